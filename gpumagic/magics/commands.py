@@ -1,20 +1,40 @@
-"""The modules that run the magics; each is imported when it is first needed."""
+"""The modules of the magics, each imported when it is first needed; and what runs their verbs."""
 
 from __future__ import annotations
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpumagic.magics.parsing import Grammar, MagicLine
+
+MAGICS = ("gpu", "cudatime", "gpumem")
+
+
+def options_module(name: str) -> Any:
+    """Return the module with ``grammar()`` and ``HELP`` of a magic.
+
+    It imports nothing that measures, restarts or draws: completion needs it at a key press.
+    """
+    return import_module(f"gpumagic.magics.{name}.options")
 
 
 def command_module(name: str) -> Any:
-    """Return the module with ``help_text()`` and ``run()`` of a magic."""
-    if name == "gpu":
-        from gpumagic.magics.gpu import command as gpu
+    """Return the module with ``run()`` of a magic."""
+    return import_module(f"gpumagic.magics.{name}.command")
 
-        return gpu
-    if name == "cudatime":
-        from gpumagic.magics.cudatime import command as cudatime
 
-        return cudatime
-    from gpumagic.magics.gpumem import command as gpumem
+def grammar_of(name: str) -> Grammar:
+    """Return the forms of a magic's line."""
+    found: Grammar = options_module(name).grammar()
+    return found
 
-    return gpumem
+
+def run_verb(magics: Any, name: str, line: MagicLine) -> Any:
+    """Run the verb of a line by its module, and return its result.
+
+    The module's ``run(verb, magics, options, silent)`` does.
+    """
+    __tracebackhide__ = True
+    module = import_module(f"gpumagic.magics.{name}.{options_module(name).VERBS[line.verb]}")
+    return module.run(line.verb, magics, line.options, line.silent)

@@ -8,46 +8,28 @@ from typing import Any
 
 from gpumagic.cluster import execution
 from gpumagic.cluster.cell_plan import CellPlan
-from gpumagic.errors import SpecError
 from gpumagic.magics.gpu.cluster import current
 from gpumagic.magics.output import LiveDisplay, hand_over
 from gpumagic.magics.parsing import MagicLine
 
-#: The options of every magic that are for this kernel.
+#: The options that are for this kernel; the forms of the magics refuse others.
 _RESULT_OPTIONS = ("--cluster", "-t", "-o", "-q", "-v")
 
 _Run = Callable[..., tuple[Any, "BaseException | None"]]
 
-#: By magic: what runs it on the engines, and its options that have no meaning there.
-_MAGICS: Mapping[str, tuple[_Run, tuple[str, ...]]] = {
-    "cudatime": (
-        execution.timed,
-        (
-            *("--name", "--compare", "--trace", "--on", "--flops", "--energy"),
-            *("--save", "--against"),
-        ),
-    ),
-    "gpumem": (execution.measured, ("--lines", "-f", "--fit", "--save", "--against")),
-}
+#: What runs a magic on the engines.
+_MAGICS: Mapping[str, _Run] = {"cudatime": execution.timed, "gpumem": execution.measured}
 
 
 def run(magics: Any, magic: str, line: MagicLine, cell: str | None, code: str) -> Any:
-    """Run a magic with ``--cluster``; ``code`` is the code after the options on its line.
-
-    Raises:
-        SpecError: an option has no meaning for engines.
-    """
+    """Run a magic with ``--cluster``; ``code`` is the code after the options on its line."""
     __tracebackhide__ = True
-    function, local = _MAGICS[magic]
-    for name in local:
-        if name in line.given:
-            raise SpecError(f"{name} is for this kernel alone: it does not go with --cluster")
     sent = {name: value for name, value in line.given.items() if name not in _RESULT_OPTIONS}
     if cell is None:
         plan = CellPlan(magic, code, sent, is_statement=True)
     else:
         plan = CellPlan(magic, cell, sent, setup=code)
-    return _measure(function, magics, line.options, plan)
+    return _measure(_MAGICS[magic], magics, line.options, plan)
 
 
 def _measure(run: _Run, magics: Any, options: argparse.Namespace, plan: CellPlan) -> Any:

@@ -1,4 +1,4 @@
-"""File names and values on a magic's line, with the notebook's variables as IPython expands them.
+"""File names and sizes on a magic's line, with the notebook's variables as IPython expands them.
 
 IPython expands no line of ``%%cudatime`` and ``%%gpumem``, because code may follow the options.
 """
@@ -18,39 +18,27 @@ _NO_FRAME = 10**6
 
 
 def expanded(shell: Any, text: str) -> str:
-    """Return a file name with ``$name`` and ``{name}`` replaced by the notebook's variables.
+    """Return a text with ``$name`` and ``{name}`` replaced by the notebook's variables.
 
     Raises:
         SpecError: there is no such variable, or it cannot be expanded.
     """
     found: str = shell.var_expand(text, depth=_NO_FRAME)
-    left = _VARIABLE.search(text)
-    if found != text or left is None:  # ``$$name`` has become ``$name``
-        return found
-    name, dollar = left["name"] or left["field"], left["name"] is not None
-    if name not in shell.user_ns:
-        hint = f"set {name} first"
-    else:  # of ``$name.json`` IPython takes all for an attribute of the variable
-        hint = f"write {{{name}}}" if dollar else "this expression fails"
-    literally = f"${left[0]}" if dollar else f"{{{left[0]}}}"
-    raise SpecError(f"{_refusal(text, left)}; {hint}, or write {literally} for the characters")
-
-
-def expanded_values(shell: Any, words: list[str]) -> list[str]:
-    """Return words with ``$name`` and ``{name}`` replaced; what cannot be replaced stays."""
-    return [shell.var_expand(word, depth=_NO_FRAME) for word in words]
+    if found == text:  # ``$$name`` has become ``$name``
+        check_expanded(text)
+    return found
 
 
 def check_expanded(text: str) -> None:
-    """Check that no variable was left in a file name, where IPython itself expands the line.
+    """Check that no variable was left in a text, where IPython itself expands the line.
 
     Raises:
         SpecError: one was.
     """
     left = _VARIABLE.search(text)
     if left is not None:
-        raise SpecError(f"{_refusal(text, left)}; set {left['name'] or left['field']} first")
-
-
-def _refusal(text: str, left: re.Match[str]) -> str:
-    return f"{harmless(text, 200)!r} names no file: {left[0]!r} cannot be expanded"
+        name = left["name"] or left["field"]
+        raise SpecError(
+            f"{harmless(text, 200)!r}: {left[0]!r} cannot be expanded; set {name} first and write "
+            f"{{{name}}}, or $$ and {{{{ }}}} for the characters themselves"
+        )

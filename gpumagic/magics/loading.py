@@ -14,10 +14,8 @@ from IPython.core.magic import line_cell_magic, magics_class, needs_local_scope,
 from gpumagic.cells.cancellation import end_abandoned
 from gpumagic.cells.hooks import CellHook
 from gpumagic.errors import GpuMagicWarning
-from gpumagic.magics.commands import command_module
+from gpumagic.magics.commands import command_module, grammar_of, options_module
 from gpumagic.magics.extension import Extension, Settings, find
-from gpumagic.magics.matcher import matcher
-from gpumagic.magics.parsers import options_module
 
 if TYPE_CHECKING:
     from gpumagic.cells.compile import MagicSource
@@ -43,7 +41,7 @@ def _documented(name: str) -> Callable[[Any], Any]:
                 raise
 
         # IPython's inspector asks an object's own getdoc() first.
-        magic.getdoc = lambda: command_module(name).help_text()  # type: ignore[attr-defined]
+        magic.getdoc = lambda: options_module(name).HELP  # type: ignore[attr-defined]
         return magic
 
     return decorate
@@ -123,8 +121,7 @@ def load(shell: Any) -> None:
     from gpumagic.cells.compile import MagicCode
 
     extension = GpuMagic(shell).extension
-    completer = matcher(shell, lambda: extension.named_timings)
-    extension.load(MagicCode(shell, _source), completer)
+    extension.load(MagicCode(shell, _source), _matcher(shell))
     # In a process that has replaced another one `restart.loader` does the rest.
     loader = sys.modules.get("gpumagic.restart.loader")
     if getattr(loader, "state", None) is None and hasattr(shell, "kernel"):
@@ -139,6 +136,28 @@ def load(shell: Any) -> None:
         from gpumagic.selection.apply import note_hiding
 
         note_hiding()
+
+
+def _matcher(shell: Any) -> Any:
+    """Return a matcher for IPython's completer; None where it has none of its kind (before 8.6)."""
+    try:
+        from IPython.core.completer import context_matcher
+    except ImportError:
+        return None
+
+    @context_matcher(identifier="gpumagic")  # type: ignore[untyped-decorator]
+    def match(context: Any) -> Any:
+        nothing = {"completions": [], "suppress": False}
+        if "%" not in context.text_until_cursor:
+            return nothing
+        try:
+            from gpumagic.magics import completion
+
+            return completion.match(shell, context)
+        except Exception:  # IPython's own completions must go on
+            return nothing
+
+    return match
 
 
 def unload(shell: Any) -> None:
@@ -165,22 +184,21 @@ def _publish(extension: Extension) -> None:
 def _source(name: str, line: str, cell: str | None) -> MagicSource | None:
     """Return the code that a magic runs in this process; None if it runs none."""
     from gpumagic.cells.compile import MagicSource
-    from gpumagic.magics.cudatime import repeat_options
-    from gpumagic.magics.parsing import parse_line
-    from gpumagic.magics.verbs import take_verb
 
     if name == "gpu":
         return None if cell is None else MagicSource(cell)
-    parsed = parse_line(options_module(name).parser(), line, quiet=False)
-    options, code = parsed.options, parsed.rest
-    if options.cluster or getattr(options, "compare", False):
+    parsed = grammar_of(name).read(line, cell=cell is not None)
+    if parsed.verb or parsed.options.cluster or (cell is None and not parsed.code):
         return None
-    if cell is None and (not code or take_verb(name, parsed) is not None):
-        return None
-    source, above = (code, "") if cell is None else (cell, code)
-    if name != "cudatime" or repeat_options.REPEATING.isdisjoint(parsed.given):
+    source, above = (parsed.code, "") if cell is None else (cell, parsed.code)
+    if name == "gpumem":
         return MagicSource(source)
-    return MagicSource(source, repeat_options.setup_code(options, above), is_repeated=True)
+    from gpumagic.magics.cudatime.options import REPEATING
+    from gpumagic.magics.cudatime.repeat_options import setup_code
+
+    if REPEATING.isdisjoint(parsed.given):
+        return MagicSource(source)
+    return MagicSource(source, setup_code(parsed.options, above), is_repeated=True)
 
 
 def _cleanup_hook(shell: Any) -> CellHook[None]:

@@ -1,65 +1,88 @@
-"""Parse the options of the magics by argparse, with one clear line where something is wrong.
+"""The line of a magic: options, and then a verb with its arguments or a statement.
 
-A magic's parser is made by a plain function that needs no IPython, so that the documentation can
-be generated from it.
+Each verb is a form of the line with a parser of its own, so that options which do not go together
+are refused by the parser. A magic's forms need no IPython and nothing that measures: completion
+reads them at a key press.
 """
 
 from __future__ import annotations
 
 import argparse
-import difflib
+import builtins
+import keyword
 import re
-import shlex
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, NoReturn
 
 from gpumagic.cells.semicolon import take_semicolon
 from gpumagic.errors import SpecError
-from gpumagic.magics.argument_types import PERCENTAGES, variable_name
-from gpumagic.magics.help import formatted
+from gpumagic.magics.argument_types import excess, variable_name
 
+#: The form of a line without a verb; and that of a choice of GPUs.
+PLAIN, SPEC = "", "SPEC"
 #: What other programs show their help for.
 _HELP = frozenset({"--help", "-h"})
 #: What argparse says of an option at the end of the line.
-_WITHOUT_VALUE = re.compile(r"argument (\S+): expected one argument")
+_WITHOUT_VALUE = re.compile(r"argument (\S+): expected (at least )?one argument")
+#: A word in quotes, perhaps joined to its option; within other words quotes are themselves, since
+#: they are code: -s x='a'. A backslash is one, since paths of Windows have them.
+_QUOTED = re.compile(r"""(--?[\w-]+=?)?(?:'([^']*)'|"([^"]*)")(?=[\s;,]|$)""")
+_OPEN = re.compile(r"""(--?[\w-]+=?)?['"]""")
+#: What follows a name only in a statement: ``log = 3``, ``log [0]``, ``log - 1``,
+#: ``log if x else y``. Not ``-o``, an option, nor ``/tmp/file``, a path.
+_OPERATOR = re.compile(
+    r"[=(\[,:+*%@<>|&^!;]|[-/.](\s|=|$)|//|->|-\d|(if|else|and|or|in|is|not\s+in|for)(\s|$)"
+)
+#: What an option takes of the words that follow it.
+_Takes = Literal["nothing", "one", "many"]
 
 
 class Parser(argparse.ArgumentParser):
-    """An ``ArgumentParser`` that raises `SpecError`, and neither exits nor prints."""
+    """The options and arguments of a form; an error is a `SpecError` of one line."""
 
-    def __init__(self, magic: str, **options: Any) -> None:
-        super().__init__(
-            prog=magic,
-            add_help=False,
-            allow_abbrev=False,
-            **options,
-        )
+    def __init__(self, name: str, *, result: bool = True) -> None:
+        super().__init__(prog=name, add_help=False, allow_abbrev=False)
         # A word that begins with a number is no option: -1,0 has a message of its own.
         self._negative_number_matcher = re.compile(r"-\d\S*$")
+        self._partners: list[tuple[str, str]] = []
+        self._apart: list[tuple[str, Collection[str]]] = []
+        if result:
+            self.add_argument("-o", dest="output", action="store_true")
+            self.add_argument("-v", dest="variable", metavar="NAME", type=variable_name)
+            self.add_argument("-q", dest="quiet", action="store_true")
 
-    def error(self, message: str) -> NoReturn:
-        if (bare := _WITHOUT_VALUE.fullmatch(message)) is not None:
-            option = bare[1].split("/")[-1]
-            action = next(each for each in self._actions if option in each.option_strings)
-            message = f"{option} needs a value: {option} {action.metavar or action.dest.upper()}"
-        stop = "" if message.endswith("?") else "."
-        raise SpecError(f"{self.prog}: {message}{stop} Try {self.prog.split()[0]}?")
+    def flags(self, *names: str) -> None:
+        """Add options without a value."""
+        for name in names:
+            self.add_argument(name, action="store_true")
 
-    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        raise SpecError(message or f"{self.prog}: stopped")
+    def needs(self, partner: str, *options: str) -> None:
+        """Refuse these options without their ``partner``."""
+        self._partners += [(option, partner) for option in options]
 
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse a word that is none of the ``choices``, without argparse's internal names."""
-        if action.option_strings or action.choices is None or value in action.choices:
-            super()._check_value(action, value)
-            return
-        self.error(f"write {' or '.join(map(str, action.choices))}, or nothing, not {value!r}")
+    def apart(self, option: str, others: Iterable[str]) -> None:
+        """Refuse an option beside any of the others."""
+        self._apart.append((option, tuple(others)))
 
-    def format_help(self) -> str:
-        return formatted(self)
+    def read(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+        """Return the options, and the words that are none of this form.
+
+        Raises:
+            SpecError: a value does not fit, or options do not go together.
+        """
+        options, rest = self.parse_known_intermixed_args(words)
+        given = self.given(options)
+        for option, partner in self._partners:
+            if option in given and partner not in given:
+                raise SpecError(f"{option} goes with {partner}: {self.prog} {partner} … {option} …")
+        for option, others in self._apart:
+            beside = ", ".join(each for each in others if each in given)
+            if option in given and beside:
+                raise SpecError(f"{option} does not go with {beside}: leave one of them out")
+        return options, rest
 
     def given(self, options: argparse.Namespace) -> dict[str, Any]:
-        """Return the options that differ from their defaults, by name: ``{"-n": 5}``."""
+        """Return the options that differ from their defaults, by first name: ``{"-n": 5}``."""
         return {
             action.option_strings[0]: getattr(options, action.dest)
             for action in self._actions
@@ -69,235 +92,244 @@ class Parser(argparse.ArgumentParser):
     def option_strings(self) -> list[str]:
         return [option for action in self._actions for option in action.option_strings]
 
-    def parse_words(self, words: Sequence[str], code: str = "") -> argparse.Namespace:
-        """Parse ``words``; an error on an unknown option suggests the nearest known one.
+    def error(self, message: str) -> NoReturn:
+        if (bare := _WITHOUT_VALUE.fullmatch(message)) is not None:
+            option = bare[1].split("/")[-1]
+            action = next(each for each in self._actions if option in each.option_strings)
+            message = f"{option} needs a value: {option} {action.metavar or action.dest.upper()}"
+        stop = "" if message.endswith("?") else "."
+        raise SpecError(f"{self.prog}: {message}{stop} Try {self.prog.split()[0]}?")
 
-        ``code`` is the line, if it may be code that begins with a minus sign.
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse a word that is none of the ``choices``, without argparse's internal names."""
+        if action.choices is not None and value not in action.choices:
+            or_nothing = ", or nothing" if action.nargs == "?" else ""
+            self.error(f"write {' or '.join(map(str, action.choices))}{or_nothing}, not {value!r}")
 
-        Raises:
-            SpecError: the words do not fit.
-        """
-        options = [*words[: words.index("--")]] if "--" in words else words
-        if not _HELP.isdisjoint(options):
-            raise SpecError(help_hint(self.prog))
-        # Intermixed: options may come between a verb and its arguments, too.
-        known, rest = self.parse_known_intermixed_args(self._with_values(words))
-        if rest:
-            word = rest[0]
-            if word.startswith("-"):
-                name = word.split("=", 1)[0]
-                near = difflib.get_close_matches(name, self.option_strings(), n=1)
-                hint = f"; code that begins so follows --: -- {code}" if code else ""
-                hint = f"; did you mean {near[0]}?" if near else hint
-                self.error(f"unknown option {name}{hint}")
-            self.error(f"unexpected {word!r}")
-        return known
 
-    def _with_values(self, words: Sequence[str]) -> list[str]:
-        """Return the words, a value such as ``-1:`` joined to its option.
+class MagicLine(NamedTuple):
+    """The line of a magic, parsed."""
 
-        argparse would take it for an option.
-        """
-        single = {
-            option
-            for action in self._actions
-            if action.nargs is None
+    text: str
+    #: The first word if it is a verb; else empty.
+    verb: str
+    #: The options of the form, and the defaults of those of other forms.
+    options: argparse.Namespace
+    #: The options that differ from their defaults, by name: ``{"-n": 5}``.
+    given: Mapping[str, Any]
+    #: The statement as it is written, and without a trailing ``;``.
+    code: str = ""
+    statement: str = ""
+    #: Whether there was one.
+    silent: bool = False
+    #: Whether ``--`` says that code follows, and no verb.
+    is_code: bool = False
+
+
+class Grammar:
+    """The forms of a magic's line."""
+
+    def __init__(self, magic: str, forms: Mapping[str, Parser]) -> None:
+        self.magic = magic
+        #: By verb; `PLAIN` is a statement, or nothing, or with `SPEC` nothing.
+        self.forms = forms
+        self.verbs = [verb for verb in forms if verb not in (PLAIN, SPEC)]
+        self._takes_code = SPEC not in forms
+        actions = [action for form in forms.values() for action in form._actions]
+        self._defaults = {action.dest: action.default for action in actions}
+        self._options: dict[str, _Takes] = {
+            option: "nothing" if action.nargs == 0 else "one" if action.nargs is None else "many"
+            for action in actions
             for option in action.option_strings
         }
-        found: list[str] = []
-        wants_value, percentages = _wants_value(self), _percentages(self)
-        for joined in words:
-            if joined == "%" and len(found) > 1 and found[-2] in percentages:
-                continue  # 10 %
-            flags, word = ([], joined) if "--" in found else _split_flags(joined, wants_value)
-            found += flags
-            if found and found[-1] in single and re.match(r"-\d", word):
-                found[-1] += word if len(found[-1]) == 2 else f"={word}"
-            else:
-                found.append(word)
-        return found
+        # A form may be chosen by an option: --compare.
+        self._options.update({verb: "nothing" for verb in self.verbs if verb.startswith("-")})
+
+    def read(self, line: str, *, cell: bool = False, quiet: bool = False) -> MagicLine:
+        """Parse a line; with a ``cell`` below it has no verb. ``quiet``: as if ``-q`` were given.
+
+        Raises:
+            SpecError: an option or argument does not fit.
+        """
+        words, rest, is_code = self._take_options(line.strip())
+        if words and not rest and words[-1].endswith(";"):
+            words[-1], rest = words[-1][:-1], ";"
+        statement, silent = take_semicolon(rest)
+        first, after = [*statement.split(None, 1), "", ""][:2]
+        first = "auto" if first.lower() == "auto" else first
+        form = next((word for word in words if word in self.verbs), PLAIN)
+        if form != PLAIN:
+            if cell:
+                raise SpecError(f"{form} is for a line: write {self.magic} {form}")
+            words = [*(word for word in words if word != form), *self._all_words(statement)]
+            statement = ""
+        elif not self._takes_code:
+            form = first if first in self.verbs else SPEC if first or cell else PLAIN
+            arguments = statement if form in (SPEC, "auto") else after
+            words += self._all_words(arguments)
+            statement = ""
+        elif first in self.verbs and not (cell or is_code or _OPERATOR.match(after)):
+            form = first
+            words += self._all_words(after)
+            statement = ""
+        options, given = self._parse(form, words, line.strip())
+        options.quiet = options.quiet or quiet
+        verb = form if form in self.verbs else ""
+        code = rest if self._takes_code and not verb and statement else ""
+        return MagicLine(line, verb, options, given, code, statement, silent, is_code)
+
+    def _parse(
+        self, form: str, words: Sequence[str], line: str
+    ) -> tuple[argparse.Namespace, Mapping[str, Any]]:
+        parser = self.forms[form]
+        if not _HELP.isdisjoint(words) or (form == SPEC and words == ["help"]):
+            raise SpecError(f"{self.magic}: the help is shown by {self.magic}?")
+        options, rest = parser.read(words)
+        if rest and rest[0].startswith("-"):
+            self._refuse(rest[0], parser, line)
+        if rest:
+            parser.error(f"unexpected {rest[0]!r}")
+        given = parser.given(options)
+        return argparse.Namespace(**{**self._defaults, **vars(options)}), given
+
+    def _refuse(self, word: str, parser: Parser, line: str) -> NoReturn:
+        """Raise what is wrong with an option, and what it goes with or what is like it."""
+        import difflib
+
+        option = word.split("=", 1)[0] if word[1:2] == "-" else word[:2]
+
+        names = {
+            f"{self.magic} {verb or 'STATEMENT' * self._takes_code}".rstrip(): form
+            for verb, form in self.forms.items()
+        }
+        has = [name for name, form in names.items() if option in form.option_strings()]
+        if has:
+            here = next(name for name, form in names.items() if form is parser)
+            raise SpecError(f"{option} does not go with {here}; it goes with {', '.join(has)}")
+        near = difflib.get_close_matches(option, self._options, n=1)
+        hint = f"; code that begins so follows --: -- {line}" if line.startswith(option) else ""
+        hint = f"; did you mean {near[0]}?" if near else hint * self._takes_code
+        parser.error(f"unknown option {option}{hint}")
+
+    def check_statement(self, statement: str, *known: Mapping[str, Any]) -> None:
+        """Refuse a statement that is the name of nothing ``known``, and nearly a verb.
+
+        Raises:
+            SpecError: with the verb.
+        """
+        if not statement.isidentifier() or keyword.iskeyword(statement):
+            return
+        if any(statement in names for names in (*known, vars(builtins))) and statement != "help":
+            return
+        import difflib
+
+        near = difflib.get_close_matches(statement, self.verbs, n=1)
+        if statement == "help":
+            raise SpecError(f"{self.magic}: the help is shown by {self.magic}?")
+        if near:
+            raise SpecError(
+                f"{self.magic} {statement}: there is no such name; did you mean {near[0]}?"
+            )
+
+    # --- words -----------------------------------------------------------------------------------
+
+    def _take_options(self, text: str) -> tuple[list[str], str, bool]:
+        """Return the options at the beginning of a text, the rest, and whether ``--`` ended them.
+
+        A value is joined to its option: argparse takes one with a minus sign for an option.
+        """
+        words: list[str] = []
+        while text.startswith("-") and not re.match(r"-\d", text):
+            word, text = _take_word(text)
+            if word == "--":
+                return words, text, True
+            takes = self.takes(word)
+            if takes == "one" and text and self.takes(re.split(r"[\s;]", text)[0]) is None:
+                value, text = _take_word(text)
+                word += value if word[1:2] != "-" else f"={value}"
+            words.append(word)
+            while takes == "many" and text and not text.startswith("-"):
+                value, text = _take_word(text)
+                words.append(value)
+        return words, text, False
+
+    def _all_words(self, text: str) -> list[str]:
+        words: list[str] = []
+        text = text.strip()
+        while text:
+            options, text, is_code = self._take_options(text)
+            words += [*options, "--"] if is_code else options
+            if text:
+                word, text = _take_word(text)
+                words.append(word)
+        return words
+
+    def takes(self, word: str) -> _Takes | None:
+        """Return what an option takes of the words after it; None if the word is no option."""
+        name, joined, _ = word.partition("=")
+        if name in self._options:
+            return "nothing" if joined else self._options[name]
+        if word == "--":
+            return "nothing"
+        if not re.match(r"-[^-]", word):
+            return None
+        for place, letter in enumerate(word[1:], start=2):  # -qon 2, -n2
+            takes = self._options.get(f"-{letter}")
+            if takes != "nothing":
+                return takes if place == len(word) or takes is None else "nothing"
+        return "nothing"
 
 
-def help_hint(magic: str) -> str:
-    """Return what to type for the help of a magic, or of a magic and its verb."""
-    name = magic.split()[0]
-    return f"{magic}: the help is shown by {name}?"
+def _take_word(text: str) -> tuple[str, str]:
+    """Return the first word of a text, without its quotes, and the rest."""
+    quoted = _QUOTED.match(text)
+    if quoted is not None:
+        word = "".join(part or "" for part in quoted.groups())
+        return word, text[quoted.end() :].lstrip()
+    if _OPEN.match(text):
+        raise SpecError(f"no closing quotation, or no blank behind it, in {text!r}")
+    word, *rest = text.split(None, 1)
+    return word, rest[0] if rest else ""
 
 
-def add_result_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that every magic has."""
-    group = parser.add_argument_group("result")
-    group.add_argument("-o", dest="output", action="store_true", help="return the result object")
-    group.add_argument(
-        "-v",
-        dest="variable",
-        metavar="NAME",
-        type=variable_name,
-        help="store the result object in NAME",
-    )
-    group.add_argument("-q", dest="quiet", action="store_true", help="print nothing")
-
-
-def add_functions_option(parser: Any) -> None:
-    """Add ``-f``, which belongs to ``--lines``."""
-    parser.add_argument(
-        "-f",
-        dest="functions",
-        metavar="FUNC",
-        action="append",
-        default=[],
-        help="with --lines, the lines of this function too; may be repeated",
-    )
-
-
-def split(line: str) -> list[str]:
-    """Return the words of a magic's line, quotes as in a shell.
+def split(text: str) -> list[str]:
+    """Return the words of a text; one with blanks is in quotes.
 
     Raises:
         SpecError: a quotation is not closed.
     """
-    try:
-        return shlex.split(line)
-    except ValueError as error:
-        raise SpecError(f"{error} in {line!r}") from None
+    words = []
+    text = text.strip()
+    while text:
+        word, text = _take_word(text)
+        words.append(word)
+    return words
 
 
-def take_options(parser: Parser, line: str) -> tuple[argparse.Namespace, str]:
-    """Return the options at the beginning of ``line``, and the rest as written: a statement.
+# --- options of several magics -------------------------------------------------------------------
 
-    ``--`` ends the options, for a statement that begins with a minus sign. A value that begins with
-    a quote ends with it; one that is the name of an option is in quotes, or joined by ``=``. A
-    ``;`` at the end belongs to no option: it is the rest.
-
-    Raises:
-        SpecError: an option does not fit.
-    """
-    taken, rest = _take(parser, line)
-    code = line.strip() if len(taken) == 1 and rest and taken[0][:2] != "--" else ""
-    return parser.parse_words(taken, code), rest
+#: The options of `add_baseline`.
+BASELINE = {"--save", "--against", "--fail-above", "--strict"}
 
 
-def _split_flags(text: str, wants_value: Mapping[str, bool]) -> tuple[list[str], str]:
-    """Split joined options without values from the first other one: ``-qon 2`` ends in ``-n 2``."""
-    flags: list[str] = []
-    while wants_value.get(text[:2]) is False and text[:1] == "-" and f"-{text[2:3]}" in wants_value:
-        flags.append(text[:2])
-        text = f"-{text[2:]}"
-    return flags, text
+def add_baseline(parser: Parser) -> None:
+    """Add ``--save``, ``--against``, ``--fail-above`` and ``--strict``."""
+    parser.add_argument("--save", metavar="FILE")
+    parser.add_argument("--against", metavar="FILE")
+    parser.add_argument("--fail-above", metavar="PERCENT", type=excess)
+    parser.add_argument("--strict", action="store_true")
+    parser.needs("--against", "--fail-above", "--strict")
 
 
-def _wants_value(parser: Parser) -> dict[str, bool]:
-    return {
-        option: action.nargs != 0 for action in parser._actions for option in action.option_strings
-    }
+def add_lines(parser: Parser) -> None:
+    """Add ``--lines`` and ``-f``."""
+    parser.add_argument("--lines", action="store_true")
+    parser.add_argument("-f", dest="functions", metavar="FUNC", action="append", default=[])
+    parser.needs("--lines", "-f")
 
 
-def _percentages(parser: Parser) -> set[str]:
-    """Return the options whose value is a percentage."""
-    return {
-        option
-        for action in parser._actions
-        if action.type in PERCENTAGES
-        for option in action.option_strings
-    }
-
-
-def _take(parser: Parser, line: str) -> tuple[list[str], str]:
-    """Return the options of a line as words for argparse, and the rest of the line."""
-    wants_value = _wants_value(parser)
-    percentages = _percentages(parser)
-    taken: list[str] = []
-    rest = line.strip()
-    while rest.startswith("-"):
-        flags, before = _split_flags(rest, wants_value)
-        taken += flags
-        name, _, rest = before.partition(" ")
-        rest = rest.lstrip()
-        if name == "--":
-            break
-        joined = _joined(name, wants_value)
-        if joined:
-            name, rest = joined, before[len(joined) :].removeprefix("=")
-        elif not rest and name.endswith(";"):
-            name, rest = name[:-1], ";"
-        word = name
-        if wants_value.get(name) and rest and not _begins_with_option(rest, wants_value):
-            value, rest = _take_value(rest)
-            if name in percentages and (rest == "%" or rest.startswith(("% ", "%;"))):
-                rest = rest[1:].lstrip()  # 10 %
-            # argparse would take a value that begins with a minus sign for an option.
-            word = name + value if len(name) == 2 else f"{name}={value}"
-        taken.append(word)
-    return taken, rest
-
-
-def _begins_with_option(text: str, wants_value: Mapping[str, bool]) -> bool:
-    """Return whether the first word is an option: the value of the one before it is missing."""
-    word = _split_flags(text.partition(" ")[0].removesuffix(";"), wants_value)[1]
-    return word == "--" or word.partition("=")[0] in wants_value
-
-
-def _joined(word: str, wants_value: Mapping[str, bool]) -> str | None:
-    """Return the option's name in ``-s='…'``, ``-s'…'`` or ``--name="…"``; None for other words."""
-    name, equals, value = word.partition("=")
-    if not equals:
-        name, value = word[:2], word[2:]
-    return name if value[:1] in ("'", '"') and wants_value.get(name) else None
-
-
-def _take_value(text: str) -> tuple[str, str]:
-    """Return the first word of ``text``, or what is in quotes there, and the rest."""
-    quote = text[0]
-    if quote in "'\"":
-        value, closed, rest = text[1:].partition(quote)
-        if not closed:
-            raise SpecError(f"no closing quotation in {text!r}")
-        if rest[:1] not in ("", " ", "\t", ";", "%"):
-            raise SpecError(f"no blank after the quotation in {text!r}")
-    else:
-        value, _, rest = text.partition(" ")
-        if not rest and value.endswith(";"):
-            value, rest = value[:-1], ";"
-    return value, rest.lstrip()
-
-
-class MagicLine(NamedTuple):
-    """The line of a magic, parsed: its options, and the statement that follows them."""
-
-    text: str
-    options: argparse.Namespace
-    #: The options that differ from their defaults, by name, as `Parser.given` returns them.
-    given: Mapping[str, Any]
-    #: The options, and what follows them, as they are written.
-    written: str
-    rest: str
-    #: ``rest`` without a trailing ``;``, and whether there was one.
-    statement: str
-    silent: bool
-
-    @property
-    def is_code(self) -> bool:
-        """Whether ``--`` says that code follows, and no verb."""
-        return "--" in self.written.split()
-
-    @property
-    def quotes_hint(self) -> str:
-        """What to type where the rest is rather the end of a value with a blank; else empty."""
-        option, value = ["", "", *self.written.split()][-2:]
-        is_text = option.startswith("--") and self.given.get(option) == value
-        if not is_text or not re.fullmatch(r"[\w.-]+", self.statement):
-            return ""
-        return f"; a value with a blank is in quotes: {option} '{value} {self.statement}'"
-
-
-def parse_line(parser: Parser, line: str, *, quiet: bool) -> MagicLine:
-    """Parse the line of a magic that takes a statement; ``quiet`` as if ``-q`` were given.
-
-    Raises:
-        SpecError: an option does not fit.
-    """
-    options, rest = take_options(parser, line)
-    given = parser.given(options)
-    options.quiet = options.quiet or quiet
-    written = line.strip().removesuffix(rest)
-    return MagicLine(line, options, given, written, rest, *take_semicolon(rest))
+def add_targets(parser: Parser) -> None:
+    """Add ``--cluster`` and ``-t``, which every magic has."""
+    parser.add_argument("--cluster", action="store_true")
+    parser.add_argument("-t", "--targets", metavar="ENGINES")
+    parser.needs("--cluster", "-t")

@@ -8,8 +8,7 @@ import pytest
 
 from gpumagic.cluster.cell_plan import CellPlan
 from gpumagic.errors import SpecError
-from gpumagic.magics.cudatime.command import parser
-from gpumagic.magics.parsing import take_options
+from gpumagic.magics.cudatime.options import grammar
 
 
 @pytest.mark.parametrize(
@@ -27,14 +26,15 @@ from gpumagic.magics.parsing import take_options
 )
 def test_the_magic_reads_what_was_written(options: dict[str, Any]) -> None:
     line, cell = CellPlan("cudatime", "1", options, setup="-x = 2; 'y'").arguments()
-    taken, rest = take_options(parser(), f"-q -v NAME {line}")
-    given = parser().given(taken)
+    read = grammar().read(f"-q -v NAME {line}", cell=True)
+    given, rest = dict(read.given), read.code
     assert (given.pop("-q"), given.pop("-v")) == (True, "NAME")
     assert given == pytest.approx(options)
     assert (rest, cell) == ("-x = 2; 'y'", "1")
     line, cell = CellPlan("cudatime", "-3 + 4", options, is_statement=True).arguments()
-    taken, rest = take_options(parser(), line)
-    assert parser().given(taken) == pytest.approx(options)
+    read = grammar().read(line)
+    assert read.given == pytest.approx(options)
+    rest = read.code
     assert (rest, cell) == ("-3 + 4", None)
 
 
@@ -43,7 +43,7 @@ def test_both_kinds_of_quotes() -> None:
     with pytest.raises(SpecError, match=r"^-s cannot be sent to engines with both kinds of quotes"):
         plan.arguments()
     line, _ = CellPlan("cudatime", "1", {"-s": "x='a\"b'"}).arguments()  # as it can be typed
-    assert take_options(parser(), line)[0].setup == "x='a\"b'"
+    assert grammar().read(line, cell=True).options.setup == "x='a\"b'"
 
 
 @pytest.mark.parametrize(

@@ -1,152 +1,155 @@
-"""The options on a magic's line: values in quotes, however they are joined to their option."""
+"""The line of a magic: its options, its verb, its statement; and what is refused, and how."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from IPython.core.error import UsageError
 
 from gpumagic.errors import SpecError
-from gpumagic.magics.cudatime.command import parser
-from gpumagic.magics.parsing import parse_line, take_options
-from gpumagic.selection import spec
+from gpumagic.magics.commands import MAGICS, grammar_of, options_module
+from gpumagic.magics.parsing import split
 
 
 @pytest.mark.parametrize(
-    ("line", "setup", "name", "rest"),
+    ("line", "given", "code"),
     [
-        ("-s 'x = 1' y", "x = 1", None, "y"),
-        ("-s='x = 1' y", "x = 1", None, "y"),
-        ("-s'x = 1' y", "x = 1", None, "y"),
-        ("-s=x=1 y", "x=1", None, "y"),
-        ("-sx=1 y", "x=1", None, "y"),
-        ('--name="a b" y', None, "a b", "y"),
-        ("--name=ab -s='x = 1' y = 'z'", "x = 1", "ab", "y = 'z'"),
-        ("--name='a b';", None, "a b", ";"),
-        ("-- -s='x'", None, None, "-s='x'"),
+        ("y = f(x)", {}, "y = f(x)"),
+        ("-s 'x = 1' y", {"-s": "x = 1"}, "y"),
+        ("-s='x = 1' y", {"-s": "x = 1"}, "y"),
+        ("-s'x = 1' y", {"-s": "x = 1"}, "y"),
+        ("-sx=1 y", {"-s": "x=1"}, "y"),
+        ("-s x='a' y", {"-s": "x='a'"}, "y"),
+        ('--name="a b" y', {"--name": "a b"}, "y"),
+        ("--name=ab -s='x = 1' y = 'z'", {"--name": "ab", "-s": "x = 1"}, "y = 'z'"),
+        (r"--save C:\temp\x.json y", {"--save": r"C:\temp\x.json"}, "y"),
+        ("-qn 2 -ov name y", {"-q": True, "-n": 2, "-o": True, "-v": "name"}, "y"),
+        ("-qn2 y", {"-q": True, "-n": 2}, "y"),
+        ("--cluster -t -1: y", {"--cluster": True, "-t": "-1:"}, "y"),
+        ("-n 2 -- -y", {"-n": 2}, "-y"),
+        ("-- log", {}, "log"),
+        ("-- it's", {}, "it's"),
+        ("-1 + x", {}, "-1 + x"),
+        ("f(x);", {}, "f(x);"),
+        ("log = 3", {}, "log = 3"),
+        *((f"log {rest}", {}, f"log {rest}") for rest in ("[0]", "- 1", "-1", "+= 1", "if x")),
+        ("logs", {}, "logs"),
     ],
 )
-def test_a_value_in_quotes(line: str, setup: str | None, name: str | None, rest: str) -> None:
-    taken, left = take_options(parser(), line)
-    assert (taken.setup, taken.name, left) == (setup, name, rest)
+def test_options_and_a_statement(line: str, given: dict[str, Any], code: str) -> None:
+    read = grammar_of("cudatime").read(line)
+    assert (dict(read.given), read.code, read.verb) == (given, code, "")
 
 
-@pytest.mark.parametrize("line", ['--name "dq".json"', "-s 'x'y z", "--name='a'b"])
-def test_a_quotation_that_a_word_goes_on_behind(line: str) -> None:
-    with pytest.raises(SpecError, match="no blank after the quotation in "):
-        take_options(parser(), line)
+@pytest.mark.parametrize(
+    ("magic", "line", "verb", "fields"),
+    [
+        ("cudatime", "log", "log", {}),
+        ("cudatime", "-q on --above 1s", "on", {"quiet": True, "above": 1.0}),
+        ("cudatime", "log -o;", "log", {"output": True}),
+        ("cudatime", "--compare a 'b c' -q", "--compare", {"names": ["a", "b c"], "quiet": True}),
+        ("gpumem", "free a b", "free", {"names": ["a", "b"]}),
+        ("gpumem", "snapshot /tmp/file", "snapshot", {"file": "/tmp/file"}),
+        ("gpumem", "limit 16GiB", "limit", {"size": 16 * 2**30}),
+        ("gpumem", "", "", {"lines": False}),
+        ("gpu", "", "", {"processes": False, "spec": []}),
+        ("gpu", "0,2 --restart --keep a b", "", {"spec": ["0,2"], "keep": ["a", "b"]}),
+        ("gpu", "-q auto 2 --min-free 2GiB", "auto", {"spec": ["auto", "2"], "min_free": 2**31}),
+        ("gpu", "-1,0", "", {"spec": ["-1,0"]}),
+        ("gpu", r"plot C:\temp\x.png", "plot", {"file": r"C:\temp\x.png"}),
+        ("gpu", "watch off;", "watch", {"state": "off"}),
+    ],
+)
+def test_verbs_and_choices(magic: str, line: str, verb: str, fields: dict[str, Any]) -> None:
+    read = grammar_of(magic).read(line)
+    assert (read.verb, read.code, read.silent) == (verb, "", line.endswith(";"))
+    assert {name: getattr(read.options, name) for name in fields} == fields
 
 
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("--save --repeat", "--save needs a value: --save FILE"),
-        ("--name --repeat y", "--name needs a value: --name NAME"),
-        ("--against --fail-above 10%", "--against needs a value: --against FILE"),
-        ("--against --fail-above=10%", "--against needs a value: --against FILE"),
-        ("-v --repeat y", "-v needs a value: -v NAME"),
-        ("--save -oq y", "--save needs a value: --save FILE"),
-        ("--save -q;", "--save needs a value: --save FILE"),
-        ("--save -- y", "--save needs a value: --save FILE"),
-    ],
-)
-def test_an_option_is_no_value(line: str, says: str) -> None:
-    with pytest.raises(SpecError, match=says):
-        take_options(parser(), line)
-
-
-def test_a_value_that_is_named_as_an_option() -> None:
-    taken, rest = take_options(parser(), "--name '--repeat' --save=--flops -s -z y")
-    assert (taken.name, taken.save, taken.setup, rest) == ("--repeat", "--flops", "-z", "y")
-    assert (taken.repeated, taken.flops) == (False, False)
-
-
-@pytest.mark.parametrize(
-    ("line", "hint"),
-    [
-        ("--save mit blank.json", "--save 'mit blank.json'"),
-        ("-q --name my run;", "--name 'my run'"),
-        ("--trace a b", "--trace 'a b'"),
-        ("--save a.json y = 5", None),
-        ("--save 'a' b.json", None),
-        ("-v my result", None),
-        ("--flops y", None),
-        ("y", None),
-    ],
-)
-def test_a_value_whose_quotes_are_missing(line: str, hint: str | None) -> None:
-    found = parse_line(parser(), line, quiet=False).quotes_hint
-    assert found == ("" if hint is None else f"; a value with a blank is in quotes: {hint}")
-
-
-@pytest.mark.parametrize("magic", ["cudatime", "gpumem"])
-def test_the_hint_is_part_of_the_message(magic: str, run_cell: Any) -> None:
-    error = run_cell(f"%%{magic} --save mit blank.json\n1", raising=False).error
-    assert type(error) is UsageError
-    assert "'blank.json' belongs below, in the cell" in str(error)
-    assert str(error).endswith("a value with a blank is in quotes: --save 'mit blank.json'")
-
-
-@pytest.mark.parametrize("line", ["-s='x", '--name="a b', "-s'x"])
-def test_a_quotation_that_is_not_closed(line: str) -> None:
-    with pytest.raises(SpecError, match="no closing quotation"):
-        take_options(parser(), line)
-
-
-@pytest.mark.parametrize(
-    ("line", "given"),
-    [
-        ("-q -s='x = 1' y", {"-q": True, "-s": "x = 1"}),
-        ("-qn 2 -ov name y", {"-q": True, "-n": 2, "-o": True, "-v": "name"}),
-        ("-qvname -w0 y", {"-q": True, "-v": "name", "-w": 0}),
+        ("%cudatime", "%cudatime: no statement to time. Try %cudatime?"),
+        ("%cudatime -n x 1", "argument -n: 'x' is not a number of 1 or more"),
+        ("%cudatime -n 0 1", "'0' is not a number of 1 or more"),
+        ("%cudatime -v 1x 1", "'1x' is not a variable name"),
+        ("%cudatime --save --repeat y", "--save needs a value: --save FILE"),
+        ("%cudatime --save -q;", "--save needs a value: --save FILE"),
+        ("%cudatime -s 'x", "no closing quotation"),
+        ("%cudatime -s 'x'y z", "or no blank behind it"),
+        ("%cudatime -z @ y", "unknown option -z; code that begins so follows --: -- -z @ y"),
+        ("%cudatime --repet y", "unknown option --repet; did you mean --repeat?"),
+        ("%cudatime --name a log", "--name does not go with %cudatime log; it goes with"),
+        ("%cudatime -n 2 --compare", "-n does not go with %cudatime --compare; it goes with"),
+        ("%cudatime --lines -n 2 y", "--lines does not go with -n: leave one of them out"),
+        ("%cudatime -f g y", "-f goes with --lines: %cudatime --lines … -f …"),
+        ("%cudatime --fail-above 10% y", "--fail-above goes with --against"),
+        ("%cudatime -t 0:4 y", "-t goes with --cluster"),
+        ("%cudatime --cluster --save a y", "--cluster does not go with --save"),
+        ("%cudatime lgo", "%cudatime lgo: there is no such name; did you mean log?"),
+        ("%cudatime --help", "%cudatime: the help is shown by %cudatime?"),
+        ("%cudatime help", "%cudatime: the help is shown by %cudatime?"),
+        ("%%cudatime x = 1\ny = 2", "'x = 1' belongs below, in the cell"),
+        ("%%cudatime --compare\n1", "--compare is for a line: write %cudatime --compare"),
+        ("%%cudatime --save my file.json\n1", "a value with blanks is in quotes"),
+        ("%gpumem snapsht", "%gpumem snapsht: there is no such name; did you mean snapshot?"),
+        ("%gpumem snapshot", "the following arguments are required: FILE"),
+        ("%gpumem record maybe", "write on or off, or nothing, not 'maybe'"),
+        ("%gpumem --lines", "--lines needs a statement or a cell"),
+        ("%gpumem vars -h", "%gpumem: the help is shown by %gpumem?"),
+        ("%%gpumem --fit x=9:1\n1", "'x=9:1' runs backwards"),
+        ("%gpu --restart", "--restart does not go with %gpu; it goes with"),
         (
-            "--targets 0:2 --precision=1% --kernels",
-            {"-t": "0:2", "--precision": 0.01, "--kernels": True},
+            "%gpu off --min-free 2GiB",
+            "--min-free does not go with %gpu SPEC; it goes with %gpu auto",
         ),
-        ("y", {}),
+        ("%gpu off --keep x", "--keep goes with --restart"),
+        ("%gpu off --soft --restart", "--soft does not go with --restart"),
+        ("%gpu auto --wait 3 --soft", "--wait does not go with --soft"),
+        ("%gpu off --threads 2 --cluster", "--cluster does not go with --threads"),
+        ("%gpu doctor x", "%gpu doctor: unexpected 'x'"),
+        ("%gpu watch 0", "%gpu watch: write off, or nothing, not '0'"),
+        ("%gpu 0 --idel", "unknown option --idel; did you mean --idle?"),
+        ("%gpu help", "%gpu: the help is shown by %gpu?"),
+        ("%%gpu doctor\n1", "%%gpu needs a choice of GPUs for the cell"),
+        ("%%gpu off --restart\n1", "--restart goes with %gpu, not with %%gpu"),
     ],
 )
-def test_options_that_were_given(line: str, given: dict[str, object]) -> None:
-    assert parser().given(take_options(parser(), line)[0]) == given
+def test_bad_lines_are_one_line_and_change_nothing(run_cell: Any, line: str, says: str) -> None:
+    before = run_cell("dict(__import__('os').environ)").value
+    error = run_cell(line, raising=False).error
+    assert type(error) is UsageError
+    assert says in str(error)
+    assert "\n" not in str(error)
+    assert run_cell("dict(__import__('os').environ)").value == before
 
 
-@pytest.mark.parametrize(
-    ("line", "quiet", "loops", "rest"),
-    [
-        ("-qn 2 y", True, 2, "y"),
-        ("-qn2 y", True, 2, "y"),
-        ("-oqn 2", True, 2, ""),
-        ("-qo y", True, None, "y"),
-        ("-qo;", True, None, ";"),
-        ("-n 2 -q -- -y", True, 2, "-y"),
-    ],
-)
-def test_short_options_that_are_joined(
-    line: str, quiet: bool, loops: int | None, rest: str
-) -> None:
-    options, left = take_options(parser(), line)
-    assert (options.quiet, options.loops, left) == (quiet, loops, rest)
+def test_the_users_own_names_are_no_verbs(ip: Any, run_cell: Any) -> None:
+    ip.user_ns.update(onn=3, of=4)
+    assert run_cell("%cudatime -q onn").value == 3
+    assert run_cell("%gpumem -q of").value == 4
+    assert isinstance(run_cell("%gpumem -q -- lgo", raising=False).error, NameError)
 
 
-def test_joined_options_with_a_value() -> None:
-    options, left = take_options(parser(), "-qs 'x = 1' y")
-    assert (options.quiet, options.setup, left) == (True, "x = 1", "y")
-    assert take_options(parser(), "-qs'x = 1' y")[0].setup == "x = 1"
-    with pytest.raises(SpecError, match="-n"):
-        take_options(parser(), "-qn")
-    with pytest.raises(SpecError, match="'-2' is not a number of 1 or more"):
-        parser().parse_words(["-qn", "-2"])
+def test_words() -> None:
+    assert split(r""" a 'b c' --x="d'e" it's C:\new\x 'f', g """) == [
+        *("a", "b c", "--x=d'e", "it's", r"C:\new\x", "f", ",", "g")
+    ]
+    with pytest.raises(SpecError, match="no closing quotation"):
+        split("a 'b")
 
 
-#: More digits than Python converts, more than a float has, and more than 64 bits hold.
-@pytest.mark.parametrize("number", ["9" * 5000, "9" * 400, "9" * 20])
-def test_a_number_that_is_too_large(number: str) -> None:
-    for text in (number, f"0-{number}", f"{number}-", f"-{number}", f"auto {number}"):
-        with pytest.raises(SpecError, match=f"has {len(number)} digits") as raised:
-            spec.parse(text)
-        assert len(str(raised.value)) < 100
-
-
-def test_the_largest_numbers() -> None:
-    assert spec.parse("999999999").items == (999_999_999,)
+@pytest.mark.parametrize("magic", MAGICS)
+def test_the_help_has_every_option_and_fits_on_a_screen(magic: str, run_cell: Any) -> None:
+    shown = options_module(magic).HELP
+    lines = shown.splitlines()
+    assert len(lines) <= 60
+    assert max(map(len, lines)) < 80
+    forms = grammar_of(magic).forms.values()
+    known = {option for form in forms for option in form.option_strings()}
+    named = {*re.findall(r"(?<![\w-])--?[a-z][a-z-]*", shown)}
+    assert known <= named
+    assert named - known <= {"--compare", "-x"}  # a form, and code
+    assert shown.splitlines()[2] in run_cell(f"%{magic}?").text

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import re
-from importlib import import_module
 
 import pytest
 
-from tests.tools.docs.reference import MAGICS, PAGE, README, ROOT, helps, page
+from tests.tools.docs.reference import PAGE, README, ROOT, page
 
 
 def test_the_reference_is_up_to_date() -> None:
@@ -22,19 +20,6 @@ def test_the_help_is_the_same_in_every_terminal(monkeypatch: pytest.MonkeyPatch)
     for name, value in (("COLUMNS", "40"), ("TERM", "dumb"), ("FORCE_COLOR", "1")):
         monkeypatch.setenv(name, value)
     assert page() == before
-
-
-@pytest.mark.parametrize("magic", MAGICS)
-def test_every_option_is_in_it(magic: str) -> None:
-    parser = import_module(f"gpumagic.magics.{magic}.command").parser()
-    section = helps()[magic]
-    assert section in page()
-    for action in parser._actions:
-        if action.help == argparse.SUPPRESS:
-            continue
-        assert action.help, f"{action.option_strings or action.dest} of %{magic} has no help"
-        for option in action.option_strings:
-            assert re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", section), option
 
 
 def test_every_setting_is_in_it() -> None:

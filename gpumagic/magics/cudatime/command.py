@@ -4,40 +4,28 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from gpumagic.cells.compile import CompiledCell, compile_cell, compile_loop
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.errors import SpecError
-from gpumagic.magics.cudatime import execution, lines, named_results, repeat_options
+from gpumagic.magics.commands import run_verb
+from gpumagic.magics.cudatime import execution, named_results, repeat_options
 from gpumagic.magics.cudatime.delivery import Delivery
-from gpumagic.magics.cudatime.options import OF_A_RUN, parser
-from gpumagic.magics.parsing import MagicLine, parse_line
-from gpumagic.magics.verbs import check_name, run_verb, take_verb
+from gpumagic.magics.cudatime.options import COMPARE, REPEATING, grammar
+from gpumagic.magics.parsing import MagicLine
 from gpumagic.timing.plan import Plan
-
-
-def help_text() -> str:
-    """Return the text that ``%cudatime?`` shows."""
-    return parser().format_help()
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a line and a cell ask for."""
+    """What code a line and a cell ask for, and how to run it."""
 
-    task: Literal["verb", "compare", "engines", "time"]
-    #: The code to time; the words that follow a verb or ``--compare``.
-    source: str = ""
+    source: str
     #: Code to run before each repeat.
     setup: str = ""
     #: The magic's own line, by which tracebacks count a cell's lines.
     header: str | None = None
-    verb: str = ""
-    #: A trailing ``;``.
-    silent: bool = False
-    #: A word that may be a verb with a typing mistake.
-    word: str = ""
     #: How to repeat; None for a single run.
     plan: Plan | None = None
 
@@ -49,36 +37,18 @@ def read_request(line: MagicLine, cell: str | None) -> Request:
         SpecError: options, line and cell do not fit together.
     """
     options = line.options
-    code = line.rest if line.statement else ""
-    repeating = repeat_options.REPEATING.intersection(line.given)
-    repeated = bool(repeating)
-    if cell is None and not repeated and OF_A_RUN.isdisjoint(line.given):
-        verb = take_verb("cudatime", line)
-        if verb is not None:
-            return Request("verb", verb=verb[0], source=verb[1], silent=line.silent)
-    if options.compare:
-        if cell is not None:
-            raise SpecError("%%cudatime: --compare shows named results; write %cudatime --compare")
-        named_results.check(line.given)
-        return Request("compare", line.statement, silent=line.silent)
-    if cell is None and not code:
+    repeated = not REPEATING.isdisjoint(line.given)
+    if cell is None and not line.code:
         raise SpecError("%cudatime: no statement to time. Try %cudatime?")
-    if cell is not None and code and not repeated:
+    if cell is not None and line.code and not repeated:
         raise SpecError(
-            f"%%cudatime: {code!r} belongs below, in the cell; with --repeat it is setup"
-            f"{line.quotes_hint}"
+            f"%%cudatime: {line.code!r} belongs below, in the cell; with --repeat it is setup; a "
+            "value with blanks is in quotes"
         )
-    lines.check(options, repeating)
-    if options.cluster:
-        return Request("engines", code)
-    if options.targets is not None:
-        raise SpecError("-t goes with --cluster; for example: %%cudatime --cluster -t 0:4")
     return Request(
-        "time",
-        source=code if cell is None else cell,
-        setup=repeat_options.setup_code(options, "" if cell is None else code),
+        line.code if cell is None else cell,
+        setup=repeat_options.setup_code(options, "" if cell is None else line.code),
         header=None if cell is None else f"%%cudatime {line.text}",
-        word=line.statement if cell is None and not line.is_code else "",
         plan=repeat_options.plan(options) if repeated else None,
     )
 
@@ -90,18 +60,19 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
         SpecError: the line does not fit.
     """
     __tracebackhide__ = True
-    parsed = parse_line(parser(), line, quiet=magics.quiet)
-    options, request = parsed.options, read_request(parsed, cell)
-    source, silent = request.source, request.silent
-    if request.task == "verb":
-        return run_verb(magics, "cudatime", request.verb, source, silent=silent)
-    if request.task == "compare":
-        return named_results.show(magics, source, options, silent=silent)
-    if request.task == "engines":
+    parsed = grammar().read(line, cell=cell is not None, quiet=magics.quiet)
+    options = parsed.options
+    if parsed.verb == COMPARE:
+        return named_results.show(magics, options, silent=parsed.silent)
+    if parsed.verb:
+        return run_verb(magics, "cudatime", parsed)
+    request = read_request(parsed, cell)
+    if options.cluster:
         from gpumagic.magics import engines
 
-        return engines.run(magics, "cudatime", parsed, cell, source)
-    check_name("cudatime", request.word, magics.shell.user_ns, local_ns or {}, given=parsed.given)
+        return engines.run(magics, "cudatime", parsed, cell, parsed.code)
+    if cell is None and not parsed.is_code:
+        grammar().check_statement(parsed.statement, magics.shell.user_ns, local_ns or {})
     _wait_for_other_ranks(options)
     try:
         code = _compile(magics.shell, request, local_ns)

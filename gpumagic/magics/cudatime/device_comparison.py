@@ -8,7 +8,6 @@ from typing import Any
 
 from gpumagic.cells.coroutines import run_or_await
 from gpumagic.cells.timeit_loop import Loop
-from gpumagic.errors import SpecError
 from gpumagic.magics.cudatime import named_results
 from gpumagic.magics.cudatime.delivery import Delivery, print_failure
 from gpumagic.magics.output import hand_over
@@ -28,10 +27,6 @@ def run(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
     """
     __tracebackhide__ = True
     options = delivery.options
-    if options.kernels or options.trace is not None or options.nvtx is not None:
-        raise SpecError("--kernels, --trace and --nvtx look at one device: leave --on out")
-    if options.flops or options.energy or options.save or options.against:
-        raise SpecError("--flops, --energy, --save, --against are for one result: leave --on out")
     devices = parse(options.on)
     progress = Progress(delivery.shell, enabled=not options.quiet)
     timings: dict[str, CudaTiming] = {}

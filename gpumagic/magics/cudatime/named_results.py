@@ -5,32 +5,14 @@ from __future__ import annotations
 import argparse
 import difflib
 import shlex
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from gpumagic.errors import SpecError
 from gpumagic.magics import terminal
 from gpumagic.magics.output import hand_over
-from gpumagic.magics.parsing import split
 from gpumagic.results import Comparison, CudaTiming
 from gpumagic.timing.comparison import compare
-
-#: The options that go with ``--compare``.
-_OPTIONS = ("--compare", "-o", "-v", "-q")
-
-
-def check(given: Collection[str]) -> None:
-    """Check that the options given go with ``--compare``.
-
-    Raises:
-        SpecError: one does not.
-    """
-    refused = ", ".join(name for name in given if name not in _OPTIONS)
-    if refused:
-        raise SpecError(
-            f"%cudatime --compare shows named results and runs nothing: leave {refused} out, or "
-            "write it where code is run and named, with %%cudatime --name NAME"
-        )
 
 
 def store(magics: Any, name: str | None, result: CudaTiming) -> None:
@@ -39,14 +21,14 @@ def store(magics: Any, name: str | None, result: CudaTiming) -> None:
         magics.extension.named_timings[name] = result
 
 
-def show(magics: Any, words: str, options: argparse.Namespace, *, silent: bool) -> Any:
-    """Show the named results, or those that ``words`` choose, side by side.
+def show(magics: Any, options: argparse.Namespace, *, silent: bool) -> Any:
+    """Show the named results, or those that the line names, side by side.
 
     Raises:
         SpecError: there is nothing to compare, or no result of a name.
     """
     named: dict[str, CudaTiming] = magics.extension.named_timings
-    names = _names(words) or list(named)
+    names = [name for word in options.names for name in word.split(",") if name] or list(named)
     for name in names:
         if name not in named:
             raise SpecError(f"%cudatime --compare: no result is named {name!r}{_hint(name, named)}")
@@ -66,13 +48,6 @@ def show(magics: Any, words: str, options: argparse.Namespace, *, silent: bool) 
     if not (options.quiet or silent):
         _show_plot(magics.shell, compared)
     return returned
-
-
-def _names(words: str) -> list[str]:
-    """Split names at commas, or else at blanks; a name that holds one is in quotes."""
-    if "," not in words:
-        return split(words)
-    return [name for part in words.split(",") if (name := " ".join(split(part)))]
 
 
 def _list(named: dict[str, CudaTiming]) -> str:

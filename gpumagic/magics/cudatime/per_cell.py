@@ -6,14 +6,14 @@ import argparse
 import re
 from typing import Any
 
+from gpumagic.magics.cudatime.options import VERBS
 from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.output import hand_over, say, show_below
-from gpumagic.magics.verbs import VERBS
 from gpumagic.results import CellTiming
 from gpumagic.results.base import plain
 from gpumagic.timing.per_cell import CellTimer
 
-_OWN = re.compile(rf"\s*%cudatime\s+(-\S+\s+)*({'|'.join(VERBS['cudatime'])})\b[^\n]*\s*")
+_OWN = re.compile(rf"\s*%cudatime\s+(-\S+\s+)*({'|'.join(VERBS)})\b[^\n]*\s*")
 #: Cells that have shown their times themselves.
 _TIMED = re.compile(r"\s*%%cudatime\b|\s*%cudatime\b[^\n]*\s*\Z")
 

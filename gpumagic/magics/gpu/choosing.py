@@ -13,7 +13,6 @@ from gpumagic.magics import output
 from gpumagic.magics.argument_types import percentage, size
 from gpumagic.magics.extension import of
 from gpumagic.magics.gpu import publishing, saved_choice
-from gpumagic.magics.gpu.options import is_auto
 from gpumagic.magics.output import LiveDisplay
 from gpumagic.results import Holders, Selection, Status
 from gpumagic.selection import apply, cpu_threads, gate, launch_blocking
@@ -26,7 +25,7 @@ def wants(options: argparse.Namespace, magics: Any, spec: str) -> Wants:
     Raises:
         SpecError: a configured value is not valid.
     """
-    if not is_auto(spec):
+    if spec.split(" ")[0].lower() != "auto":
         return Wants()
     try:
         min_free, max_util = options.min_free, options.max_util

@@ -8,8 +8,7 @@ from typing import Any
 
 from gpumagic.cluster import connection, process_group, selection
 from gpumagic.cluster.connection import Cluster
-from gpumagic.errors import DeviceError, SpecError
-from gpumagic.magics.gpu.cluster_options import ONLY_AUTO, check
+from gpumagic.errors import DeviceError
 from gpumagic.magics.output import hand_over, warn
 from gpumagic.render.units import spans
 from gpumagic.results import ClusterSelection, ProcessGroup
@@ -29,6 +28,7 @@ def current(magics: Any, where: str | None = None) -> Cluster:
 
 def run(
     magics: Any,
+    verb: str,
     options: argparse.Namespace,
     given: Mapping[str, Any],
     wants: Wants,
@@ -38,20 +38,11 @@ def run(
     """Run a verb, or a selection with ``--cluster``; ``given`` are the options by name.
 
     Raises:
-        SpecError: the options do not fit.
+        SpecError: the choice does not fit.
         DependencyError: ipyparallel is not installed.
         DeviceError: there is no cluster, or it cannot do what was asked.
     """
-    verb, *words = options.spec or ["cluster"]
-    if verb == "cluster" and len(words) > 1:
-        raise SpecError(f"%gpu cluster: one profile or connection file, not {len(words)}")
-    if verb == "pin" and words:
-        raise SpecError(f"%gpu pin gives each engine GPUs by its rank; it takes no {words[0]!r}")
-    if verb == "dist" and words not in ([], ["init"], ["down"]):
-        shown = harmless(" ".join(words), 60)
-        raise SpecError(f"%gpu dist {shown}: write %gpu dist init, or %gpu dist down")
-    check(verb.lower(), options, given)
-    cluster = current(magics, words[0] if verb == "cluster" and words else None)
+    cluster = current(magics, options.profile)
     engines = cluster.targets(options.targets)
     limit = {} if options.timeout is None else {"timeout": options.timeout}
     again = {
@@ -64,7 +55,7 @@ def run(
     if verb == "cluster":
         result = selection.devices(cluster, engines, processes=options.processes, **limit)
     elif verb == "dist":
-        result = _dist(cluster, engines, words, options.backend, **limit)
+        result = _dist(cluster, engines, options, **limit)
     else:
         spec = " ".join(options.spec)
         try:
@@ -84,7 +75,7 @@ def run(
             raise DeviceError(
                 f"no engine was changed; engine {result[0].engine}: {result[0].error}"
             )
-        _warn(result, [*options.spec, *_repeated(given)])
+        _warn(result, [*(options.spec or [verb]), *_repeated(given)])
     return returned
 
 
@@ -107,7 +98,15 @@ def _warn(result: ClusterSelection, again: Sequence[str]) -> None:
 
 def _repeated(given: Mapping[str, Any]) -> Iterator[str]:
     """Yield the options that select engines and devices, to type them again."""
-    for name in ("--cluster", "-t", "--per-engine", "--share", "--no-claim", *ONLY_AUTO):
+    for name in (
+        "--cluster",
+        "-t",
+        "--per-engine",
+        "--share",
+        "--no-claim",
+        "--min-free",
+        "--idle",
+    ):
         if name in given:
             yield name
             if given[name] is not True:
@@ -115,10 +114,10 @@ def _repeated(given: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _dist(
-    cluster: Cluster, engines: Sequence[int], words: Sequence[str], backend: str, **limit: float
+    cluster: Cluster, engines: Sequence[int], options: argparse.Namespace, **limit: float
 ) -> ProcessGroup:
-    if not words:
+    if options.state is None:
         return process_group.group(cluster, engines, **limit)
-    if words[0] == "init":
-        return process_group.init_group(cluster, engines, backend=backend, **limit)
+    if options.state == "init":
+        return process_group.init_group(cluster, engines, backend=options.backend, **limit)
     return process_group.end_group(cluster, engines, **limit)

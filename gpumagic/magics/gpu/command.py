@@ -3,63 +3,51 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from gpumagic.cells.semicolon import take_semicolon
 from gpumagic.errors import SpecError
-from gpumagic.magics.gpu import cluster_options, device_table
-from gpumagic.magics.gpu import options as gpu_options
-from gpumagic.magics.gpu.options import parser
+from gpumagic.magics.gpu import device_table
+from gpumagic.magics.gpu.options import LASTING, grammar
 from gpumagic.magics.output import hand_over
-from gpumagic.magics.parsing import help_hint, split
 from gpumagic.results.base import Result
 from gpumagic.results.selection import Selection
 from gpumagic.selection.spec import parse
 
-
-def help_text() -> str:
-    """Return what ``%gpu?`` shows."""
-    return parser().format_help()
+#: The verbs for the engines of a cluster.
+_ON_ENGINES = ("cluster", "pin", "dist")
 
 
 def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
     """Show the table, choose devices, or run ``cell`` under a choice."""
     __tracebackhide__ = True
-    header = f"%%gpu {line}"
-    line, silent = take_semicolon(line)
-    options = parser().parse_words(split(line))
-    given = parser().given(options)
-    options.quiet = options.quiet or magics.quiet
+    parsed = grammar().read(line, cell=cell is not None, quiet=magics.quiet)
+    options, silent = parsed.options, parsed.silent
     text = " ".join(options.spec)
-    if text == "help":
-        raise SpecError(help_hint("%gpu"))
-    if options.cluster or (options.spec and options.spec[0] in cluster_options.VERBS):
-        if cell is not None:
-            raise SpecError("%%gpu is for this kernel; %gpu … --cluster chooses for the engines")
+    if cell is not None:
+        if not text:
+            raise SpecError("%%gpu needs a choice of GPUs for the cell; for example: %%gpu off")
+        for name in LASTING:
+            if name in parsed.given:
+                raise SpecError(f"{name} goes with %gpu, not with %%gpu, which is for one cell")
+    if options.cluster or parsed.verb in _ON_ENGINES:
         from gpumagic.magics.gpu import choosing, cluster
 
         wants = choosing.wants(options, magics, text)
-        return cluster.run(magics, options, given, wants, silent=silent)
-    cluster_options.check_unused(given)
-    gpu_options.check_verb(options.spec)
-    verb = _verb(options.spec)
-    if cell is not None and verb is not None:
-        raise SpecError("%%gpu needs a choice of GPUs for the cell; for example: %%gpu off")
-    gpu_options.check(options, given, text, is_choice=verb is None, one_cell=cell is not None)
+        return cluster.run(magics, parsed.verb, options, parsed.given, wants, silent=silent)
     result: Result
-    if verb is not None:
-        options.quiet = options.quiet or silent
-        result = verb(magics.shell, options)
-    else:
+    if text:
         from gpumagic.magics.gpu import choosing
 
         spec, wants = parse(text), choosing.wants(options, magics, text)
         if cell is not None:
             from gpumagic.magics.gpu import single_cell
 
-            return single_cell.run(magics.shell, spec, wants, options, cell, header)
+            return single_cell.run(magics.shell, spec, wants, options, cell, f"%%gpu {line}")
         result = choosing.choose_for_kernel(magics, spec, wants, options, silent=silent)
+    else:
+        options.quiet = options.quiet or silent
+        result = _VERBS[parsed.verb](magics.shell, options)
     returned = hand_over(magics.shell, result, options, silent=silent)
     if isinstance(result, Selection):
         choosing.warn(result, shown=not (options.quiet or silent))
@@ -75,38 +63,27 @@ def _diagnosis(shell: Any, options: argparse.Namespace) -> Result:
 def _watch(shell: Any, options: argparse.Namespace) -> Result:
     from gpumagic.magics.gpu import watch
 
-    return watch.watch(shell, options)
-
-
-def _watch_off(shell: Any, options: argparse.Namespace) -> Result:
-    from gpumagic.magics.gpu import watch
-
-    return watch.watch_off(shell, options)
+    return watch.watch_off(shell) if options.state == "off" else watch.watch(shell, options)
 
 
 def _plot(shell: Any, options: argparse.Namespace) -> Result:
     from gpumagic.magics.gpu import watch
 
-    return watch.plot(shell, options, options.spec[1:])
+    return watch.plot(shell, options)
 
 
 def _shutdown(shell: Any, options: argparse.Namespace) -> Result:
     from gpumagic.magics.gpu import notebooks
 
-    return notebooks.shutdown(shell, " ".join(options.spec[1:]), options)
+    return notebooks.shutdown(shell, " ".join(options.notebook), options)
 
 
-def _verb(words: Sequence[str]) -> Callable[[Any, argparse.Namespace], Result] | None:
-    """Return the function of a line that is no choice of GPUs; None for one that is."""
-    with_words = {"plot": _plot, "shutdown": _shutdown}.get(words[0]) if words else None
-    return with_words or _VERBS.get(" ".join(words))
-
-
-#: The lines that are no choice of GPUs, and the function of each.
+#: What shows something, or changes a display; "" is the line without a word.
 _VERBS: Mapping[str, Callable[[Any, argparse.Namespace], Result]] = {
     "": device_table.table,
     "ps": device_table.table_with_processes,
     "watch": _watch,
-    "watch off": _watch_off,
+    "plot": _plot,
+    "shutdown": _shutdown,
     "doctor": _diagnosis,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -37,7 +37,7 @@ def watch(shell: Any, options: argparse.Namespace) -> Result:
     return _foreground(shell, options)
 
 
-def watch_off(shell: Any, options: argparse.Namespace) -> WatchHistory:
+def watch_off(shell: Any) -> WatchHistory:
     """End the panel and return its history.
 
     Raises:
@@ -50,21 +50,19 @@ def watch_off(shell: Any, options: argparse.Namespace) -> WatchHistory:
     return current.history()
 
 
-def plot(shell: Any, options: argparse.Namespace, words: Sequence[str]) -> WatchHistory:
+def plot(shell: Any, options: argparse.Namespace) -> WatchHistory:
     """Draw the history into the notebook or into a file, and return it.
 
     Raises:
         SpecError: there are no samples, or the file cannot be written.
         DependencyError: matplotlib is not installed.
     """
-    if len(words) > 1:
-        raise SpecError(f"%gpu plot: one file, not {len(words)}; quote a name with blanks")
-    if words:
-        check_expanded(words[0])
+    if options.file is not None:
+        check_expanded(options.file)
     history = of(shell).history()
     if not history.samples:
         raise SpecError("there is nothing to draw yet; '%gpu watch' begins to record the GPUs")
-    path = output_path(words[0]) if words else None
+    path = output_path(options.file) if options.file is not None else None
     if path is None and options.quiet:
         return history
     picture = history.plot()

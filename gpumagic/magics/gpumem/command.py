@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections import ChainMap
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +10,11 @@ from gpumagic.cells.compile import CompiledCell, compile_cell
 from gpumagic.cuda import failure
 from gpumagic.errors import SpecError
 from gpumagic.magics import baseline, terminal
+from gpumagic.magics.commands import run_verb
+from gpumagic.magics.file_names import expanded
 from gpumagic.magics.gpumem import fit
-from gpumagic.magics.gpumem.options import parser
+from gpumagic.magics.gpumem.options import grammar
 from gpumagic.magics.output import hand_over
-from gpumagic.magics.parsing import MagicLine, parse_line
-from gpumagic.magics.shared_options import BASELINE
-from gpumagic.magics.verbs import check_name, run_verb, take_verb
 from gpumagic.memory.limit import LIMIT
 from gpumagic.memory.measurement import Measurement
 from gpumagic.memory.parking import PARKING
@@ -28,9 +26,8 @@ if TYPE_CHECKING:
     from gpumagic.memory.line_profiler import LineMeasurement
 
 
-def help_text() -> str:
-    """Return what ``%gpumem?`` shows."""
-    return parser().format_help()
+#: The options that are for a statement or a cell.
+_OF_CODE = ("--lines", "--fit", "--save", "--against", "--cluster")
 
 
 def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | None) -> Any:
@@ -40,54 +37,33 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
         SpecError: the line does not fit.
     """
     __tracebackhide__ = True
-    parsed = parse_line(parser(), line, quiet=magics.quiet)
+    if cell is None and line.split()[:1] == ["limit"]:
+        line = expanded(magics.shell, line)
+    parsed = grammar().read(line, cell=cell is not None, quiet=magics.quiet)
     options, statement, silent = parsed.options, parsed.statement, parsed.silent
-    names = ChainMap(local_ns or {}, magics.shell.user_ns)
-    verb = take_verb("gpumem", parsed, names) if cell is None else None
-    if verb is not None:
-        return run_verb(magics, "gpumem", *verb, silent=silent)
-    if cell is None and not parsed.is_code and not options.cluster:
-        check_name("gpumem", statement, magics.shell.user_ns, local_ns or {})
-    _check(parsed, cell)
+    if parsed.verb:
+        return run_verb(magics, "gpumem", parsed)
     if cell is None and not statement:
+        for name in _OF_CODE:
+            if name in parsed.given:
+                raise SpecError(f"{name} needs a statement or a cell: %gpumem {name} … y = f(x)")
         return _report(magics, options, silent)
-    source = statement + ";" * silent if cell is None else cell
+    if cell is not None and statement:
+        raise SpecError(
+            f"%%gpumem: {statement!r} belongs below, in the cell; a value with blanks is in quotes"
+        )
     if options.cluster:
         from gpumagic.magics import engines
 
-        return engines.run(magics, "gpumem", parsed, cell, source if cell is None else "")
+        return engines.run(magics, "gpumem", parsed, cell, parsed.code)
+    if cell is None and not parsed.is_code:
+        grammar().check_statement(statement, magics.shell.user_ns, local_ns or {})
+    source = parsed.code if cell is None else cell
     header = None if cell is None else f"%%gpumem {line}".rstrip()
     compiled = compile_cell(magics.shell, source, header=header, local_ns=local_ns)
     if options.fit is not None:
         return fit.run(magics, options, compiled)
     return _measure(magics, options, compiled)
-
-
-def _check(line: MagicLine, cell: str | None) -> None:
-    """Refuse options that do not fit together.
-
-    Raises:
-        SpecError: they do not.
-    """
-    options, statement = line.options, line.statement
-    is_stored = not BASELINE.isdisjoint(line.given)
-    if cell is None and not statement:
-        if options.cluster:
-            raise SpecError("%gpumem --cluster needs a statement; %gpu cluster shows the devices")
-        if is_stored or options.fit is not None:
-            raise SpecError("--save, --against and --fit need a statement or a cell")
-        if options.lines or options.functions:
-            raise SpecError("--lines needs a statement or a cell: %gpumem --lines y = f(x)")
-    if cell is not None and statement:
-        raise SpecError(f"%%gpumem: {statement!r} belongs below, in the cell{line.quotes_hint}")
-    if options.targets is not None and not options.cluster:
-        raise SpecError("-t goes with --cluster; for example: %%gpumem --cluster -t 0:4")
-    if is_stored and (options.lines or options.fit):
-        raise SpecError("--save and --against are for a cell as a whole: leave --lines, --fit out")
-    if options.fit is not None and (options.lines or options.functions):
-        raise SpecError("--fit runs the cell several times: leave --lines out")
-    if options.functions and not (options.lines or options.cluster):
-        raise SpecError("-f names a function for --lines: %%gpumem --lines -f FUNC")
 
 
 def _measure(magics: Any, options: argparse.Namespace, compiled: CompiledCell) -> Any:

@@ -1,18 +1,23 @@
-"""The options of ``%gpumem`` and of its verbs.
-
-Light to import: completion does, at a key press.
-"""
+"""The forms of ``%gpumem``: a verb, a statement, or nothing; and its help."""
 
 from __future__ import annotations
 
 import argparse
 import keyword
 import re
+from functools import cache
 from typing import Any, NamedTuple
 
 from gpumagic.magics.argument_types import count, duration, size
-from gpumagic.magics.parsing import Parser, add_functions_option, add_result_options
-from gpumagic.magics.shared_options import add_baseline, add_targets
+from gpumagic.magics.parsing import (
+    BASELINE,
+    PLAIN,
+    Grammar,
+    Parser,
+    add_baseline,
+    add_lines,
+    add_targets,
+)
 
 #: Without an argument ``limit`` shows the limit.
 SHOW = object()
@@ -20,150 +25,101 @@ SHOW = object()
 _LEAST = 1 << 20
 _RANGE = re.compile(r"([^\W\d]\w*)=(\d{1,18}):(\d{1,18})")
 
-_DESCRIPTION = """\
-GPU memory: what is in use now, and its change by a statement or a cell.
+HELP = """\
+%gpumem [VERB | options STATEMENT]     %%gpumem [options]
 
-  %gpumem                 a report: what torch holds and held at most, what this process holds
-                          outside torch's allocator (CUDA context, libraries), what other
-                          processes hold, what is free; and the change since the last report
-  %gpumem STATEMENT       run the statement; the exact change of allocated and reserved memory, and
-                          the exact peak of allocated memory above the start
-  %%gpumem                the same for a cell, also when it raises
-  %%gpumem --lines        by line: change, peak above the line's start, and what stayed: of the
-                          bytes that the line allocated those alive when the cell ended. What the
-                          functions that it calls do counts to the line (also what is freed when
-                          they return); with -f FUNC their own lines are shown too
-  %gpumem on | off        after every cell that changed GPU memory one line: change, peak, now
-  %gpumem log             the cells until now: change, peak and time of each
-  %gpumem plot [FILE]     the same as a picture, with the devices' limits (needs matplotlib)
-  %gpumem record on|off   the allocator's history with Python stacks, the newest --entries N events
-  %gpumem cells           live memory by the cell that allocated it (needs the history)
-  %gpumem snapshot FILE   segments, blocks and the history, if any, for torch's memory_viz
-  %gpumem vars            what holds the memory: your variables (modules by parameters, buffers and
-                          gradients), the notebook (Out, _, the last exception), and the rest; adds
-                          up to the byte. --gc looks through all objects for the rest
-  %gpumem park            copy all GPU memory of this process to the host, and give it back to the
-                          device; variables stay. It comes back before a cell that may use it.
-                          --after 15min: after so long without a cell, by itself; off ends that
-  %gpumem unpark          bring it back now; --wait waits until there is enough memory
-  %gpumem free [NAMES]    delete these variables and the notebook's own references, collect garbage,
-                          empty the cache; shows what each step freed. After it %debug has nothing
-                          to show. --dry-run shows it and does nothing
-  %gpumem limit SIZE      torch's allocator bounded as if each GPU had so much (16GiB, 500MiB), the
-                          CUDA context and libraries included: beyond it torch runs out of memory.
-                          Alone it says what the limit is; off lifts it
-  %%gpumem --fit N=LO:HI  the largest value of the variable N with which the cell fits, or which two
-                          values it is between, found in at most 12 runs; N is left at the largest
-                          value that ran
-  %gpumem explain off     no explanation any more below a cell that ran out of memory; on: again
+GPU memory now, or its change by a statement or a cell. The figures are those
+of torch's allocator, exact, and reading them changes nothing.
 
-A line that begins with such a verb and goes on as a statement is one (%gpumem log = 3), and so is
-what follows -- (%gpumem -- log).
+  %gpumem                     a report: what torch, this process outside torch,
+                              and other processes hold; the change since
+  %gpumem y = model(x)        the change by a statement, and its peak
+  %%gpumem                    the same for a cell, also when it fails
+  %gpumem on                  after every cell that changed GPU memory a line;
+                              off ends that, log shows the cells until now
+  %gpumem plot [FILE]         the cells until now as a picture
+  %gpumem vars                what holds the memory: variables, the notebook,
+                              and the rest; adds up to the byte
+  %gpumem free [NAMES]        delete these variables and what the notebook
+                              itself keeps, collect garbage, empty the cache
+  %gpumem park                copy all to the host and give the GPU's memory
+                              back, until a cell may use it; variables stay
+  %gpumem park --after 15min  by itself after so long without a cell; park off
+  %gpumem unpark              bring it back now
+  %gpumem limit 16GiB         as if each GPU were so small; limit off
+  %gpumem record on           the allocator's history, by torch; record off
+  %gpumem cells               live memory by the cell that allocated it
+  %gpumem snapshot FILE       for torch's memory_viz
 
-The figures of a statement or a cell come from the counters of torch's allocator: nothing is
-sampled, synchronised, collected or emptied, no context is made, and
-torch.cuda.max_memory_allocated() returns afterwards what it would have returned without.
-"""
+of a statement or a cell
+  --lines                     by line: change, peak, what stayed to the end
+  -f FUNC                     with --lines: this function's lines, too
+  --fit NAME=LOW:HIGH         the largest value of the variable NAME with which
+                              the cell fits into memory, in a few runs
+  --save FILE                 write the result to FILE, as JSON
+  --against FILE              compare with the result in FILE
+  --fail-above PERCENT        and fail if a peak is so much higher, e.g. 10%
+cluster (needs ipyparallel)
+  --cluster                   on the engines, not in this kernel
+  -t, --targets ENGINES       only these engines: 2, 0,3, 0:4
+result
+  -o                          return the result object
+  -v NAME                     store it in NAME
+  -q                          print nothing, as does a ; at the end
 
-_EXAMPLES = """\
-examples:
-  %gpumem
-  report = %gpumem -o -q
-  %gpumem y = model(x)
+also: explain on | off, record --entries N, vars --gc, free --dry-run,
+unpark --wait, --strict
+
+examples
   %gpumem -v forward y = model(x)
-  %gpumem vars
-  %gpumem free --dry-run
-  %gpumem free optimizer batch
-
-  %%gpumem
-  loss = model(x).sum()
-  loss.backward()
-
+  %gpumem -- log              code that begins as a verb does follows --
   %%gpumem --lines -f model.forward
-  loss = model(x).sum()
-  loss.backward()
-
-  %gpumem limit 16GiB
-  %gpumem park
-  %gpumem park --after 15min
-
   %%gpumem --fit batch=1:4096
-  loss = model(torch.rand(batch, 512, device="cuda")).sum()
-  loss.backward()
 """
 
+#: By verb: its module in this folder.
+VERBS = {
+    **dict.fromkeys(("on", "off", "log", "plot"), "per_cell"),
+    **dict.fromkeys(("record", "cells", "snapshot"), "history"),
+    **dict.fromkeys(("vars", "free", "explain"), "holders"),
+    "limit": "limit",
+    "park": "park",
+    "unpark": "park",
+}
 
-# argparse formats it by %.
-_USAGE = (
-    "%%gpumem [-o] [-v NAME] [-q] [VERB … | [--lines] [-f FUNC] STATEMENT]\n"
-    "       %%%%gpumem [-o] [-v NAME] [-q] [--lines] [-f FUNC]"
-)
 
-
-def parser() -> Parser:
-    """Return the parser of the options of ``%gpumem``."""
-    made = Parser("%gpumem", description=_DESCRIPTION, epilog=_EXAMPLES, usage=_USAGE)
-    made.add_argument(
-        "--lines", action="store_true", help="by line: change, peak and what stayed until the end"
+@cache
+def grammar() -> Grammar:
+    """Return the forms of ``%gpumem``."""
+    forms = {verb: Parser(f"%gpumem {verb}") for verb in VERBS}
+    forms["record"].add_argument("switch", nargs="?", choices=("on", "off"))
+    forms["record"].add_argument("--entries", type=count(most=10_000_000), metavar="N")
+    forms["snapshot"].add_argument("file", metavar="FILE")
+    forms["vars"].add_argument("--gc", dest="scan", action="store_true")
+    forms["free"].add_argument("names", nargs="*", metavar="NAME")
+    forms["free"].flags("--dry-run")
+    forms["explain"].add_argument("state", nargs="?", choices=("on", "off"))
+    forms["limit"].add_argument(
+        "size", nargs="?", type=_size_or_off, default=SHOW, metavar="SIZE|off"
     )
-    add_functions_option(made)
-    made.add_argument(
-        "--fit",
-        metavar="NAME=LOW:HIGH",
-        type=value_range,
-        action=_Once,
-        help="the largest value of this variable with which the cell fits into memory: run it with "
-        "a few, extrapolate, confirm; at most 12 runs, which may leave it between two values "
-        "(batch=1:4096). The variable is left at the largest value that ran",
-    )
-    add_baseline(made, "a device's peak is that much higher")
-    add_targets(made.add_argument_group("cluster (needs ipyparallel)"))
-    add_result_options(made)
-    return made
+    forms["plot"].add_argument("file", nargs="?", metavar="FILE")
+    forms["park"].add_argument("state", nargs="?", choices=("off",))
+    forms["park"].add_argument("--after", type=duration, metavar="TIME")
+    forms["unpark"].flags("--wait")
+    return Grammar("%gpumem", {PLAIN: _run(), **forms})
 
 
-def verb_parser(verb: str) -> Parser:
-    """Return the parser of the options of ``%gpumem VERB``."""
-    made = Parser(f"%gpumem {verb}")
-    add = made.add_argument
-    if verb == "record":
-        add("switch", nargs="?", choices=("on", "off"))
-        add(
-            "--entries",
-            type=count(most=10_000_000),
-            metavar="N",
-            help="the newest events that the history keeps",
-        )
-    elif verb == "snapshot":
-        add("file", metavar="FILE")
-    elif verb == "vars":
-        add(
-            "--gc",
-            dest="scan",
-            action="store_true",
-            help="look through all objects of the process for what no variable references",
-        )
-    elif verb == "free":
-        add("names", nargs="*", metavar="NAME", help="variables to delete as well")
-        add("--dry-run", action="store_true", help="show what it would free, and do nothing")
-    elif verb == "explain":
-        add("state", nargs="?", choices=("on", "off"))
-    elif verb == "limit":
-        add("size", nargs="?", type=_size_or_off, default=SHOW, metavar="SIZE|off")
-    elif verb == "plot":
-        add("file", nargs="?", help="write the picture there (.png, .svg, .pdf)")
-    elif verb == "park":
-        add("state", nargs="?", choices=("off",), help="park no more by itself")
-        add(
-            "--after",
-            type=duration,
-            metavar="TIME",
-            help="park by itself after so long without a cell, for example 15min",
-        )
-    elif verb == "unpark":
-        add("--wait", action="store_true", help="wait until there is enough memory")
-    add_result_options(made)
-    return made
+def _run() -> Parser:
+    """Return the form of a line that runs code, or shows the report."""
+    form = Parser("%gpumem")
+    add_lines(form)
+    form.add_argument("--fit", metavar="NAME=LOW:HIGH", type=value_range, action=_Once)
+    form.apart("--fit", ("--lines", *sorted(BASELINE)))
+    form.apart("--lines", sorted(BASELINE))
+    add_baseline(form)
+    add_targets(form)
+    form.apart("--cluster", ("--lines", "--fit", *sorted(BASELINE)))
+    return form
 
 
 class _Once(argparse.Action):

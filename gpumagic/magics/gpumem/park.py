@@ -15,9 +15,9 @@ from gpumagic.cells.hooks import CellHook
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics import terminal
 from gpumagic.magics.extension import of
+from gpumagic.magics.gpumem.options import VERBS
 from gpumagic.magics.output import hand_over, show
 from gpumagic.magics.progress import Progress
-from gpumagic.magics.verbs import VERBS
 from gpumagic.memory.code_names import uses_no_gpu_memory
 from gpumagic.memory.idle_parking import IdleParking
 from gpumagic.memory.parking import PARKING
@@ -255,7 +255,7 @@ class ShellParking:
         if source is None:
             source = self._shell.transform_cell(info.raw_cell)
         names: Mapping[str, Any] = self._shell.user_ns
-        return uses_no_gpu_memory(source, names, verbs=VERBS["gpumem"])
+        return uses_no_gpu_memory(source, names, verbs=VERBS)
 
     def _after(self, begun: Any, result: Any) -> None:
         self._allow()

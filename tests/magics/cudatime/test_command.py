@@ -5,12 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from IPython.core.error import UsageError
 
-from gpumagic.magics.cudatime.command import help_text, parser, read_request
-from gpumagic.magics.parsing import parse_line
 from gpumagic.results import CudaTiming
-from gpumagic.timing.plan import Plan
 from tests.support.own_files import names_our_files
 
 
@@ -83,52 +79,6 @@ def test_options_end_where_the_statement_begins(ip: Any, run_cell: Any) -> None:
     assert run_cell("%cudatime -n4 -r2 -qo x").value.loops == 4
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("%cudatime", "no statement"),
-        ("%cudatime -n 0 1", "'0' is not a number of 1 or more"),
-        ("%cudatime -r x 1", "'x' is not a number"),
-        ("%cudatime -w -1 1", "-1"),
-        ("%cudatime -n", "-n needs a value: -n N"),
-        ("%cudatime --repaet 1", "unknown option --repaet"),
-        ("%cudatime -x @ y", "unknown option -x; code that begins so follows --: -- -x @ y. Try"),
-        ("%cudatime --precision 1% -r 5 1", "-r 5 (r=5) repeats leave nothing for --precision"),
-        ("%cudatime --max-time 1s -r 5 1", "nothing for --max-time (max_time=…) to decide"),
-        ("%cudatime --cold -n 5 1", "leave -n 5 (n=5) out"),
-        ("%cudatime onn", "%cudatime onn: there is no such name; did you mean on?"),
-        ("%cudatime -q lgo;", "%cudatime lgo: there is no such name; did you mean log?"),
-        ("%gpumem onn", "%gpumem onn: there is no such name; did you mean on?"),
-        ("%gpumem -q lgo", "%gpumem lgo: there is no such name; did you mean log?"),
-        (
-            "%cudatime -q --repeat on",
-            "--repeat does not go with %cudatime on, and there is no variable on; "
-            "write %cudatime on",
-        ),
-        ("%cudatime --name a log", "--name does not go with %cudatime log"),
-        ("%cudatime --lines off", "--lines does not go with %cudatime off"),
-        ("%cudatime --help", "%cudatime: the help is shown by %cudatime?"),
-        ("%cudatime -q -h x = 1", "%cudatime: the help is shown by %cudatime?"),
-        ("%cudatime help", "%cudatime: the help is shown by %cudatime?"),
-        ("%cudatime on --help", "%cudatime on: the help is shown by %cudatime?"),
-        ("%%cudatime --help\n1", "%cudatime: the help is shown by %cudatime?"),
-        ("%gpumem help", "%gpumem: the help is shown by %gpumem?"),
-        ("%gpumem snapshot --help", "%gpumem snapshot: the help is shown by %gpumem?"),
-        ("%gpumem record -h", "%gpumem record: the help is shown by %gpumem?"),
-        ("%gpu --help", "%gpu: the help is shown by %gpu?"),
-        ("%gpu watch --help", "%gpu: the help is shown by %gpu?"),
-        ("%gpu help", "%gpu: the help is shown by %gpu?"),
-        ("%cudatime -v 1x 1", "'1x' is not a variable name"),
-        ("%%cudatime x = 1\ny = 2", "'x = 1' belongs below"),
-    ],
-)
-def test_bad_lines_are_one_line(line: str, says: str, run_cell: Any) -> None:
-    error = run_cell(line, raising=False).error
-    assert type(error) is UsageError
-    assert says in str(error)
-    assert "\n" not in str(error)
-
-
 def test_a_statement_that_awaits(run_cell: Any) -> None:
     run_cell("import asyncio")
     ran = run_cell("%cudatime await asyncio.sleep(0.02, 3)")
@@ -159,16 +109,6 @@ def test_where_the_caller_cannot_await(ip: Any, run_cell: Any) -> None:
     assert runs == []
 
 
-def test_a_name_of_the_users_is_no_verb(ip: Any, run_cell: Any) -> None:
-    ip.user_ns.update(onn=3, of=4)
-    assert run_cell("%cudatime -q onn").value == 3
-    assert run_cell("%gpumem -q of").value == 4
-    inside = "return get_ipython().run_line_magic('gpumem', '-q logs')"
-    assert run_cell(f"def f(logs): {inside}\nf(5)").value == 5
-    for line in ("%cudatime -q -- lgo", "%cudatime -q nothing_like_it", "%gpumem -q -- lgo"):
-        assert isinstance(run_cell(line, raising=False).error, NameError)
-
-
 def test_repeated_runs_as_often_as_it_says(ip: Any, run_cell: Any) -> None:
     ip.user_ns["runs"] = runs = []
     run_cell("%%cudatime -n 3 -r 4 -w 2 -q\nruns.append(1)")
@@ -179,40 +119,6 @@ def test_loops_are_chosen(run_cell: Any, clock: None) -> None:
     timing = run_cell("import time\n%cudatime -o -q -r 2 time.sleep(0.03)").value
     assert timing.loops == 10
     assert timing.repeat == 2
-
-
-def test_help_is_complete(run_cell: Any) -> None:
-    for option in parser().option_strings():
-        assert option in help_text()
-    assert "examples:" in help_text()
-
-
-# The request.
-
-
-@pytest.mark.parametrize(
-    ("line", "cell", "fields"),
-    [
-        ("f(x);", None, {"task": "time", "source": "f(x);", "word": "f(x)", "plan": None}),
-        ("-- log", None, {"task": "time", "source": "log", "word": ""}),
-        ("-n 3 f(x)", None, {"source": "f(x)", "plan": Plan(loops=3), "setup": "", "header": None}),
-        ("-v t", "y = 1\n", {"source": "y = 1\n", "header": "%%cudatime -v t", "plan": None}),
-        ("-s 'a = 1' --repeat b = 2", "y", {"source": "y", "setup": "a = 1\nb = 2"}),
-        ("-q;", "y", {"source": "y", "setup": "", "plan": None}),
-        ("--repeat ;", "y", {"source": "y", "setup": "", "plan": Plan()}),
-        ("log;", None, {"task": "verb", "verb": "log", "silent": True}),
-        ("-q on --above 1s", None, {"task": "verb", "verb": "on", "source": "-q  --above 1s"}),
-        ("log = 3", None, {"task": "time", "source": "log = 3"}),
-        ("--name a log", None, {"task": "time", "source": "log"}),
-        ("-n 1 log", None, {"task": "time", "source": "log"}),
-        ("--compare a b;", None, {"task": "compare", "source": "a b", "silent": True}),
-        ("--cluster -t 0 f(x)", None, {"task": "engines", "source": "f(x)"}),
-        ("--cluster", "y", {"task": "engines", "source": ""}),
-    ],
-)
-def test_a_request(line: str, cell: str | None, fields: dict[str, Any]) -> None:
-    request = read_request(parse_line(parser(), line, quiet=False), cell)
-    assert {name: getattr(request, name) for name in fields} == fields
 
 
 @pytest.mark.parametrize(

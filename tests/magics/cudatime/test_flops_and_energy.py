@@ -9,9 +9,8 @@ import pytest
 from IPython.core.error import UsageError
 
 import gpumagic
-from gpumagic.magics.cudatime.options import parser
+from gpumagic.magics.cudatime.options import grammar
 from gpumagic.magics.cudatime.repeat_options import only_for_energy
-from gpumagic.magics.parsing import take_options
 from tests.support.shells import Ran
 
 Run = Callable[..., Ran]
@@ -134,10 +133,9 @@ def test_energy_alone_says_that_the_code_is_repeated(ip: Any, run_cell: Run, gpu
 
 @pytest.mark.parametrize("asked", ["--repeat", "-n 3", "-r 3", "-s 'x = 1'", "--cold"])
 def test_code_that_is_repeated_anyway_needs_no_remark(asked: str) -> None:
-    options, _ = take_options(parser(), f"--energy {asked} x")
-    assert not only_for_energy(options)
-    assert only_for_energy(take_options(parser(), "--energy -q x")[0])
-    assert not only_for_energy(take_options(parser(), "x")[0])
+    assert not only_for_energy(grammar().read(f"--energy {asked} x").options)
+    assert only_for_energy(grammar().read("--energy -q x").options)
+    assert not only_for_energy(grammar().read("x").options)
 
 
 def test_no_energy_without_gpu_work(ip: Any, run_cell: Run, gpu_work: Any) -> None:
@@ -160,5 +158,5 @@ def test_no_energy_without_a_gpu(run_cell: Run, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_refused_where_there_are_several_results(run_cell: Run, gpu_work: Any) -> None:
-    with pytest.raises(UsageError, match="leave --on out"):
+    with pytest.raises(UsageError, match="--on does not go with"):
         run_cell("%%cudatime --on cpu,cuda:0 --flops\n1")

@@ -33,13 +33,13 @@ def test_names_choose_and_the_first_is_the_baseline(run_cell: Any) -> None:
 def test_names_with_a_blank(run_cell: Any) -> None:
     run_cell("%cudatime -q --name one 1")
     run_cell("import torch\n%cudatime --on cpu,cuda:0 -q -n 1 -r 1 -w 0 --name it 1")
-    for words in ("it cpu,it cuda:0", "'it cpu' 'it cuda:0'", "'it cpu', it cuda:0"):
+    for words in ("'it cpu' 'it cuda:0'", "'it cpu', 'it cuda:0'"):
         compared = run_cell(f"%cudatime --compare -q -o {words}").value
         assert [entry.name for entry in compared] == ["it cpu", "it cuda:0"]
     error = run_cell("%cudatime --compare one it", raising=False).error
     assert str(error).endswith("no result is named 'it'; there are one, 'it cpu', 'it cuda:0'")
     error = run_cell("%cudatime --compare one 'it cpu", raising=False).error
-    assert "No closing quotation" in str(error)
+    assert "no closing quotation" in str(error)
 
 
 def test_a_name_is_given_anew(run_cell: Any) -> None:
@@ -56,15 +56,6 @@ def test_a_name_is_given_anew(run_cell: Any) -> None:
         ("%cudatime --compare one", "it takes two named results"),
         ("%cudatime --compare oen", "no result is named 'oen'; did you mean one?"),
         ("%cudatime --compare other", "no result is named 'other'; there is one"),
-        ("%cudatime --compare --save a.json", "leave --save out, or write it where code is run"),
-        ("%cudatime --compare --against a.json --fail-above 10% one", "leave --against, --fail-a"),
-        ("%cudatime -n 5 -r 3 --flops --compare -q -v made", "leave -n, -r, --flops out"),
-        (
-            "%cudatime --repeat --strict --energy --compare",
-            "leave --repeat, --energy, --strict out",
-        ),
-        ("%cudatime --compare --lines -f f --rows --kernels", "--lines, -f, --rows, --kernels out"),
-        ("%cudatime --compare --name two --cluster -t 0", "leave --name, --cluster, -t out"),
         ("%cudatime --name a,b 1", "'a,b' is not a name"),
         ("%%cudatime --compare\n1", "write %cudatime --compare"),
         ("%cudatime --trace /no/such/place.json 1", "there is no folder /no/such"),

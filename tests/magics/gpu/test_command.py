@@ -10,7 +10,7 @@ import pytest
 from gpumagic.cuda.process_state import STATE
 from gpumagic.cuda.visible_devices import MASK
 from gpumagic.errors import GpuMagicWarning, RestartError
-from gpumagic.magics.gpu import cluster_options, command, options, restarting
+from gpumagic.magics.gpu import restarting
 from gpumagic.results import DeviceTable, Diagnosis, Selection
 from gpumagic.selection import apply, environment, gate, spec
 
@@ -75,39 +75,6 @@ def test_a_warning_that_is_an_error_comes_below_the_result(
     assert run_cell("'ran' in globals()").value is False
     if quiet:
         assert run_cell("chosen.status").value == "too-late"
-
-
-@pytest.mark.parametrize("verb", [*command._VERBS])
-def test_a_verb_is_no_choice_for_a_cell(run_cell: Callable[..., Any], verb: str) -> None:
-    ran = run_cell(f"%%gpu {verb}\nran = True", raising=False)
-    assert "%%gpu needs a choice of GPUs for the cell" in str(ran.error)
-
-
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("doctor x", "%gpu doctor takes nothing more: leave 'x' out"),
-        ("ps 0,1", "%gpu ps takes nothing more: leave '0,1' out"),
-        ("watch 0", "%gpu watch takes only off: leave '0' out"),
-        ("dist foo", "%gpu dist foo: write %gpu dist init, or %gpu dist down"),
-        ("watch off now", "%gpu watch takes only off: leave 'off now' out"),
-    ],
-)
-def test_what_no_verb_takes(run_cell: Callable[..., Any], line: str, says: str) -> None:
-    ran = run_cell(f"%gpu {line}", raising=False)
-    assert str(ran.error) == says
-
-
-def test_the_options_know_every_verb() -> None:
-    assert command._VERBS.keys() == options.VERBS
-    for word in options.VERBS_WITH_WORDS:
-        assert command._verb([word, "x"]) is not None
-        assert options.is_verb([word, "x"])
-    assert not options.is_verb(["off"])
-
-
-def test_verbs_of_clusters_are_others() -> None:
-    assert not {*cluster_options.VERBS} & command._VERBS.keys()
 
 
 @pytest.mark.parametrize("failure", [RestartError("refused"), KeyboardInterrupt()], ids=repr)

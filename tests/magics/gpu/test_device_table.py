@@ -64,11 +64,3 @@ def test_watch_ends_and_leaves_the_table(run_cell: Callable[..., Any]) -> None:
     ran = run_cell("%gpu watch --every 0.05 --for 0.1 -o")
     assert isinstance(ran.value, DeviceTable)
     assert "cuda:0" in ran.stdout + ran.text
-
-
-def test_help_is_complete(run_cell: Callable[..., Any]) -> None:
-    from gpumagic.magics.gpu.command import help_text, parser
-
-    for option in parser().option_strings():
-        assert option in help_text()
-    assert "examples:" in help_text()

@@ -36,37 +36,6 @@ def shared_kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
 
 
 @pytest.mark.parametrize(
-    "line",
-    [
-        *("--restart", "--soft", "--force", "--save", "--keep x", "--every 3", "--for 3"),
-        *("ps --restart", "watch --for 0 --soft", "watch --for 0 --restart", "doctor -p"),
-        *("doctor --every 3", "off --every 1", "off --for 1", "off --force", "off -p"),
-        *("off --keep x", "off --soft --restart", "auto --soft --wait 3"),
-    ],
-)
-def test_no_option_is_passed_over_in_silence(shared_kernel: Kernel, line: str) -> None:
-    before = shared_kernel.value("dict(__import__('os').environ)")
-    reply = shared_kernel.run(f"%gpu {line}", raising=False)
-    assert reply.stderr.startswith("UsageError: -"), reply.shown
-    assert reply.stderr.count("\n") == 1
-    assert shared_kernel.value("dict(__import__('os').environ)") == before
-
-
-@pytest.mark.parametrize(
-    "options", ["--restart", "--save", "--keep x", "--force", "-p", "--every 3", "--soft --restart"]
-)
-def test_options_without_effect_on_one_cell(shared_kernel: Kernel, options: str) -> None:
-    reply = shared_kernel.run(f"%%gpu off {options}\nran = True", raising=False)
-    assert reply.stderr.startswith("UsageError: -"), reply.shown
-    assert shared_kernel.value("'ran' in globals()") is False
-
-
-def test_the_nearest_option_is_named(shared_kernel: Kernel) -> None:
-    reply = shared_kernel.run("%gpu 0 --idel", raising=False)
-    assert "unknown option --idel; did you mean --idle? Try %gpu?" in reply.stderr
-
-
-@pytest.mark.parametrize(
     ("line", "says"),
     [
         ("%gpu -1,0", "-1 is no GPU; to hide all GPUs write: off"),

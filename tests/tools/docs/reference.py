@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
+from gpumagic.magics.commands import MAGICS, options_module
 from tests.support.kernels import ROOT
 
 README = ROOT / "README.md"
 PAGE = ROOT / "docs" / "reference" / "magics.md"
-MAGICS = ("gpu", "cudatime", "gpumem")
 _INTRODUCTION = """\
 <!-- written by `make docs` from the magics' help; not by hand -->
 
@@ -30,8 +28,7 @@ _SETTINGS = """\
 
 def helps() -> dict[str, str]:
     """Return the help of every magic, as ``%gpu?`` shows it."""
-    modules = {name: import_module(f"gpumagic.magics.{name}.command") for name in MAGICS}
-    return {name: module.help_text().strip() for name, module in modules.items()}
+    return {name: options_module(name).HELP.strip() for name in MAGICS}
 
 
 def settings() -> dict[str, tuple[str, str]]:
