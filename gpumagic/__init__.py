@@ -17,6 +17,7 @@ from gpumagic._version import __version__
 if TYPE_CHECKING:
     from gpumagic.cuda.torch_cuda import device
     from gpumagic.doctor import diagnose
+    from gpumagic.doctor.diagnosis import Diagnosis, Finding
     from gpumagic.errors import (
         DeviceError,
         GpuMagicError,
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
         DeviceMemory,
         DeviceMemoryDelta,
         DeviceTable,
-        Diagnosis,
-        Finding,
         Freed,
         Holder,
         Holders,
@@ -55,6 +54,8 @@ if TYPE_CHECKING:
 _MODULES = {
     "devices": "selection.device_table",
     "diagnose": "doctor",
+    "Diagnosis": "doctor.diagnosis",
+    "Finding": "doctor.diagnosis",
     "select": "selection.apply",
     "compare": "timing.comparison",
     "load": "results.stored",

@@ -27,7 +27,7 @@ LAYOUT: dict[str, set[str]] = {
     "timing": {"errors", "system", "results", "cells", "cuda"},
     "memory": {"errors", "system", "render", "results", "cells", "cuda"},
     "restart": {"_version", "errors", "system", "results", "cells", "cuda"},
-    "doctor": {"errors", "system", "results", "cells", "cuda", "selection"},
+    "doctor": {"errors", "system", "render", "results", "cells", "cuda", "selection"},
     "kernelspec": {"errors", "cuda", "selection"},
     "cli": {"_version", "errors", "system", "render", "results", "cuda", "doctor", "kernelspec"},
 }

@@ -94,7 +94,7 @@ def start_cause() -> str:
 
 #: By the text of each error that leaves "the process in an inconsistent state" (``cudaError_t`` in
 #: the CUDA runtime's documentation), what has happened.
-_CAUSES = {
+FATAL = {
     "device-side assert triggered": "an assertion in a kernel failed, mostly an index out of range",
     "illegal memory access": "a kernel accessed an illegal address",
     "misaligned address": "a kernel accessed a misaligned address",
@@ -121,9 +121,13 @@ def is_cuda_error(text: str) -> bool:
 def check_context() -> str | None:
     """Return what has destroyed the context, as a clause; None if it is intact or there is none."""
     if STATE.dead_context is None:
-        error = _context_error()
-        STATE.dead_context = next((c for text, c in _CAUSES.items() if text in error), None)
+        STATE.dead_context = fatal_cause(_context_error())
     return STATE.dead_context
+
+
+def fatal_cause(error: str) -> str | None:
+    """Return what has happened, as a clause, if an error's text is that of one that destroys."""
+    return next((cause for text, cause in FATAL.items() if text in error), None)
 
 
 def _context_error() -> str:

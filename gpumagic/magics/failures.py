@@ -29,7 +29,7 @@ def explain(shell: Any, error: BaseException, begun: Any = None) -> None:
         from gpumagic.memory.oom import find
 
         none = find(error) is None
-        found = _known(shell, error) if none else _out_of_memory(shell, error, begun)
+        found = _known(error) if none else _out_of_memory(shell, error, begun)
         if found is None:
             return
         output.show(shell, found)
@@ -37,12 +37,10 @@ def explain(shell: Any, error: BaseException, begun: Any = None) -> None:
         print(f"gpumagic: no explanation ({text.named(ours)})", file=sys.stderr)
 
 
-def _known(shell: Any, error: BaseException) -> Any:
+def _known(error: BaseException) -> Any:
     from gpumagic.doctor import explanation
-    from gpumagic.magics import dead_context
 
-    found = dead_context.explain(shell, explanation.full_text(error))
-    return found or explanation.explain(error)
+    return explanation.explain(error)
 
 
 def _out_of_memory(shell: Any, error: BaseException, begun: Any) -> Any:

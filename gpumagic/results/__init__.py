@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpumagic.results.base import Result
+    from gpumagic.results.base import Explanation, Result
     from gpumagic.results.cell_holdings import CellHolding, CellHoldings
     from gpumagic.results.cell_memory import CellLog, CellMemory
     from gpumagic.results.cell_timings import CellTiming, TimingLog
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from gpumagic.results.cluster_selection import ClusterSelection, EngineSelection
     from gpumagic.results.cluster_timing import ClusterTiming, EngineTiming
     from gpumagic.results.comparison import Compared, Comparison, Quantity, Verdict
-    from gpumagic.results.dead_context import DeadContext
     from gpumagic.results.devices import Device, DeviceTable, MigInstance
-    from gpumagic.results.diagnosis import Diagnosis, Explanation, Finding, Health
     from gpumagic.results.freed import Freed, FreeStep
     from gpumagic.results.history import HistoryState, SnapshotFile
     from gpumagic.results.holders import DeviceHolders, Holder, Holders, Site
@@ -50,7 +48,7 @@ if TYPE_CHECKING:
 _FILES = {
     name: file
     for file, names in {
-        "base": "Result",
+        "base": "Explanation Result",
         "cell_holdings": "CellHolding CellHoldings",
         "cell_memory": "CellLog CellMemory",
         "cell_timings": "CellTiming TimingLog",
@@ -60,9 +58,7 @@ _FILES = {
         "cluster_selection": "ClusterSelection EngineSelection",
         "cluster_timing": "ClusterTiming EngineTiming",
         "comparison": "Compared Comparison Quantity Verdict",
-        "dead_context": "DeadContext",
         "devices": "Device DeviceTable MigInstance",
-        "diagnosis": "Diagnosis Explanation Finding Health",
         "freed": "FreeStep Freed",
         "history": "HistoryState SnapshotFile",
         "holders": "DeviceHolders Holder Holders Site",
@@ -99,23 +95,19 @@ __all__ = [
     "Comparison",
     "Copy",
     "CudaTiming",
-    "DeadContext",
     "Device",
     "DeviceHolders",
     "DeviceMemory",
     "DeviceMemoryDelta",
     "DeviceSample",
     "DeviceTable",
-    "Diagnosis",
     "EngineDevices",
     "EngineMemory",
     "EngineSelection",
     "EngineTiming",
     "Explanation",
-    "Finding",
     "FreeStep",
     "Freed",
-    "Health",
     "HistoryState",
     "Holder",
     "Holders",

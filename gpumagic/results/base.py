@@ -43,6 +43,21 @@ class Result:
         return json.dumps(self.to_dict(), **options)
 
 
+@dataclasses.dataclass(frozen=True)
+class Explanation(Result):
+    """One line on why a cell failed."""
+
+    text: str
+
+    def _blocks(self) -> list[Block]:
+        from gpumagic.render.blocks import Line
+
+        return [Line.of(self.text, "dim")]
+
+    def __repr__(self) -> str:
+        return f"<Explanation: {self.text}>"
+
+
 class Series(Result, Sequence[_Item]):
     """A result that is also a sequence, of the items in its field ``items_in``."""
 

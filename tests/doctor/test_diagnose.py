@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support import forks
-from tests.virtual_gpu import GPU, Mig, Scenario
+from tests.virtual_gpu import GPU, Scenario
 
 Diagnosed = Callable[..., "dict[str, Any]"]
 
@@ -57,8 +57,7 @@ def test_without_torch_loaded_a_child_imports_it(diagnosed: Diagnosed) -> None:
     assert report["verdict"] == "torch can use 2 GPUs here."
     assert "(in a child process)" in findings["torch"]["evidence"]
     assert "finds 2 devices (in a child process)" in findings["start of CUDA"]["evidence"]
-    assert "580.95.05 (NVML)" in findings["driver"]["evidence"]
-    assert findings["CUDA of the driver"]["evidence"].startswith("up to 13.0")
+    assert findings["driver"]["evidence"].startswith("580.95.05, for CUDA up to 13.0;")
     assert findings["CPU threads"]["status"] == "ok"
     assert findings["device files"]["evidence"].startswith("/dev/nvidia-uvm, /dev/nvidia0,")
     assert "no nvcc" in findings["toolkit"]["evidence"]
@@ -135,20 +134,19 @@ def test_the_driver_is_not_loaded(diagnosed: Diagnosed) -> None:
     assert found["status"] == "bad"
     assert "(error 9" in found["evidence"]
     assert found["remedy"]
-    assert report["findings"]["CUDA of the driver"]["evidence"].startswith("up to 12.2")
+    assert "CUDA up to 12.2" in report["findings"]["driver"]["evidence"]
 
 
 def test_nvml_missing_is_no_reason_for_torch(diagnosed: Diagnosed) -> None:
     report = diagnosed("import torch", Scenario(devices=2, nvml=False))
     assert report["verdict"] == "torch can use 2 GPUs here."
     assert report["findings"]["NVML"]["status"] == "warn"
-    assert "cuDriverGetVersion" in report["findings"]["CUDA of the driver"]["evidence"]
 
 
 def test_old_gpu(diagnosed: Diagnosed) -> None:
     machine = [GPU(name="GTX 680", compute_capability=(3, 0)), GPU()]
     report = diagnosed("import torch", Scenario(devices=machine))
-    assert report["verdict"] == "torch can use 1 of 2 GPUs here: it has no kernels for 1."
+    assert report["verdict"] == "torch can use 1 of 2 GPUs here (1 without kernels in this torch)."
     assert report["findings"]["GPU 0 and torch"]["status"] == "bad"
     assert report["findings"]["GPU 1 and torch"]["status"] == "ok"
     only = diagnosed(
@@ -186,17 +184,12 @@ def test_the_runtime_that_has_failed_is_found(diagnosed: Diagnosed) -> None:
 
 def test_too_late_variables_in_a_process_that_uses_cuda(diagnosed: Diagnosed) -> None:
     report = diagnosed(
-        "import os, torch; torch.ones(1, device='cuda')\n"
-        "os.environ['PYTORCH_ALLOC_CONF'] = 'max_split_size_mb:64'\n"
-        "os.environ['CUDA_VISIBLE_DEVICES'] = '1'\n"
-        "os.environ['CUDA_MODULE_LOADING'] = 'EAGER'",
+        "import os, torch; torch.ones(1, device='cuda')\nos.environ['CUDA_VISIBLE_DEVICES'] = '1'",
         Scenario(devices=2),
     )
     findings = report["findings"]
     assert report["verdict"] == "torch can use 2 GPUs here."
-    assert findings["PYTORCH_ALLOC_CONF"]["status"] in ("warn", "unknown")  # by torch's age
     assert findings["CUDA_VISIBLE_DEVICES"]["status"] == "warn"
-    assert findings["CUDA_MODULE_LOADING"]["status"] == "unknown"
     assert "contexts on cuda:0" in findings["this process"]["evidence"]
     assert "(in this process)" in findings["start of CUDA"]["evidence"]
 
@@ -210,8 +203,3 @@ def test_a_forked_child(diagnosed: Diagnosed) -> None:
     )
     assert "was forked from one in which CUDA was initialised" in report["verdict"]
     assert "spawn" in report["findings"]["fork"]["remedy"]
-
-
-def test_mig(diagnosed: Diagnosed) -> None:
-    report = diagnosed("import torch", Scenario(devices=[GPU(mig=(Mig(), Mig()))]))
-    assert "GPU 0 into 2 instances" in report["findings"]["MIG"]["evidence"]

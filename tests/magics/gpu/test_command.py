@@ -9,9 +9,10 @@ import pytest
 
 from gpumagic.cuda.process_state import STATE
 from gpumagic.cuda.visible_devices import MASK
+from gpumagic.doctor.diagnosis import Diagnosis
 from gpumagic.errors import GpuMagicWarning, RestartError
 from gpumagic.magics.gpu import restarting
-from gpumagic.results import DeviceTable, Diagnosis, Selection
+from gpumagic.results import DeviceTable, Selection
 from gpumagic.selection import apply, environment, gate, spec
 
 

@@ -1,0 +1,100 @@
+"""The doctor's report: why the GPU is, or is not, usable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from gpumagic.render.blocks import Block, Cell, Column, Fold, Grid, Line, Style
+from gpumagic.results.base import Series
+from gpumagic.system.text import plural
+
+Health = Literal["ok", "warn", "bad", "unknown"]
+
+_STYLES: Mapping[Health, Style] = {"ok": "good", "warn": "warn", "bad": "bad", "unknown": "dim"}
+_SIGNS: Mapping[Health, str] = {"ok": "✓", "warn": "!", "bad": "✗", "unknown": "?"}
+_COLUMNS = (
+    Column(""),
+    Column("Check"),
+    Column("Found", least=24, wrap=True),
+    Column("To do", least=24, wrap=True),
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A finding of the doctor on one subject."""
+
+    #: For example ``"driver"``, ``"torch"``, ``"GPU 0"``.
+    subject: str
+    status: Health
+    #: The state that was found, and its source.
+    evidence: str
+    #: What to type or to do; None where nothing needs to be done.
+    remedy: str | None = None
+    #: Why torch cannot use a GPU here, as a clause after "because", if this alone prevents it.
+    cause: str | None = None
+
+
+@dataclass(frozen=True)
+class Diagnosis(Series[Finding]):
+    """The doctor's report: a verdict, and the findings on which it is based."""
+
+    items_in: ClassVar[str] = "findings"
+
+    #: One sentence: what torch can use here, or why it cannot.
+    verdict: str
+    #: The number of GPUs that torch can use in this process, as verified; None where not known.
+    usable: int | None = None
+    findings: tuple[Finding, ...] = ()
+
+    def about(self, subject: str) -> Finding | None:
+        """Return the finding on a subject, or None if there is none."""
+        return next((found for found in self.findings if found.subject == subject), None)
+
+    def _with_status(self, *statuses: Health) -> list[Finding]:
+        return [found for status in statuses for found in self if found.status == status]
+
+    def _blocks(self) -> list[Block]:
+        """Return the verdict and what is wrong; what is not is folded."""
+        blocks: list[Block] = [Line.of(self.verdict, self._tone())]
+        if wrong := self._with_status("bad", "warn"):
+            blocks.append(_grid(wrong))
+        if unknown := self._with_status("unknown"):
+            subjects = ", ".join(found.subject for found in unknown)
+            summary = f"? {plural(len(unknown), 'check')} not known: {subjects}"
+            blocks.append(Fold(summary, [_grid(unknown)]))
+        if passed := self._with_status("ok"):
+            blocks.append(Fold(f"✓ {plural(len(passed), 'check')} passed", [_grid(passed)]))
+        return blocks
+
+    def _tone(self) -> Style:
+        """Return the style of the verdict: good only if no finding is bad."""
+        if not self.usable:
+            return "dim" if self.usable is None else "bad"
+        return "warn" if self._with_status("bad") else "good"
+
+    def __repr__(self) -> str:
+        worst = ", ".join(found.subject for found in self._with_status("bad", "warn"))
+        return f"<Diagnosis: {self.verdict} To look at: {worst or 'nothing'}>"
+
+
+def _grid(findings: Sequence[Finding]) -> Grid:
+    """Return a table; what is the same for several GPUs is one row."""
+    subjects: dict[tuple[Health, str, str], list[str]] = {}
+    for found in findings:
+        same = found.status, found.evidence, found.remedy or ""
+        subjects.setdefault(same, []).append(found.subject)
+    rows = [
+        [
+            Cell(_SIGNS[status], _STYLES[status]),
+            Cell(", ".join(names), "strong"),
+            Cell(evidence),
+            Cell(remedy, "command" if remedy.startswith("%") else ""),
+        ]
+        for (status, evidence, remedy), names in subjects.items()
+    ]
+    if any(found.remedy for found in findings):
+        return Grid(_COLUMNS, rows)
+    return Grid(_COLUMNS[:-1], [row[:-1] for row in rows])

@@ -1,0 +1,56 @@
+"""The doctor's report."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpumagic.doctor.diagnosis import Diagnosis, Finding
+from gpumagic.results.base import as_html, as_text
+from tests.support.drawing import check_drawing
+
+DIAGNOSIS = Diagnosis(
+    "torch can use 1 GPU here.",
+    1,
+    (
+        Finding("driver", "ok", "version 1 <script>"),
+        Finding("pynvml", "warn", "not installed", "%pip install nvidia-ml-py"),
+        Finding("NVML", "bad", "gone"),
+        Finding("device files", "unknown", "none"),
+    ),
+)
+TEXT = """\
+torch can use 1 GPU here.
+   Check   Found          To do
+───────────────────────────────────────────────────
+✗  NVML    gone
+!  pynvml  not installed  %pip install nvidia-ml-py
+? 1 check not known: device files
+✓ 1 check passed"""
+
+
+def test_what_is_wrong_is_shown_first_and_what_is_not_is_folded() -> None:
+    check_drawing(DIAGNOSIS, TEXT)
+    assert "<script>" not in as_html(DIAGNOSIS)
+    assert repr(DIAGNOSIS) == "<Diagnosis: torch can use 1 GPU here. To look at: NVML, pynvml>"
+    assert repr(Diagnosis("fine")) == "<Diagnosis: fine To look at: nothing>"
+
+
+def test_the_report_is_a_sequence_and_data() -> None:
+    assert DIAGNOSIS.to_dict()["findings"][1]["remedy"] == "%pip install nvidia-ml-py"
+    assert DIAGNOSIS.about("NVML") is DIAGNOSIS[2]
+    assert DIAGNOSIS.about("torch") is None
+
+
+@pytest.mark.parametrize(("usable", "tone"), [(None, "dim"), (0, "bad"), (2, "good")])
+def test_the_verdict_is_green_only_where_nothing_is_bad(usable: int | None, tone: str) -> None:
+    assert Diagnosis("verdict", usable)._tone() == tone
+    lost = Finding("GPU 1", "bad", "the GPU is lost")
+    assert Diagnosis("verdict", usable, (lost,))._tone() == {"good": "warn"}.get(tone, tone)
+
+
+def test_what_is_the_same_for_several_gpus_is_one_row() -> None:
+    found = [Finding(f"GPU {i}", "bad", "no kernels", "a newer torch") for i in (0, 2)]
+    lines = as_text(Diagnosis("verdict", 0, tuple(found)), 100).splitlines()
+    assert [line for line in lines if "no kernels" in line] == [
+        "✗  GPU 0, GPU 2  no kernels  a newer torch"
+    ]
