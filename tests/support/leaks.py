@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import IPython  # noqa: F401  before the first test: IPython 7 lengthens sys.path when it is imported
+
 from gpumagic.cuda.process_state import STATE
 
 #: Set by pytest itself between the phases of a test, and by torch 2.6 when CUDA starts.
