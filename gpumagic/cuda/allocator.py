@@ -1,8 +1,4 @@
-"""torch's allocator: how much of a device it may reserve, and who uses its private pools.
-
-torch frees the memory of a private pool that nothing uses any more only when the cache is emptied,
-and tensors allocated in it may live on: segments of a pool do not show that it is used.
-"""
+"""torch's allocator: how much of a device it may reserve, and the graphs that use its pools."""
 
 from __future__ import annotations
 
@@ -76,11 +72,6 @@ def _current_restored(ordinal: int) -> AbstractContextManager[Any]:
     )
 
 
-# --- private pools: those of a CUDA graph, of a MemPool or of other code -------------------------
-
-_BEGIN, _END = "_cuda_beginAllocateCurrentThreadToPool", "_cuda_endAllocateToPool"
-
-
 def captured_graphs() -> int:
     """Return the number of ``torch.cuda.CUDAGraph`` objects that have captured something."""
     base = cast(Any, torch_cuda.loaded())._C._CUDAGraph
@@ -99,24 +90,4 @@ def _has_captured(base: Any, graph: Any) -> bool:
         base.pool(graph)
     except RuntimeError:
         return False
-    return True
-
-
-def is_used(ordinal: int, pool: tuple[int, int]) -> bool:
-    """Return whether anything uses a private pool: a CUDA graph, a MemPool, code that allocates.
-
-    torch reports no pool's number of users; but it refuses to allocate in a pool without any.
-    """
-    functions: Any = torch_cuda.c_functions()
-    try:
-        getattr(functions, _BEGIN)(ordinal, pool)
-    except RuntimeError as error:
-        if "use_count" in str(error):
-            return False
-        # Some thread allocates in it now. The call that failed has counted itself as a user.
-        if "already recording" not in str(error):
-            return True
-    else:
-        getattr(functions, _END)(ordinal, pool)
-    functions._cuda_releasePool(ordinal, pool)
     return True

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import repeat
 from typing import Any, cast
 
 from gpumagic.cuda import torch_cuda
@@ -26,7 +27,7 @@ _EMPTY = "_construct_storage_from_data_pointer"
 _SWAP = "_swap_data_ptr_"
 
 
-def can_take_memory() -> bool:
+def can_guard() -> bool:
     """Return whether this torch can take a storage's memory, guard it, and give it back."""
     storage = cast(Any, torch_cuda.loaded()).UntypedStorage
     functions = torch_cuda.c_functions()
@@ -83,9 +84,9 @@ def is_parked(storage: Any) -> bool:
 
 
 def release(owners: Iterable[Any]) -> None:
-    """Free the memory of storages, whatever still refers to them."""
-    for each in owners:
-        each.resize_(0)
+    """Free the memory of storages, whatever still refers to them; in C, too."""
+    resize = cast(Any, torch_cuda.loaded()).UntypedStorage.resize_
+    deque(map(resize, owners, repeat(0)), maxlen=0)
 
 
 def storage_of(thing: Any) -> Any:
@@ -145,48 +146,11 @@ def shared_with_processes() -> set[int]:
     return {ref.cdata for ref in list(shared.values()) if not ref.expired()}
 
 
-def shared_storages() -> list[Any]:
-    """Return the storages that were sent to, or received from, other processes, and are alive."""
-    torch = cast(Any, torch_cuda.loaded())
-    shared = torch.multiprocessing.reductions.shared_cache
-    found = (referenced(reference) for reference in list(shared.values()))
-    return [storage for storage in found if storage is not None]
-
-
 def clear_workspaces() -> None:
     """Free cuBLAS's workspaces in torch's allocator; cuBLAS allocates them again when needed."""
     clear = getattr(torch_cuda.c_functions(), "_cuda_clearCublasWorkspaces", None)
     if clear is not None:
         clear()
-
-
-def release_pinned_memory() -> None:
-    """Release the pinned host memory that torch has cached."""
-    clear = getattr(torch_cuda.c_functions(), "_host_emptyCache", None)
-    if clear is not None:
-        clear()
-
-
-def active_modes() -> list[str]:
-    """Return the names of this thread's modes of torch, except that of a default device."""
-    names = [type(mode).__name__ for stack in _mode_stacks() for mode in stack]
-    return [name for name in names if name != "DeviceContext"]
-
-
-def innermost_modes() -> tuple[Any, Any]:
-    """Return this thread's innermost function mode and dispatch mode, each None without one."""
-    functions, dispatches = _mode_stacks()
-    return (functions[-1] if functions else None, dispatches[-1] if dispatches else None)
-
-
-def _mode_stacks() -> tuple[list[Any], list[Any]]:
-    """Return this thread's function modes and dispatch modes, the innermost last."""
-    torch = cast(Any, torch_cuda.loaded())
-    dispatch = torch.utils._python_dispatch
-    return (
-        torch.overrides._get_current_function_mode_stack(),
-        dispatch._get_current_dispatch_mode_stack(),
-    )
 
 
 # --- torch's own functions of tensors, also where a subclass or a mode overrides them -------------

@@ -1,36 +1,34 @@
-"""GPU memory given back to the device, its content kept in host memory until it is needed again.
+"""GPU memory given back to the device, its content kept in host memory until a cell needs it.
 
-Parking copies every storage to the host, and only then takes their memory; bringing back allocates
-and fills new memory for all of them, and only then gives it to them and forgets the host's copies.
-So either of them, if it fails or is interrupted, leaves everything as it was before. The storages
-themselves stay, with their sizes: views, gradients and graphs that wait for backward share them as
-before.
+All memory is taken first, by an exchange with guarded placeholders: from then on nothing changes
+it, whatever threads there are. Then it is copied to the host, then released. A failure or an
+interrupt exchanges it back. To bring it back, new memory is filled for all of it, and only then
+exchanged: a failure leaves everything parked. The storages stay, with their sizes, so that views,
+gradients and graphs that wait for backward share them as before.
 
-A parked storage is guarded by torch itself (`gpumagic.cuda.storages`): any access to its data, in
-any thread, is an error in Python, and no kernel is launched.
+Any access to a parked storage, by any thread, is an error of torch's own; see
+`gpumagic.cuda.storages`.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from gpumagic.cuda import failure, storages, torch_cuda
-from gpumagic.cuda.storages import has_memory, plain_functions
+from gpumagic.cuda.devices import devices
+from gpumagic.cuda.storages import plain_functions
 from gpumagic.errors import DeviceError
 from gpumagic.memory import parking_checks
-from gpumagic.memory.allocator_blocks import Blocks
-from gpumagic.memory.host_copies import HostCopies
-from gpumagic.memory.parkable_storages import FoundStorages, ParkableStorage, find_storages
-from gpumagic.memory.parking_errors import NoRoomError, is_out_of_memory, not_enough_memory
-from gpumagic.memory.report import memory_report
-from gpumagic.memory.staying_memory import received_memory, staying_memory, unused_parts
+from gpumagic.memory.blocks import Block, Blocks
+from gpumagic.memory.parkable import parkable
 from gpumagic.render import units
 from gpumagic.render.units import bytes_
 from gpumagic.results.parking import DeviceParking, ParkedMemory, Unparked
@@ -48,8 +46,8 @@ class _Parked:
     device: int
     stream: int
     nbytes: int
-    #: Where its bytes lie in the host's copies.
-    place: int
+    #: Where its bytes begin in the host's copy.
+    begin: int
 
 
 class Parking:
@@ -57,32 +55,16 @@ class Parking:
 
     def __init__(self) -> None:
         self._parked: list[_Parked] = []
-        self._copies: HostCopies | None = None
-        #: By the address (``_cdata``) of a storage, where its bytes lie in the host's copies.
-        self._places: dict[int, int] = {}
+        #: All bytes, in a tensor on the CPU.
+        self._host: Any = None
         self._since = 0.0
         self._pid = os.getpid()
-        # autograd's threads may be the first to need what is parked.
         self._lock = threading.RLock()
-        #: Called after everything has come back.
-        self.when_back: Callable[[Unparked], None] | None = None
-        #: Called after something was parked (True), and after all has come back (False).
-        self.when_changed: Callable[[bool], None] | None = None
 
     @property
     def active(self) -> bool:
         """Whether anything is parked."""
         return bool(self._parked)
-
-    @property
-    def addresses(self) -> Set[int]:
-        """The addresses (``_cdata``) of the parked storages."""
-        return self._places.keys()
-
-    @property
-    def seconds(self) -> float:
-        """Seconds since it was parked."""
-        return time.monotonic() - self._since
 
     def size(self) -> dict[int, int]:
         """Return the parked bytes by CUDA ordinal, without storages that were deleted."""
@@ -92,27 +74,35 @@ class Parking:
                 found[each.device] = found.get(each.device, 0) + each.nbytes
         return found
 
-    @contextmanager
-    def _no_references(self) -> Iterator[None]:
-        """Clear the variables of the body's frames where it fails, and free unused copies.
+    def host_copy(self, storage: Any) -> Any:
+        """Return the bytes of a parked storage, a 1-D ``uint8`` tensor on the CPU.
 
-        IPython keeps an exception with its traceback: storages and copies would live as long.
+        It shares the memory of the copy, which must not be changed. None for a storage that is not
+        parked.
         """
-        try:
-            yield
-        except BaseException as error:
-            traceback.clear_frames(error.__traceback__)
-            if not self.active:
-                with suppress(RuntimeError):  # CUDA has failed
-                    for ordinal in torch_cuda.contexts():
-                        torch_cuda.synchronize(ordinal)  # copies may still be under way
-                    storages.release_pinned_memory()
-            raise
+        if storages.has_memory(storage):
+            return None
+        for each in self._parked:
+            if each.reference.cdata == storage._cdata:
+                return self._host[each.begin : each.begin + each.nbytes]
+        return None
+
+    def content(self, storage: Any) -> Iterator[memoryview]:
+        """Yield the bytes of a parked storage."""
+        with plain_functions():
+            yield memoryview(self.host_copy(storage).numpy())
 
     # --- to the host -----------------------------------------------------------------------------
 
-    def park(self, shell: Any = None, *, progress: _Progress | None = None) -> ParkedMemory:
+    def park(
+        self, shell: Any = None, *, idle: bool = False, progress: _Progress = lambda done: None
+    ) -> ParkedMemory:
         """Park everything that can be parked.
+
+        Args:
+            shell: IPython's, whose cells are the user's code.
+            idle: Whether no cell runs.
+            progress: Called with the part that is done, 0 to 1.
 
         Raises:
             DeviceError: it would not be safe, or does not fit into host memory; nothing is changed.
@@ -120,84 +110,77 @@ class Parking:
         with self._lock:
             if self.active:
                 raise DeviceError("GPU memory is parked already; %gpumem unpark brings it back")
-            ordinals = torch_cuda.contexts()
-            if not ordinals:
+            if not torch_cuda.contexts():
                 return ParkedMemory(notes=("This process has not used a GPU.",))
-            parking_checks.check_process(shell)
-            with self._no_references():
-                result = self._park(ordinals, shell, progress or (lambda done: None))
-        if result.storages and self.when_changed is not None:
-            self.when_changed(True)
-        return result
+            parking_checks.check_process(shell, idle=idle)
+            with _no_references():
+                return self._park(progress)
 
-    def _park(self, ordinals: tuple[int, ...], shell: Any, progress: _Progress) -> ParkedMemory:
-        began = time.perf_counter()
-        for ordinal in ordinals:
-            torch_cuda.synchronize(ordinal)
-        before = {ordinal: torch_cuda.memory_held(ordinal) for ordinal in ordinals}
+    def _park(self, progress: _Progress) -> ParkedMemory:
+        before = {i: torch_cuda.memory_held(i)[1] for i in torch_cuda.contexts()}
+        gc.collect()  # what is garbage need not be copied, nor make this be refused
         storages.clear_workspaces()
         torch_cuda.empty_cache()
-        found = find_storages(Blocks.read())
-        chosen = sorted(found.parkable, key=lambda each: -each.nbytes)
-        parking_checks.check_storages(found)
-        total = sum(each.nbytes for each in chosen)
-        pinned = parking_checks.check_host(total)
-        sizes, stays = _sizes(found), staying_memory(found, shell)
-        notes = received_memory(found, getattr(shell, "user_ns", {}))
-        copying, searching = 0.0, time.perf_counter() - began
+        blocks = Blocks()
+        parking_checks.check_addresses(blocks)
+        chosen, staying = parkable(blocks)
+        parking_checks.check_host(sum(block.size for _, block in chosen))
+        parked = dict.fromkeys(blocks.allocated, 0)
+        for _, block in chosen:
+            parked[block.device] += block.size
+        began = time.perf_counter()
         if chosen:
             with plain_functions():
-                copies = HostCopies(total, pinned=pinned)
-                began = time.perf_counter()
-                parked = _copied(chosen, copies, progress)
-                copying = time.perf_counter() - began
-                self._release([each.storage for each in chosen], copies, parked)
-        number = len(chosen)
-        found.parkable.clear()
-        del chosen
+                self._take(chosen, progress)
+        took = time.perf_counter() - began
+        chosen.clear()
         torch_cuda.empty_cache()
-        outside = {i: memory.outside for i, memory in memory_report().devices.items()}
-        devices, unused = {}, unused_parts()
-        for ordinal, parked_bytes in sizes.items():
-            allocated, reserved = before[ordinal]
-            left = found.blocks.allocated[ordinal]
-            now = torch_cuda.memory_held(ordinal)
-            if allocated or reserved:
-                devices[ordinal] = DeviceParking(
-                    *(left, parked_bytes, stays[ordinal], allocated - left, reserved),
-                    *(*now, unused.get(ordinal, 0), outside.get(ordinal)),
-                )
-        used = self._copies is not None and self._copies.pinned
-        return ParkedMemory(devices, total, number, copying, searching, used, notes)
+        own = {device.ordinal: device.as_seen().memory_own for device in devices(processes=True)}
+        shown = {}
+        for ordinal, reserved in before.items():
+            after, held = torch_cuda.memory_held(ordinal)[1], own.get(ordinal)
+            outside = None if held is None else max(held - after, 0)
+            if reserved:
+                each = (parked[ordinal], staying[ordinal], reserved, after, outside)
+                shown[ordinal] = DeviceParking(*each)
+        return ParkedMemory(shown, took)
 
-    def _release(self, owners: list[Any], copies: HostCopies, parked: list[_Parked]) -> None:
-        """Release the memory. Of what has none, from here on, the host's copies are what counts."""
-        others = storages.placeholders(owners)
+    def _take(self, chosen: list[tuple[Any, Block]], progress: _Progress) -> None:
+        owners = [storage for storage, _ in chosen]
+        taken = storages.placeholders(owners)
         try:
-            self._copies, self._since, self._pid = copies, time.monotonic(), os.getpid()
-            self._places = {o._cdata: p.place for o, p in zip(owners, parked, strict=True)}
-            self._parked = parked
-            storages.exchange(owners, others)
+            storages.exchange(owners, taken)
             storages.guard(owners)
-        except BaseException:  # an interrupt: each gets its memory again
-            taken = [pair for pair in zip(owners, others, strict=True) if not has_memory(pair[0])]
-            storages.exchange([owner for owner, _ in taken], [other for _, other in taken])
+            storages.clear_guard(taken)
+            _synchronize()
+            total = sum(storage.nbytes() for storage in owners)
+            host, parked, begin = _host_memory(total), [], 0
+            for (storage, block), memory in zip(chosen, taken, strict=True):
+                size = storage.nbytes()
+                host[begin : begin + size].copy_(storages.as_bytes(memory))
+                reference = storages.weak_reference(storage)
+                parked.append(_Parked(reference, block.device, block.stream, size, begin))
+                begin += size
+                progress(begin / total)
+            self._host, self._since, self._pid = host, time.monotonic(), os.getpid()
+            self._parked = parked
+        except BaseException:  # out of host memory, an interrupt: each gets its memory again
+            pairs = zip(owners, taken, strict=True)
+            back = [pair for pair in pairs if not storages.has_memory(pair[0])]
+            storages.exchange([owner for owner, _ in back], [memory for _, memory in back])
             storages.clear_guard(owners)
-            self._forget()
+            self._parked, self._host = [], None
             raise
-        storages.release(others)
-
-    def _forget(self) -> None:
-        self._parked, self._places, self._copies = [], {}, None
+        storages.release(taken)
 
     # --- and back --------------------------------------------------------------------------------
 
-    def bring_back(self, *, progress: _Progress | None = None) -> Unparked:
+    def bring_back(self, *, progress: _Progress = lambda done: None) -> Unparked:
         """Bring everything back to the same devices, bit for bit.
 
         Raises:
-            NoRoomError: a device has too little memory now; everything stays parked.
-            DeviceError: CUDA has failed, or this process is a fork; everything stays parked.
+            DeviceError: a device has too little memory now, CUDA has failed, or this process is a
+                fork; everything stays parked.
         """
         with self._lock:
             if not self.active:
@@ -207,91 +190,43 @@ class Parking:
                     "this is a fork of the process that has parked GPU memory; "
                     "only that one can bring it back"
                 )
-            with self._no_references(), plain_functions():
-                result = self._bring_back(progress or (lambda done: None))
-        if self.when_back is not None:
-            self.when_back(result)
-        if self.when_changed is not None:
-            self.when_changed(False)
-        return result
+            with _no_references(), plain_functions():
+                return self._bring_back(progress)
 
     def _bring_back(self, progress: _Progress) -> Unparked:
-        parked_for = self.seconds
-        wanted = []
-        for each in self._parked:
-            storage = storages.referenced(each.reference)
-            # Those that have memory got it before this was interrupted.
-            if storage is not None and not has_memory(storage):
-                wanted.append((each, storage))
-        new: list[Any] = []
-        failure: DeviceError | None = None
-        try:
-            for ordinal in {each.device for each, _ in wanted}:
-                torch_cuda.synchronize(ordinal)
-            for each, storage in wanted:
-                new.append(storages.allocate(storage.device, each.nbytes, each.stream))
-            began = time.perf_counter()
-            self._copy_in([each for each, _ in wanted], new, progress)
-            copying = time.perf_counter() - began
-        except BaseException as error:
-            storages.release(new)
-            torch_cuda.empty_cache()
-            if is_out_of_memory(error):
-                failure = not_enough_memory(self.size(), error)
-            elif isinstance(error, RuntimeError):  # CUDA has failed
-                failure = DeviceError(
-                    f"parked memory cannot come back: {text.reason(error)}; everything stays in "
-                    f"host memory, from where {_RESTART} takes it along"
-                )
-            else:
-                raise
-        if failure is not None:  # outside of `except`: it refers to no other exception
-            raise failure
-        owners = [storage for _, storage in wanted]
-        storages.exchange(owners, new)
-        storages.clear_guard(owners)
-        pinned = self._copies is not None and self._copies.pinned
-        self._forget()
-        if pinned:
-            storages.release_pinned_memory()
+        parked_for, began = time.monotonic() - self._since, time.perf_counter()
+        every = [(each, storages.referenced(each.reference)) for each in self._parked]
+        # Those that have memory got it before this was interrupted.
+        wanted = [(p, s) for p, s in every if s is not None and not storages.has_memory(s)]
         sizes: dict[int, int] = {}
         for each, _ in wanted:
             sizes[each.device] = sizes.get(each.device, 0) + each.nbytes
-        return Unparked(sizes, len(wanted), copying, parked_for)
-
-    def _copy_in(self, wanted: list[_Parked], new: list[Any], progress: _Progress) -> None:
-        assert self._copies is not None
-        advance = _meter(sum(each.nbytes for each in wanted), progress)
-        for each, storage in zip(wanted, new, strict=True):
-            self._copies.read(each.place, storages.as_bytes(storage), advance)
-        for ordinal in {each.device for each in wanted}:
-            torch_cuda.synchronize(ordinal)
-
-    def content(self, storage: Any) -> Iterator[Any]:
-        """Yield the bytes of a parked storage, as parts of the host's copies."""
-        assert self._copies is not None
-        with plain_functions():
-            for _, _, part in self._copies.parts(self._places[storage._cdata], storage.nbytes()):
-                yield memoryview(part.numpy())
-
-    def wait_and_bring_back(
-        self,
-        waiting: Callable[[NoRoomError], None],
-        *,
-        progress: _Progress | None = None,
-        seconds: float = 1.0,
-    ) -> Unparked:
-        """Try until there is enough memory; call ``waiting`` at each failure, then sleep.
-
-        Raises:
-            DeviceError: it fails for another reason; everything stays parked.
-        """
-        while True:
-            try:
-                return self.bring_back(progress=progress)
-            except NoRoomError as error:
-                waiting(error)
-            time.sleep(seconds)
+        new: list[Any] = []
+        refusal: DeviceError | None = None
+        try:
+            _synchronize()  # what is allocated now may be freed memory that is still used
+            done, total = 0, sum(sizes.values())
+            for each, storage in wanted:
+                memory = storages.allocate(storage.device, each.nbytes, each.stream)
+                new.append(memory)
+                part = self._host[each.begin : each.begin + each.nbytes]
+                storages.as_bytes(memory).copy_(part)
+                done += each.nbytes
+                progress(done / total)
+            _synchronize()
+        except BaseException as error:
+            with suppress(RuntimeError):  # CUDA has failed
+                storages.release(new)
+                torch_cuda.empty_cache()
+            if not isinstance(error, RuntimeError):
+                raise
+            refusal = _refusal(error, sizes)
+        if refusal is not None:  # outside of `except`: it refers to no other exception
+            raise refusal
+        storages.exchange([storage for _, storage in wanted], new)
+        storages.clear_guard([storage for _, storage in every if storage is not None])
+        self._parked, self._host = [], None
+        return Unparked(sizes, len(wanted), time.perf_counter() - began, parked_for)
 
     def way_back(self) -> str:
         """Return what brings parked memory back; a dead CUDA context needs a restart."""
@@ -305,45 +240,62 @@ class Parking:
         if not sizes:
             return None
         shown = ", ".join(f"{bytes_(size)} of cuda:{i}" for i, size in sorted(sizes.items()))
-        return (
-            f"Parked in host memory for {units.seconds(round(self.seconds, 1))}: {shown}; "
-            f"{self.way_back()}."
-        )
+        passed = units.seconds(round(time.monotonic() - self._since, 1))
+        return f"Parked in host memory for {passed}: {shown}; {self.way_back()}."
 
 
-def _meter(total: int, progress: _Progress) -> Callable[[int], None]:
-    """Return a function that takes the bytes of each step, and reports the part that is done."""
-    done = 0
+@contextmanager
+def _no_references() -> Iterator[None]:
+    """Clear the variables of the body's frames where it fails.
 
-    def advance(size: int) -> None:
-        nonlocal done
-        done += size
-        progress(done / total)
+    IPython keeps an exception with its traceback: storages and copies would live as long.
+    """
+    try:
+        yield
+    except BaseException as error:
+        traceback.clear_frames(error.__traceback__)
+        raise
 
-    return advance
 
-
-def _copied(
-    chosen: list[ParkableStorage], copies: HostCopies, progress: _Progress
-) -> list[_Parked]:
-    """Copy all content to the host; nothing on the device is changed."""
-    advance = _meter(sum(each.nbytes for each in chosen), progress)
-    parked = []
-    for each in chosen:  # no comprehension: the function of one would refer to the copies
-        place = copies.add(storages.as_bytes(each.storage), advance)
-        reference = storages.weak_reference(each.storage)
-        parked.append(_Parked(reference, each.device, each.stream, each.nbytes, place))
-    for ordinal in {each.device for each in chosen}:
+def _synchronize() -> None:
+    for ordinal in torch_cuda.contexts():
         torch_cuda.synchronize(ordinal)
-    return parked
 
 
-def _sizes(found: FoundStorages) -> dict[int, int]:
-    """Return by CUDA ordinal the bytes that are parked, as the allocator counts them."""
-    parked = dict.fromkeys(found.blocks.allocated, 0)
-    for each in found.parkable:
-        parked[each.device] += each.size
-    return parked
+def _host_memory(size: int) -> Any:
+    torch = cast(Any, torch_cuda.loaded())
+    try:
+        return torch.empty(size, dtype=torch.uint8, device="cpu")
+    except RuntimeError:
+        raise parking_checks.refuse(f"the host has no {bytes_(size)} for the copy") from None
+
+
+def _refusal(error: RuntimeError, needed: dict[int, int]) -> DeviceError:
+    """Return why memory cannot come back: who holds it, what bounds torch, or CUDA's failure."""
+    torch = cast(Any, torch_cuda.loaded())
+    if not isinstance(error, torch.cuda.OutOfMemoryError):
+        shown = f"{text.reason(error)}; {_RESTART} takes it along"
+        return DeviceError(f"parked memory cannot come back: {shown}")
+    lines = []
+    table = {device.ordinal: device for device in devices(processes=True)}
+    for ordinal, size in needed.items():
+        free, _ = torch_cuda.memory_info(ordinal)
+        line = f"cuda:{ordinal} needs {bytes_(size)} and has {bytes_(free)} free"
+        if size <= free:
+            line += " (%gpumem limit off lifts a limit of yours)"
+        else:
+            listed = table[ordinal].processes if ordinal in table else None
+            others = [each for each in listed or () if not each.own]
+            for each in sorted(others, key=lambda each: -(each.memory or 0))[:3]:
+                whose = f", {each.user}" if each.user else ""
+                who = f"{each.command or 'a process'} (pid {each.pid}{whose})"
+                line += f"; {who} holds {bytes_(each.memory)}"
+        lines.append(line)
+    return DeviceError(
+        f"parked memory cannot come back: {' and '.join(lines)}; everything stays parked. "
+        "%gpumem unpark tries again; del NAME needs less of it; "
+        f"%gpu auto {len(needed)} --restart --keep all takes it to other GPUs"
+    )
 
 
 #: The one of this process.

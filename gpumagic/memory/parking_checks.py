@@ -1,27 +1,24 @@
-"""What parking is refused for: the state of the process, threads, storages, host memory."""
+"""What parking is refused for: fixed addresses, and code of the user's that runs meanwhile."""
 
 from __future__ import annotations
 
-import gc
+import asyncio
 import sys
 import threading
+from collections.abc import Iterator
+from types import CodeType
 from typing import Any
 
 from gpumagic.cells import tracebacks
+from gpumagic.cells.compile import cell_of
 from gpumagic.cuda import allocator, graph_capture, storages, torch_cuda
 from gpumagic.errors import DeviceError
-from gpumagic.memory.other_references import other_threads
-from gpumagic.memory.parkable_storages import FoundStorages
-from gpumagic.memory.snapshot import read_segments
+from gpumagic.memory.blocks import Blocks
 from gpumagic.render.units import bytes_
 from gpumagic.system import host_memory
 
 #: Of the host memory that is available, parking leaves at least this part.
 _LEFT = 0.05
-#: Pinned memory cannot be swapped: no more than this part of what is available.
-_PINNED = 0.5
-_GRAPH = "a CUDA graph is captured, and its addresses are fixed; delete it first"
-_POOL = "a torch.cuda.MemPool holds memory; delete it first"
 
 
 def refuse(reason: str) -> DeviceError:
@@ -29,106 +26,42 @@ def refuse(reason: str) -> DeviceError:
     return DeviceError(f"nothing was parked: {reason}")
 
 
-def check_process(shell: Any = None) -> None:
-    """Refuse what makes parking unsafe in this process.
+def check_process(shell: Any = None, *, idle: bool = False) -> None:
+    """Refuse what makes parking unsafe in this process; ``idle`` is to say that no cell runs.
 
     Raises:
         DeviceError: with the reason and what to do.
     """
-    torch: Any = torch_cuda.loaded()
     if torch_cuda.in_bad_fork():
         raise refuse("this is a fork of a process that uses CUDA; only that one can park")
-    backend = torch_cuda.allocator_backend()
-    if backend != "native":
-        raise refuse(f"torch's allocator is {backend}; only its native one can be parked")
-    if not storages.can_take_memory():
-        raise refuse(
-            f"torch {torch.__version__} cannot guard parked memory against use; torch 2.12 can"
-        )
-    _check_graphs()
-    _check_nccl()
-    modes = storages.active_modes()
-    if modes:
-        raise refuse(f"{modes[0]} is active; park outside of its with block")
-    _check_threads(shell)
-
-
-def _check_graphs() -> None:
+    if torch_cuda.allocator_backend() != "native" or not storages.can_guard():
+        raise refuse("it needs torch 2.12 or newer, and torch's native allocator")
     if graph_capture.under_way(torch_cuda.contexts()):
         raise refuse("a CUDA graph is being captured; park after it")
-    if allocator.captured_graphs():
-        gc.collect()  # one that the user has deleted may be in a cycle
-        if allocator.captured_graphs():
-            raise refuse(_GRAPH)
-    for device, pool in {(each.device, each.pool) for each in read_segments() if each.private}:
-        if allocator.is_used(device, pool):
-            raise refuse(_GRAPH if pool[0] else _POOL)
-
-
-#: The module of the thread that copies a DataLoader's batches to pinned memory.
-_PINS = "torch.utils.data._utils.pin_memory"
-
-
-def _check_nccl() -> None:
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return
-    groups = sys.modules["torch.distributed.distributed_c10d"]._world.pg_map.values()
-    if any("nccl" in str(backend) for backend, _ in groups):
+    if _has_nccl():
         raise refuse(
-            "a process group of NCCL is open, which may have registered memory; "
+            "a process group of NCCL may have registered memory; "
             "torch.distributed.destroy_process_group() closes it"
+        )
+    busy = next(_running(shell, idle), None)
+    if busy is not None:
+        raise refuse(f"{busy} may use the GPU; end it first")
+
+
+def check_addresses(blocks: Blocks) -> None:
+    """Refuse memory whose addresses are fixed; the allocator's cache is empty.
+
+    Raises:
+        DeviceError: there is a CUDA graph, or a pool.
+    """
+    if blocks.private or allocator.captured_graphs():
+        raise refuse(
+            "a CUDA graph or a MemPool has fixed addresses; delete it, and the tensors made in it"
         )
 
 
-def _check_threads(shell: Any) -> None:
-    """Refuse while another thread runs code of the user's, or torch's in Python."""
-    cells = getattr(getattr(shell, "compile", None), "_filename_map", {})
-
-    def cell_of(filename: str) -> int | None:
-        number = cells.get(filename)
-        return number if isinstance(number, int) else None
-
-    for thread in threading.enumerate():
-        # It waits in the standard library, and will run what it was given.
-        if isinstance(thread, threading.Timer) and not thread.finished.is_set():
-            called = getattr(thread.function, "__code__", None)
-            if called is None or tracebacks.is_users(called.co_filename, cell_of):
-                raise refuse(f"{thread.name} is a timer that may use the GPU; cancel it first")
-    for name, stack in other_threads():
-        for frame in stack:
-            file = frame.f_code.co_filename
-            if frame.f_globals.get("__name__") == _PINS:
-                raise refuse(
-                    "a DataLoader with pin_memory=True is read, whose thread uses the GPU; finish "
-                    "the loop or delete the iterator first"
-                )
-            if tracebacks.is_users(file, cell_of) or _is_torchs(frame):
-                where = tracebacks.described(frame, frame.f_lineno, cell_of)
-                raise refuse(f"{name} is in {where}, and may use the GPU; end it first")
-
-
-def _is_torchs(frame: Any) -> bool:
-    name = frame.f_globals.get("__name__")
-    if type(name) is not str or name.partition(".")[0] != "torch":
-        return False
-    # The pool that compiles kernels in other processes waits there for ever.
-    return not name.startswith("torch._inductor.compile_worker")
-
-
-def check_storages(found: FoundStorages) -> None:
-    """Refuse storages that another process uses.
-
-    Raises:
-        DeviceError: there is one.
-    """
-    shared = storages.shared_with_processes()
-    if any(each.storage._cdata in shared for each in found.parkable):
-        raise refuse("another process uses tensors of this one (torch.multiprocessing); end it")
-
-
-def check_host(needed: int) -> bool:
-    """Return whether the copies may be in pinned memory.
+def check_host(needed: int) -> None:
+    """Refuse what does not fit into host memory.
 
     Raises:
         DeviceError: the host has too little memory for ``needed`` bytes.
@@ -139,4 +72,57 @@ def check_host(needed: int) -> bool:
             f"{bytes_(needed)} of GPU memory do not fit into the host memory that is available "
             f"({bytes_(available)}); %gpumem free NAMES frees what you do not need"
         )
-    return needed <= available * _PINNED
+
+
+def _has_nccl() -> bool:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return False
+    groups = sys.modules["torch.distributed.distributed_c10d"]._world.pg_map.values()
+    return any("nccl" in str(backend) for backend, _ in groups)
+
+
+def _running(shell: Any, idle: bool) -> Iterator[str]:
+    """Yield the threads, timers and tasks that run, or will run, the user's code."""
+
+    def number(file: str) -> int | None:
+        return None if shell is None else cell_of(shell, file)
+
+    def is_users(code: CodeType | None) -> bool:
+        return code is not None and tracebacks.is_users(code.co_filename, number)
+
+    threads = {thread.ident: thread for thread in threading.enumerate()}
+    for ident, frame in sys._current_frames().items():
+        name = threads[ident].name if ident in threads else "unknown"
+        for each in tracebacks.stack(frame):
+            if ident == threading.get_ident():
+                # A cell may run the event loop itself. Below it is what has started the kernel.
+                if idle and number(each.f_code.co_filename) is not None:
+                    yield "the cell that runs"
+            elif is_users(each.f_code) or _is_torchs(each.f_globals.get("__name__")):
+                yield f"the thread {name}"
+    for thread in threads.values():
+        if not isinstance(thread, threading.Timer) or thread.finished.is_set():
+            continue
+        # It waits in the standard library, and will run what it was given.
+        if is_users(getattr(thread.function, "__code__", None)):
+            yield f"the timer {thread.name}"
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    for task in asyncio.all_tasks(loop) - {asyncio.current_task()}:
+        running: Any = task.get_coro()
+        while running is not None:
+            if is_users(getattr(running, "cr_code", None)):
+                yield f"the task {task.get_name()}"
+            running = getattr(running, "cr_await", None)
+    for handle in getattr(loop, "_scheduled", ()):
+        if not handle.cancelled() and is_users(getattr(handle._callback, "__code__", None)):
+            yield "a callback of the event loop"
+
+
+def _is_torchs(module: Any) -> bool:
+    """Return whether a module is torch's; not the pool that waits for compiling processes."""
+    name = module if type(module) is str else ""
+    return name.startswith("torch.") and not name.startswith("torch._inductor.compile_worker")

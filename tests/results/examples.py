@@ -21,7 +21,7 @@ from gpumagic.results.fit import Fit
 from gpumagic.results.limit import LimitState
 from gpumagic.results.memory_comparison import MemoryComparison
 from gpumagic.results.notebooks import Notebook, NotebookTable
-from gpumagic.results.parking import DeviceParking, ParkedMemory, StayingMemory, Unparked
+from gpumagic.results.parking import DeviceParking, ParkedMemory, Unparked
 from gpumagic.results.work import Work
 from tests.results import (
     test_cell_holdings,
@@ -64,9 +64,8 @@ def _device_table() -> Result:
 
 
 def _parked() -> Result:
-    stays = (StayingMemory("an object of cupy uses it", GIB, 2, ("a", "model")),)
-    device = DeviceParking(4 * GIB, 3 * GIB, stays, 0, 5 * GIB, GIB, 2 * GIB, GIB, GIB // 2)
-    return ParkedMemory({0: device}, 3 * GIB, 7, 2.0, True)
+    stays = {"C++ code may use it": GIB}
+    return ParkedMemory({0: DeviceParking(3 * GIB, stays, 5 * GIB, 2 * GIB, GIB // 2)}, 2.0)
 
 
 _ALL: tuple[Result, ...] = (

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from gpumagic.results.parking import DeviceParking, ParkedMemory, StayingMemory, Unparked
+from gpumagic.results.parking import DeviceParking, ParkedMemory, Unparked
 
 GIB = 2**30
 
 
 def test_what_is_parked_and_what_stays() -> None:
-    stays = (StayingMemory("an object of cupy uses it", GIB, 2, ("a", "model")),)
-    device = DeviceParking(4 * GIB, 3 * GIB, stays, 0, 5 * GIB, GIB, 2 * GIB, GIB, GIB // 2)
-    parked = ParkedMemory({0: device}, 3 * GIB, 7, 2.0, 0.25, True)
+    stays = {"C++ code may use it": GIB}
+    device = DeviceParking(3 * GIB, stays, 5 * GIB, 2 * GIB, GIB // 2)
+    parked = ParkedMemory({0: device}, 2.0)
     lines = str(parked).splitlines()
-    assert lines[2].split()[:3] == ["cuda:0", "3.00", "GiB"]
-    assert "5.00 GiB → 2.00 GiB" in lines[2]
+    assert lines[2].split() == "cuda:0 3.00 GiB 1.00 GiB 5.00 GiB → 2.00 GiB 512 MiB".split()
     text = " ".join(lines)
-    assert "cuda:0: 1.00 GiB stay (a, model): an object of cupy uses it" in text
-    assert "cuda:0: 1.00 GiB stay reserved: the rest of the segments in which that is" in text
-    assert (
-        "3.00 GiB in pinned host memory, copied in 2.00 s (1.50 GiB/s), and found in 250 ms" in text
-    )
-    assert "%gpumem unpark" in text
+    assert "cuda:0: 1.00 GiB stay: C++ code may use it; see %gpumem vars" in text
+    assert "Copied to host memory in 2.00 s (1.50 GiB/s); it comes back before the next" in text
 
 
 def test_nothing_to_park() -> None:

@@ -12,7 +12,7 @@ from gpumagic.errors import SpecError
 from gpumagic.magics import baseline, terminal
 from gpumagic.magics.commands import run_verb
 from gpumagic.magics.file_names import expanded
-from gpumagic.magics.gpumem import fit
+from gpumagic.magics.gpumem import fit, park
 from gpumagic.magics.gpumem.options import grammar
 from gpumagic.magics.output import hand_over
 from gpumagic.memory.limit import LIMIT
@@ -60,6 +60,8 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
         grammar().check_statement(statement, magics.shell.user_ns, local_ns or {})
     source = parsed.code if cell is None else cell
     header = None if cell is None else f"%%gpumem {line}".rstrip()
+    if PARKING.active:  # the cell may have only lines of ours, and a statement in them
+        park.of_shell(magics.shell).bring_back()
     compiled = compile_cell(magics.shell, source, header=header, local_ns=local_ns)
     if options.fit is not None:
         return fit.run(magics, options, compiled)

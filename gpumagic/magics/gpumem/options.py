@@ -43,7 +43,8 @@ of torch's allocator, exact, and reading them changes nothing.
   %gpumem free [NAMES]        delete these variables and what the notebook
                               itself keeps, collect garbage, empty the cache
   %gpumem park                copy all to the host and give the GPU's memory
-                              back, until a cell may use it; variables stay
+                              back, until the next cell that is not only lines
+                              of %gpu or %gpumem; variables stay (torch 2.12)
   %gpumem park --after 15min  by itself after so long without a cell; park off
   %gpumem unpark              bring it back now
   %gpumem limit 16GiB         as if each GPU were so small; limit off
@@ -68,7 +69,7 @@ result
   -q                          print nothing, as does a ; at the end
 
 also: explain on | off, record --entries N, vars --gc, free --dry-run,
-unpark --wait, --strict
+--strict
 
 examples
   %gpumem -v forward y = model(x)
@@ -105,7 +106,6 @@ def grammar() -> Grammar:
     forms["plot"].add_argument("file", nargs="?", metavar="FILE")
     forms["park"].add_argument("state", nargs="?", choices=("off",))
     forms["park"].add_argument("--after", type=duration, metavar="TIME")
-    forms["unpark"].flags("--wait")
     return Grammar("%gpumem", {PLAIN: _run(), **forms})
 
 

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import ast
+import re
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Any
-
-from IPython.core.error import InputRejected
 
 from gpumagic.cells.hooks import CellHook
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics import terminal
 from gpumagic.magics.extension import of
-from gpumagic.magics.gpumem.options import VERBS
 from gpumagic.magics.output import hand_over, show
 from gpumagic.magics.progress import Progress
-from gpumagic.memory.code_names import uses_no_gpu_memory
 from gpumagic.memory.idle_parking import IdleParking
 from gpumagic.memory.parking import PARKING
-from gpumagic.memory.unpark_on_use import MODES
 from gpumagic.render.units import seconds
-from gpumagic.results.parking import ParkedMemory, Unparked
 from gpumagic.system import text
+
+#: A line of a cell that needs no GPU memory; a statement in it brings memory back itself.
+_OURS = re.compile(r"\s*%gpu(mem)?\b")
 
 
 def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> Any:
@@ -34,100 +31,50 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
         DeviceError: parking is not safe, or there is not enough memory.
         SpecError: the options do not go together, or there is no kernel.
     """
-    shell = magics.shell
-    quiet = options.quiet or silent
-    if verb == "unpark":
-        return hand_over(shell, _unpark(shell, options, quiet), options, silent=silent)
+    shell, quiet = magics.shell, options.quiet or silent
     parking = of_shell(shell)
-    if options.state == "off" or options.after is not None:
+    if verb == "park" and (options.state or options.after is not None):
         if options.state and options.after is not None:
             raise SpecError("%gpumem park: write either off or --after TIME")
         shown = parking.set_idle(options.after)
         if not quiet:
             terminal.write_line(shown)
-        return options.after if options.output else None
-    progress = Progress(shell, enabled=not quiet, what="%gpumem park")
-    if not PARKING.active:
-        MODES.leave()
-    # Before parking: the cell of this line has begun, and brings nothing back.
-    parking.register()
-    with _in_one_line("nothing was parked"), closing(progress):
-        result = PARKING.park(shell, progress=progress.update)
-    parking.parked(result)
+        return parking.after if options.output else None
+    progress = Progress(shell, enabled=not quiet, what=f"%gpumem {verb}")
+    result: Any
+    with _in_one_line(), closing(progress):
+        if verb == "park":
+            parking.register()
+            result = PARKING.park(shell, progress=progress.update)
+        else:
+            result = PARKING.bring_back(progress=progress.update)
     return hand_over(shell, result, options, silent=silent)
 
 
 @contextmanager
-def _in_one_line(what: str) -> Iterator[None]:
+def _in_one_line() -> Iterator[None]:
     """Raise a `DeviceError` in place of an interrupt, an error of CUDA, or a `MemoryError`.
 
-    It refers to that error, as IPython does to it: without the traceback, whose frames would keep
-    storages and copies alive.
+    Without their tracebacks, whose frames would keep storages and copies alive.
     """
     try:
         yield
         return
     except DeviceError:
         raise
-    except KeyboardInterrupt as interrupt:
-        interrupt.__traceback__ = None
-        shown = f"interrupted; {_where()}"
-    except (RuntimeError, MemoryError) as error:  # CUDA has failed, or the host has no memory
+    except (KeyboardInterrupt, RuntimeError, MemoryError) as error:
         error.__traceback__ = None
-        shown = f"{what}: {text.reason(error)}"
+        what = text.reason(error) if isinstance(error, RuntimeError) else type(error).__name__
+        where = "the memory is on the GPU, nothing is parked"
+        if PARKING.active:
+            where = f"the memory is parked; {PARKING.way_back()}"
+        shown = f"{what}: {where}"
     raise DeviceError(shown)
 
 
-def _where() -> str:
-    """Return where the memory is, after an interrupt."""
-    if PARKING.active:
-        return f"the memory is parked; {PARKING.way_back()}"
-    return "the memory is on the GPU, nothing is parked"
-
-
-def _unpark(shell: Any, options: argparse.Namespace, quiet: bool) -> Unparked:
-    progress = Progress(shell, enabled=not quiet, what="%gpumem unpark")
-    shown: list[str] = []
-
-    def waiting(error: DeviceError) -> None:
-        if not shown and not quiet:
-            terminal.write_line(f"Waiting (interrupt to stop): {error}")
-        shown.append(str(error))
-
-    try:
-        with _in_one_line("parked memory cannot come back"), closing(progress):
-            if options.wait:
-                return PARKING.wait_and_bring_back(waiting, progress=progress.update)
-            return PARKING.bring_back(progress=progress.update)
-    finally:
-        MODES.leave()
-
-
-class CellNotRunError(InputRejected):
-    """A cell was not run, since what is parked could not come back; IPython shows one line."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [f"%gpumem: {self}"]
-
-
-class _Refusal(ast.NodeTransformer):
-    """Has IPython reject the cell that has begun, in place of running it."""
-
-    def __init__(self, reason: str) -> None:
-        self._reason = reason
-
-    def visit(self, node: ast.AST) -> ast.AST:
-        """Raise the reason."""
-        raise CellNotRunError(f"the cell was not run: {self._reason}")
-
-
-def _exact(after: float) -> str:
-    """Return a duration that was typed, without the units that are zero: ``15 min``."""
-    return seconds(after).removesuffix(" 0 s").removesuffix(" 0 min")
-
-
-#: What a cell is: run by the user, or by another cell.
-_OUTERMOST, _WITHIN = "outermost", "within"
+def leaves_parked(cell: str) -> bool:
+    """Return whether a cell has only lines of ``%gpu`` and ``%gpumem``."""
+    return all(_OURS.match(line) for line in cell.splitlines() if line.strip())
 
 
 class ShellParking:
@@ -135,23 +82,21 @@ class ShellParking:
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
-        PARKING.when_changed = _publish
+        self._hook = CellHook(before=self._before_cell, after=lambda _, __: None, failed=_failed)
+        self._events = {"pre_execute": self._before_anything, "post_execute": self._after_anything}
+        loop = getattr(getattr(shell, "kernel", None), "io_loop", None)
         self._idle: IdleParking | None = None
-        self._in_cell = False
-        #: Rejects the cell that has begun; None where it may run.
-        self._refusal: _Refusal | None = None
-        self._hook = CellHook(
-            before=self._before, after=self._after, cancelled=self._cancelled, failed=_failed
-        )
+        if loop is not None:
+            self._idle = IdleParking(shell, loop.call_later, loop.remove_timeout)
 
     def register(self) -> None:
-        """Watch the cells of the shell from now on."""
-        of(self._shell).hooks.add(self._hook, running=True)
-
-    def parked(self, result: ParkedMemory) -> None:
-        """Bring back what was parked at its first use."""
-        if result.storages:
-            MODES.enter()
+        """Bring back what is parked before the cells of the shell from now on."""
+        hooks = of(self._shell).hooks
+        if self._hook in hooks:
+            return
+        hooks.add(self._hook)
+        for event, function in self._events.items():
+            self._shell.events.register(event, function)
 
     @property
     def after(self) -> float | None:
@@ -164,37 +109,19 @@ class ShellParking:
         Raises:
             SpecError: the shell is not that of a kernel.
         """
+        if self._idle is None:
+            raise SpecError("%gpumem parks by itself only in a kernel; here, type %gpumem park")
+        refusal = self._idle.refusal
+        self._idle.after = after
+        self._idle.stop()  # the end of this cell begins the time
         if after is None:
-            was, refusal = self.after, self._idle and self._idle.refusal
-            if self._idle is not None:
-                self._idle.off()
-                self._unregister()
             shown = f" (the last time it did not: {refusal})" if refusal else ""
-            return f"It parks no more by itself{shown}." if was else "It does not park by itself."
-        loop = getattr(getattr(self._shell, "kernel", None), "io_loop", None)
-        if loop is None:
-            raise SpecError("%gpumem park --after needs a kernel; here, type %gpumem park")
-        of(self._shell).hooks.add(self._hook, running=True)
-        if self._idle is None:
-            self._idle = IdleParking(self._shell, loop.call_later, loop.remove_timeout)
-            if self._in_cell:
-                self._idle.begin_activity()
-        self._unregister()
-        self._shell.events.register("pre_execute", self._idle.begin_activity)
-        self._shell.events.register("post_execute", self._idle.end_activity)
-        self._idle.on(after)
+            return f"GPU memory is not parked by itself{shown}."
+        self.register()
         return (
-            f"GPU memory is parked after {_exact(after)} without a cell; '%gpumem park off' "
-            "ends that."
+            f"GPU memory is parked after {seconds(after)} without a cell; "
+            "'%gpumem park off' ends that."
         )
-
-    def _unregister(self) -> None:
-        if self._idle is None:
-            return
-        events = (("pre_execute", self._idle.begin_activity),)
-        for event, function in (*events, ("post_execute", self._idle.end_activity)):
-            if function in self._shell.events.callbacks[event]:
-                self._shell.events.unregister(event, function)
 
     def release(self) -> None:
         """Bring everything back, and undo all that was added to the shell.
@@ -202,85 +129,47 @@ class ShellParking:
         Raises:
             DeviceError: there is not enough memory; everything stays parked, the shell as it is.
         """
-        with _in_one_line("parked memory cannot come back"):
+        with _in_one_line():
             PARKING.bring_back()
-        MODES.leave()
-        self._allow()
         if self._idle is not None:
-            self._idle.off()
-            self._unregister()
+            self._idle.after = None
+            self._idle.stop()
         of(self._shell).hooks.remove(self._hook)
+        for event, function in self._events.items():
+            if function in self._shell.events.callbacks[event]:
+                self._shell.events.unregister(event, function)
 
-    # --- around cells ----------------------------------------------------------------------------
+    def bring_back(self) -> None:
+        """Bring everything back before code that may use it; where that fails, say why.
 
-    def _before(self, info: Any, outer: str | None) -> str:
-        self._in_cell = True
-        if self._idle is not None:
-            self._idle.begin_activity()
-        self._allow()
-        if not PARKING.active:
-            MODES.leave()
-        elif not self._leaves_parked(info):
-            self._bring_back()
-        return _OUTERMOST if outer is None else _WITHIN
-
-    def _bring_back(self) -> None:
-        """Bring everything back before a cell, which is not run where that fails."""
+        The code runs nevertheless: what touches parked memory raises torch's own error.
+        """
         try:
             result = PARKING.bring_back()
-        except DeviceError as error:
-            self._refuse(str(error))
-        except KeyboardInterrupt:
-            self._refuse(f"interrupted; {_where()}")
-        except Exception as error:
-            self._refuse(f"parked memory cannot come back: {text.named(error)}")
+        except (DeviceError, RuntimeError, MemoryError) as error:
+            print(f"%gpumem: {text.reason(error)}", file=sys.stderr)
         else:
-            MODES.leave()
             # Nothing is to be said where all of it was deleted.
             if result.storages and not of(self._shell).magics.quiet:
                 show(self._shell, result)
 
-    def _refuse(self, reason: str) -> None:
-        self._refusal = _Refusal(reason)
-        self._shell.ast_transformers.insert(0, self._refusal)
+    # --- around cells ----------------------------------------------------------------------------
 
-    def _allow(self) -> None:
-        """Reject no cell any more."""
-        if self._refusal in self._shell.ast_transformers:
-            self._shell.ast_transformers.remove(self._refusal)
-        self._refusal = None
+    def _before_cell(self, info: Any, outer: None) -> None:
+        if PARKING.active and not leaves_parked(info.raw_cell):
+            self.bring_back()
 
-    def _leaves_parked(self, info: Any) -> bool:
-        source = getattr(info, "transformed_cell", None)
-        if source is None:
-            source = self._shell.transform_cell(info.raw_cell)
-        names: Mapping[str, Any] = self._shell.user_ns
-        return uses_no_gpu_memory(source, names, verbs=VERBS)
-
-    def _after(self, begun: Any, result: Any) -> None:
-        self._allow()
-        if not PARKING.active:
-            MODES.leave()
-        if begun == _OUTERMOST:
-            self._cancelled()
-        elif begun and self._idle is not None:
-            self._idle.end_activity()
-
-    def _cancelled(self) -> None:
-        self._allow()
-        self._in_cell = False
+    def _before_anything(self) -> None:
+        """Stop the time; a widget's message begins without a cell, and may use the memory."""
         if self._idle is not None:
-            self._idle.end_activity(all_of_it=True)
+            self._idle.stop()
+        message = getattr(self._shell, "parent_header", {})
+        if PARKING.active and message.get("msg_type") == "comm_msg":
+            self.bring_back()
 
-
-def _publish(parked: bool) -> None:
-    """Say in this process's claim whether its memory is parked."""
-    if "gpumagic.selection.claims" not in sys.modules:
-        return
-    from gpumagic.selection import claims
-
-    with suppress(Exception):  # a registry that cannot be written is no matter of the cell's
-        claims.set_parked(parked)
+    def _after_anything(self) -> None:
+        if self._idle is not None:
+            self._idle.restart()
 
 
 def _failed(error: Exception) -> None:

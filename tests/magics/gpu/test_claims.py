@@ -14,7 +14,6 @@ from gpumagic.cuda.process_state import STATE
 from gpumagic.selection import claim_entry, claim_folder, claims
 from tests.cluster.conftest import wait_for
 from tests.support.claims import claimed_by_another
-from tests.support.parking import needs_parking
 
 #: Where CUDA has started already, a choice is too late, and claims nothing.
 pytestmark = pytest.mark.own_process
@@ -133,25 +132,6 @@ def test_unloading_withdraws_the_claim(ip: Any, run_cell: Callable[..., Any]) ->
     run_cell("%unload_ext gpumagic")
     assert claims.all_claims() == []
     run_cell("%load_ext gpumagic")
-
-
-@needs_parking
-def test_a_published_notebook_says_that_its_memory_is_parked(
-    run_cell: Callable[..., Any], ip: Any, virtual_gpu: Any
-) -> None:
-    import torch
-
-    run_cell("%gpu 0-3 -q")  # all of them: CUDA has started so in this process
-    run_cell("%config GpuMagic.publish_notebook = True")
-    ip.user_ns["model"] = torch.zeros(2**20, device="cuda:0")
-    run_cell("%gpumem park -q")
-    (claim,) = claims.all_claims()
-    assert claim.parked is True
-    run_cell("%gpumem unpark -q")
-    (claim,) = claims.all_claims()
-    assert not claim.parked
-    run_cell("%config GpuMagic.publish_notebook = False")
-    run_cell("%gpu on -q")
 
 
 def test_a_claim_of_another_says_that_its_memory_is_parked(run_cell: Callable[..., Any]) -> None:
