@@ -89,8 +89,7 @@ def test_what_is_parked_survives_a_dead_context(kernel: Callable[..., Kernel]) -
         "builtins.end = lambda: World.current().end_context(710)\n"
         "x = torch.arange(1000.).cuda(); y = x[3:9]; host = [1]"
     )
-    k.run("%gpumem park -q")
-    k.run("end()")
+    k.run("%gpumem park -q\nend()")
     shown = k.run("x.sum()", raising=False).shown
     assert "parked memory cannot come back: CUDA error" in shown
     assert "%gpu reset --restart --keep all takes it along" in shown
