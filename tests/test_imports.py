@@ -220,7 +220,6 @@ def test_loading_imports_nothing_heavy(run_python: Callable[..., str]) -> None:
         "gpumagic.cells.timeit_loop",
         "gpumagic.cells.transform",
         "gpumagic.cuda",
-        "gpumagic.cuda.import_trace",
         "gpumagic.cuda.init_trace",
         "gpumagic.cuda.nvml_check",
         "gpumagic.cuda.process_state",

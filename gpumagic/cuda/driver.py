@@ -103,14 +103,6 @@ def is_initialized() -> bool:
     return library.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) in (SUCCESS, NO_DEVICE)
 
 
-def known_initialized() -> bool:
-    """Return `is_initialized`, or False where `loaded_library` has not found the library yet.
-
-    Cheaper still, since it does not search for the library.
-    """
-    return _library is not None and is_initialized()
-
-
 def state() -> DriverState:
     """Return the driver's state. Loads and initialises nothing, creates no context."""
     library = loaded_library()

@@ -1,9 +1,8 @@
-"""Find the statement, and the import within it, that initialised CUDA.
+"""Find the statement that initialised CUDA.
 
 From the loading of the extension until CUDA is initialised, the driver is queried between any two
-statements of a cell and around every import of a new top-level package; a query takes some
-microseconds. No frame of gpumagic is on the stack while the user's code runs. Once CUDA is
-initialised all hooks are removed.
+statements of a cell; a query takes some microseconds. No frame of gpumagic is on the stack while
+the user's code runs. Once CUDA is initialised all hooks are removed.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from typing import Any, NamedTuple
 
 from gpumagic.cells.hooks import CellHook, CellHooks
 from gpumagic.cuda import nvml_check
-from gpumagic.cuda.import_trace import ImportTrace
 from gpumagic.cuda.process_state import STATE
 
 
@@ -26,15 +24,13 @@ class InitLocation(NamedTuple):
     """Where CUDA was initialised.
 
     ``statement`` is the first line of the statement that ran, as the user wrote it, ``cell`` its
-    cell's execution number, ``line`` its line there, ``package`` the package that was being
-    imported. ``statement`` is None if none ran: CUDA was initialised after ``cell`` had ended or,
-    where that is None too, before the trace began.
+    cell's execution number, ``line`` its line there. ``statement`` is None if none ran: CUDA was
+    initialised after ``cell`` had ended or, where that is None too, before the trace began.
     """
 
     statement: str | None
     cell: int | None = None
     line: int | None = None
-    package: str | None = None
 
     def __str__(self) -> str:
         if self.statement is None:
@@ -42,10 +38,7 @@ class InitLocation(NamedTuple):
                 return f"CUDA was initialised between two cells, after cell [{self.cell}] had ended"
             return "CUDA had been initialised before gpumagic was loaded"
         place = f" (line {self.line})" if self.line is not None else ""
-        text = f"CUDA was initialised while cell [{self.cell}] ran `{self.statement}`{place}"
-        if self.package is not None:
-            text += f", by the import of {self.package}"
-        return text
+        return f"CUDA was initialised while cell [{self.cell}] ran `{self.statement}`{place}"
 
 
 #: The most characters of a statement that are shown.
@@ -71,13 +64,9 @@ class InitTrace:
         #: `gpumagic.cuda.driver`, once a statement has begun.
         self._driver: Any = None
         self._traced_run: Callable[..., Any] | None = None
-        self._imports = ImportTrace(self._import_begins, self._import_ended)
         #: The innermost last: a statement may run another cell.
         self._running: list[_Running] = []
         self._last_cell: int | None = None
-        #: The package whose import initialised CUDA; final once `_package_known`.
-        self._package: str | None = None
-        self._package_known = False
         self.location: InitLocation | None = None
         #: The environment right after CUDA was initialised, if that was observed.
         self.environment: dict[str, str] | None = None
@@ -104,7 +93,6 @@ class InitTrace:
 
     def detach(self) -> None:
         """Stop tracing and restore what was replaced."""
-        self._imports.detach()
         traced, self._traced_run = self._traced_run, None
         self._running.clear()
         if traced is None:
@@ -127,7 +115,7 @@ class InitTrace:
             text = linecache.getline(code.co_filename, line).strip()
             if len(text) > _LONGEST:
                 text = text[: _LONGEST - 1] + "…"
-            self.location = InitLocation(text or "a statement", cell, line, self._package)
+            self.location = InitLocation(text or "a statement", cell, line)
         else:
             self.location = InitLocation(None, self._last_cell)
         self.environment = dict(os.environ)
@@ -143,6 +131,7 @@ class InitTrace:
             from gpumagic.cuda import driver
 
             self._driver = driver
+            nvml_check.withdraw_if_useless()
         return self._driver
 
     # --- what is traced ------------------------------------------------------------------------
@@ -151,13 +140,9 @@ class InitTrace:
         self.check()  # the previous statement may have initialised CUDA
         if self._traced_run is None:
             return
-        if not self._imports.attached:
-            self._imports.attach()
-            nvml_check.withdraw_if_useless()
         self._forget(result)
         held: Callable[[], Any] = (lambda: None) if result is None else weakref.ref(result)
         self._running.append(_Running(held, code, getattr(result, "execution_count", None)))
-        self._package, self._package_known = None, False
 
     def _cell_ended(self, _: None, result: Any) -> None:
         if self._driver is None:
@@ -185,15 +170,6 @@ class InitTrace:
         """Remove the statement of this cell, and those of cells whose result was deleted."""
         results = [(running, running.result()) for running in self._running]
         self._running = [each for each, of in results if of is not None and of is not result]
-
-    def _import_begins(self) -> None:
-        if not self._package_known and self._driver.known_initialized():
-            self._package_known = True  # the statement itself has done it, before this import
-
-    def _import_ended(self, name: str) -> None:
-        # The innermost import ends first, so the first that finds CUDA initialised has done it.
-        if not self._package_known and self._driver.is_initialized():
-            self._package_known, self._package = True, name
 
 
 def attach(shell: Any, hooks: CellHooks) -> None:
