@@ -5,6 +5,10 @@ driver does not report is ``None``, never 0. A new result is one new file here. 
 this package is imported from its file when it is first used: a magic needs a few of them.
 """
 
+# For type checkers, these names are the package's own.
+# mypy: implicit-reexport
+# ruff: noqa: F401
+
 from __future__ import annotations
 
 from importlib import import_module
@@ -77,70 +81,6 @@ _FILES = {
     }.items()
     for name in names.split()
 }
-
-__all__ = [
-    "Bound",
-    "CellHolding",
-    "CellHoldings",
-    "CellLog",
-    "CellMemory",
-    "CellSpan",
-    "CellTiming",
-    "Claim",
-    "ClusterMemory",
-    "ClusterSelection",
-    "ClusterTable",
-    "ClusterTiming",
-    "Compared",
-    "Comparison",
-    "Copy",
-    "CudaTiming",
-    "Device",
-    "DeviceHolders",
-    "DeviceMemory",
-    "DeviceMemoryDelta",
-    "DeviceSample",
-    "DeviceTable",
-    "EngineDevices",
-    "EngineMemory",
-    "EngineSelection",
-    "EngineTiming",
-    "Explanation",
-    "FreeStep",
-    "Freed",
-    "HistoryState",
-    "Holder",
-    "Holders",
-    "Kernel",
-    "KernelReport",
-    "LineMemory",
-    "LineReport",
-    "MemoryDelta",
-    "MemoryReport",
-    "MigInstance",
-    "Notebook",
-    "NotebookTable",
-    "OutOfMemory",
-    "Process",
-    "ProcessGroup",
-    "Quantity",
-    "Remedy",
-    "Result",
-    "Sample",
-    "Selection",
-    "Shutdown",
-    "Site",
-    "SnapshotFile",
-    "SourceLines",
-    "Status",
-    "TimingLog",
-    "UtilizationSample",
-    "Verdict",
-    "WatchHistory",
-    "WatchPanel",
-    "WatchedDevice",
-    "WayOut",
-]
 
 
 def __getattr__(name: str) -> Any:

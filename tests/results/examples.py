@@ -1,53 +1,516 @@
-"""A result of each type, as rich as its table can be: what tests of all results draw."""
+"""A result of each type, as rich as its table can be: what tests of results draw."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from gpumagic.results import (
+    CellHolding,
+    CellHoldings,
+    CellLog,
     CellMemory,
+    CellSpan,
     CellTiming,
+    ClusterMemory,
+    ClusterSelection,
+    ClusterTable,
+    ClusterTiming,
+    Compared,
+    Comparison,
+    Copy,
+    CudaTiming,
+    Device,
+    DeviceHolders,
+    DeviceMemory,
+    DeviceMemoryDelta,
+    DeviceSample,
+    DeviceTable,
+    EngineDevices,
+    EngineMemory,
+    EngineSelection,
+    EngineTiming,
     Explanation,
+    Freed,
+    FreeStep,
     HistoryState,
+    Holder,
+    Holders,
+    Kernel,
+    KernelReport,
+    LineMemory,
+    LineReport,
+    MemoryDelta,
+    MemoryReport,
+    OutOfMemory,
     Process,
     ProcessGroup,
+    Remedy,
     Result,
+    Sample,
+    Selection,
     Shutdown,
+    Site,
     SnapshotFile,
+    SourceLines,
+    TimingLog,
+    UtilizationSample,
+    WatchHistory,
     WatchPanel,
+    WayOut,
 )
-from gpumagic.results.fit import Fit
+from gpumagic.results.fit import Fit, FitRun
 from gpumagic.results.limit import LimitState
+from gpumagic.results.line_timing import (
+    BETWEEN,
+    LineTiming,
+    LineTimings,
+    SourceTimings,
+    Synchronization,
+)
 from gpumagic.results.memory_comparison import MemoryComparison
 from gpumagic.results.notebooks import Notebook, NotebookTable
 from gpumagic.results.parking import DeviceParking, ParkedMemory, Unparked
+from gpumagic.results.quality import Quality
+from gpumagic.results.watch import WatchedDevice
 from gpumagic.results.work import Work
-from tests.results import (
-    test_cell_holdings,
-    test_cell_memory,
-    test_cell_timings,
-    test_cluster_devices,
-    test_cluster_memory,
-    test_cluster_selection,
-    test_cluster_timing,
-    test_comparison,
-    test_devices,
-    test_fit,
-    test_freed,
-    test_holders,
-    test_kernels,
-    test_line_timing,
-    test_lines,
-    test_memory,
-    test_oom,
-    test_selection,
-    test_timing,
-    test_watch,
-    test_watch_panel,
+
+MIB, GIB = 2**20, 2**30
+CELL_HOLDINGS = CellHoldings(
+    {
+        0: (
+            CellHolding(3, "model = Net()", 3 * MIB, 12),
+            CellHolding(7, "x = torch.empty(" + "1024, " * 20, MIB, 1),
+            CellHolding(None, "not known: before the recording began", 0, 0),
+        ),
+        1: (CellHolding(3, "model = Net()", 512, 1),),
+    },
+    notes=("a note",),
+)
+SOME = DeviceMemoryDelta(MIB, 2 * MIB, MIB, 3 * MIB, 4 * MIB)
+RESERVED = DeviceMemoryDelta(0, -2 * MIB, 0, 0, 2 * MIB)
+OUT_OF_MEMORY_IN_A_CELL = DeviceMemoryDelta(0, 0, GIB, GIB, 2 * GIB, ooms=1)
+CELL_LOG = CellLog(
+    (
+        CellMemory(1, "import torch", 2.5),
+        CellMemory(2, "x = " + "very_" * 20 + "long", 0.012, {0: SOME, 1: SOME, 2: RESERVED}),
+        CellMemory(None, "step()", 61, {0: OUT_OF_MEMORY_IN_A_CELL}, failed=True),
+    ),
+    forgotten=1,
+)
+GPU_CELL = CellTiming(4, "step()", 2.0, 0.5, 0.25, 1.5, {0: 1.0, 1: 1.5}, used_gpu=True)
+AT_MOST_CELL = CellTiming(
+    None, "train(" + "a, " * 20 + ")", 0.02, 0.02, 0.02, 0.01, gpu_at_most=True, used_gpu=True
+)
+FAILED_CELL = CellTiming(6, "1 / 0", 0.0, 0.0, 0.0, failed=True)
+TIMING_LOG = TimingLog((GPU_CELL, AT_MOST_CELL, FAILED_CELL), forgotten=1)
+
+
+def device(index: int, ordinal: int | None, **fields: Any) -> Device:
+    common = {"uuid": f"GPU-{index}", "name": "H100", "memory_used": GIB, "memory_total": 4 * GIB}
+    return Device(index, ordinal, visible=ordinal is not None, **{**common, **fields})
+
+
+USED = device(0, 0, utilization=5, processes=(Process(70, GIB, user="ann", command="python"),))
+CLUSTER_TABLE = ClusterTable(
+    (
+        EngineDevices(0, "alpha", 70, table=DeviceTable((USED, device(1, None)))),
+        EngineDevices(1, "alpha", 71, table=DeviceTable((USED, device(1, 1)))),
+        EngineDevices(2, "beta", 72, table=DeviceTable(error="no NVML")),
+        EngineDevices(3, "gamma", 73, table=DeviceTable((device(0, 0, error="the GPU is lost"),))),
+        EngineDevices(4, error="no answer in 10 s"),
+        EngineDevices(5, error="no answer in 10 s"),
+    ),
+    source="profile default",
+    show_processes=True,
+)
+CLUSTER_MEMORY = ClusterMemory(
+    (
+        EngineMemory(
+            0,
+            "alpha",
+            delta=MemoryDelta(
+                {0: DeviceMemoryDelta(MIB, MIB, 2 * MIB), 1: DeviceMemoryDelta(0, 0, 0)}
+            ),
+        ),
+        EngineMemory(1, "alpha", rank=3, delta=MemoryDelta({0: DeviceMemoryDelta(0, 0, MIB)})),
+        EngineMemory(2, "beta", delta=MemoryDelta(error="torch is not imported")),
+        EngineMemory(3, error="the engine has died"),
+    ),
+    notes=("a note",),
 )
 
-GIB = 2**30
+
+def selected(engine: int, status: Any, *ordinals: int | None) -> EngineSelection:
+    devices = tuple(Device(i, ordinal) for i, ordinal in enumerate(ordinals))
+    return EngineSelection(engine, "alpha", selection=Selection("0", {}, status, devices))
+
+
+CLUSTER_SELECTION = ClusterSelection(
+    "0",
+    (
+        selected(0, "applied", 0),
+        selected(1, "applied", 0),
+        selected(2, "too-late", 0, 1, 2, 3, None),
+        selected(3, "unchanged"),
+        EngineSelection(4, error="the engine has died"),
+    ),
+    notes=("a note",),
+)
+
+
+def timing(*gpu: float, **fields: Any) -> CudaTiming:
+    sample = Sample(gpu)
+    return CudaTiming(**{"gpu": sample, "wall": sample, "cpu": sample, **fields})
+
+
+SINGLE = timing(
+    0.010,
+    wall=Sample((0.012,)),
+    cpu=Sample((0.0,)),
+    cpu_user=Sample((0.0,)),
+    cpu_system=Sample((0.0,)),
+    per_device={1: Sample((0.010,))},
+    host=Sample((0.001,)),
+    compile_time=0.5,
+    notes=("a note",),
+)
+REPEATED = timing(
+    0.010,
+    0.011,
+    0.030,
+    per_device={0: Sample((0.010, 0.011, 0.030)), 1: Sample((0.001, 0.001, 0.001))},
+    loops=10,
+    repeat=3,
+    queued=Sample((0.009,)),
+    host=Sample((0.002, 0.002, 0.002)),
+    bound="gpu",
+    bound_evidence="the queue was never empty",
+    compilations=(1.5,),
+    gpu_at_most=True,
+    quality=Quality(
+        0.012,
+        "precision",
+        drift=0.25,
+        outliers=(0.030,),
+        throttled={0: ("too hot",)},
+        flushed={0: 2**20},
+    ),
+)
+ONE_KERNEL = KernelReport((Kernel("gemm", 1, 1.0, 1.0, 1.0),), launches=1)
+CLUSTER_TIMING = ClusterTiming(
+    (
+        EngineTiming(0, "alpha", rank=1, timing=timing(1.0, bound="gpu", kernels=ONE_KERNEL)),
+        EngineTiming(1, "alpha", rank=0, timing=timing(2.0, gpu_at_most=True, bound="host")),
+        EngineTiming(2, "beta", timing=timing(0.5, partial=True), error="KeyboardInterrupt"),
+        EngineTiming(3, error="the engine has died"),
+    ),
+    notes=("a note",),
+)
+
+
+def compared(*gpu: float, **fields: object) -> CudaTiming:
+    wall = Sample(tuple(1.1 * value for value in gpu))
+    common = {"gpu": Sample(gpu), "wall": wall, "cpu": wall, "repeat": len(gpu)}
+    return CudaTiming(**{**common, **fields})  # type: ignore[arg-type]
+
+
+COMPARISON = Comparison(
+    (
+        Compared("baseline", compared(0.010, 0.010, 0.012, 0.010), 1.0),
+        Compared("fused", compared(0.005, 0.005), 0.5, (0.48, 0.52), "faster"),
+        Compared("eager", compared(0.020, 0.021, gpu_at_most=True), 2.0, (1.9, 2.1), "slower"),
+        Compared("same", compared(0.010, 0.011), 1.01, (0.9, 1.1), "noise"),
+        Compared("once", compared(0.010)),
+    ),
+    "gpu",
+    ("a note",),
+)
+DEVICES = DeviceTable(
+    devices=(
+        Device(
+            0,
+            ordinal=1,
+            uuid="GPU-a",
+            name="NVIDIA H100",
+            memory_total=80 * GIB,
+            memory_used=60 * GIB,
+            memory_free=20 * GIB,
+            utilization=97,
+            temperature=61,
+            power=412.4,
+            power_limit=700.0,
+            processes=(
+                Process(7, 10 * GIB, user="ann", command="python <b>x</b>", own=False),
+                Process(9, 50 * GIB, user="me", command="ipykernel", own=True),
+            ),
+            visible=True,
+            memory_own=50 * GIB,
+            memory_others=10 * GIB,
+        ),
+        Device(1, uuid="GPU-b", name="NVIDIA H100", visible=False),
+        Device(2, name="NVIDIA H100", error="the GPU is lost", visible=None),
+    ),
+    environment={"CUDA_VISIBLE_DEVICES": "GPU-a"},
+    cuda_initialized=True,
+    show_processes=True,
+)
+FIT_RUNS = (FitRun(1, 3 * MIB), FitRun(2, 4 * MIB), FitRun(60, 62 * MIB), FitRun(61, None))
+FREED = Freed(
+    (
+        FreeStep("drop Out", {0: 3 * GIB}),
+        FreeStep("collect garbage", {0: GIB}),
+        FreeStep("empty the cache", {}, {0: 6 * GIB}),
+    ),
+    {0: 8 * GIB, 1: GIB},
+    {0: 4 * GIB, 1: GIB},
+    {0: 10 * GIB, 1: GIB},
+    {0: 4 * GIB, 1: GIB},
+    notes=("a note",),
+)
+
+
+def holder(name: str, size: int, **fields: object) -> Holder:
+    common = {"kind": "tensor", "parts": {"": size}, "blocks": 1, "alone": size, "shared": 0}
+    return Holder(name, bytes=size, **{**common, **fields})  # type: ignore[arg-type]
+
+
+MODEL = holder(
+    "model",
+    4 * GIB,
+    kind="module",
+    parts={"parameters": 3 * GIB, "buffers": GIB},
+    blocks=12,
+    alone=GIB,
+    shared=3 * GIB,
+    also=("optimizer", "trainer", "ema", "best"),
+)
+HELD = DeviceHolders(
+    8 * GIB,
+    named=5 * GIB,
+    pinned=GIB,
+    unattributed=2 * GIB - 64,
+    rounding=64,
+    holders=(
+        MODEL,
+        holder("state", GIB, kind="optimizer", parts={"optimizer state": GIB}),
+        holder("Out[3]", GIB, pinned=True, alone=0),
+        holder("view", 0, blocks=0),
+    ),
+    sites=(Site("In[5] line 3 in step", GIB, 2),),
+)
+HOLDERS = Holders({0: HELD, 1: DeviceHolders(0, 0, 0, 0, 0)}, notes=("a note",))
+ADD = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "
+    "std::array<char*, 3ul> >(int, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>)"
+)
+GEMM = "ampere_sgemm_128x64_tn"
+KERNELS = KernelReport(
+    (Kernel(GEMM, 1, 30e-6, 30e-6, 30e-6, (0,)), Kernel(ADD, 2, 10e-6, 4e-6, 6e-6, (0,))),
+    (Copy("Memcpy HtoD", 1, 10e-6, 2**20), Copy("Memset (Device)", 2, 1e-6)),
+    window=100e-6,
+    busy={0: 50e-6, 1: 10e-6},
+    launches=3,
+    trace="trace.json",
+    notes=("a note",),
+)
+LINE_TEXT = (
+    "import torch",
+    "for x in loader:",
+    "    y = model(x)",
+    "    y.item()",
+    *["pass"] * 20,
+    "z = 1",
+)
+
+
+def line(number: int, gpu: float | None, host: float, **more: object) -> LineTiming:
+    values: dict[str, object] = {"hits": 3, "syncs": 0, "sync_time": 0.0, "at_most": False} | more
+    return LineTiming(
+        line=number,
+        source=LINE_TEXT[number - 2],
+        gpu=gpu,
+        host=host,
+        **values,  # type: ignore[arg-type]
+    )
+
+
+WAITS = (Synchronization(".item()", 3, 0.25), Synchronization(".cpu()", 1, 0.001))
+LINES = (
+    line(3, 0.05, 0.1, at_most=True, input_wait=0.1, hits=4),
+    line(4, 0.5, 0.01),
+    line(5, 0.01, 0.3, syncs=4, sync_time=0.25, synchronizations=WAITS),
+    line(26, 0.0, 0.0, hits=1),
+)
+
+
+def lines_of(lines: tuple[LineTiming, ...] = LINES, **more: object) -> LineTimings:
+    between = LineTiming(0, BETWEEN, 0, 0.002, 0.003, 0, 0.0, at_most=True)
+    return LineTimings(
+        SourceTimings("cell", 2, LINE_TEXT, lines),
+        between=between,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+LINES_SOURCE = ("if True:", "    a = f(2)", *(f"n{i} = {i}" for i in range(12)), "\tb = f(1)")
+LINE_REPORT = LineReport(
+    MemoryDelta({0: DeviceMemoryDelta(3 * MIB, 4 * MIB, 3 * MIB, 3 * MIB, 4 * MIB)}),
+    (
+        SourceLines(
+            "cell",
+            2,
+            LINES_SOURCE,
+            {
+                0: {
+                    3: LineMemory(2 * MIB, 2 * MIB, 2 * MIB, 0, 2 * MIB),
+                    16: LineMemory(0, MIB, MIB, MIB, None),
+                }
+            },
+            runs={2: 1, 3: 1200, 16: 1},
+        ),
+        SourceLines("f", 1, ("def f(n):", "    return n"), ran=False),
+        SourceLines("g", 1, (), empty=True),
+    ),
+    elsewhere={0: -MIB},
+    notes=("a note",),
+)
+MEMORY_REPORT = MemoryReport(
+    {
+        0: DeviceMemory(
+            allocated=12 * GIB,
+            reserved=16 * GIB,
+            peak=13 * GIB,
+            free=60 * GIB,
+            total=80 * GIB,
+            outside=GIB // 2,
+            others=3 * GIB,
+            name="NVIDIA <H100>",
+            index=2,
+            allocated_change=GIB // 4,
+            reserved_change=0,
+            context=True,
+        ),
+        1: DeviceMemory(
+            allocated=0,
+            reserved=0,
+            peak=0,
+            total=80 * GIB,
+            name="NVIDIA <H100>",
+            index=3,
+            context=False,
+        ),
+    },
+    notes=("a note",),
+)
+MEMORY_DELTA = MemoryDelta(
+    {
+        0: DeviceMemoryDelta(512 * MIB, GIB, GIB, 12 * GIB, 14 * GIB),
+        1: DeviceMemoryDelta(0, 0, 0, 5, 5),
+        2: DeviceMemoryDelta(-512, 0, 512, 1024, 2 * MIB, ooms=1, retries=2),
+    }
+)
+OOM = OutOfMemory(
+    device=0,
+    name="NVIDIA H100",
+    requested=20 * GIB,
+    where="In[5] line 3 in forward",
+    source="h = self.net(x)",
+    total=80 * GIB,
+    free=2 * GIB,
+    reserved=60 * GIB,
+    allocated=50 * GIB,
+    outside=GIB,
+    others=17 * GIB,
+    processes=(
+        Process(7, 10 * GIB, command="python train.py", mine=True),
+        Process(8, 7 * GIB, command="python secret.py", mine=False),
+    ),
+    largest_free=4 * GIB,
+    limit=78 * GIB,
+    fragmented=True,
+    holders=(
+        Holder(
+            "model", "module", 40 * GIB, {"parameters": 30 * GIB, "gradients": 10 * GIB}, 9, 0, 0
+        ),
+        Holder("Out[3]", "tensor", 5 * GIB, {"": 5 * GIB}, 1, 0, 0, also=("x",), pinned=True),
+    ),
+    unattributed=5 * GIB,
+    remedies=(
+        Remedy("%gpumem free", "Out holds it", 15 * GIB, False),
+        Remedy("a smaller batch", "less at once"),
+        Remedy("%gpumem free model", "its parameters are lost", 40 * GIB, True),
+    ),
+    notes=("a note",),
+)
+SELECTION = Selection(
+    "0,3",
+    {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-d", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+    "applied",
+    (
+        Device(0, ordinal=0, name="NVIDIA H100", memory_free=20 * GIB),
+        Device(3, ordinal=None),
+    ),
+    notes=("a note",),
+)
+LATE = Selection(
+    "off",
+    {"CUDA_VISIBLE_DEVICES": "-1"},
+    "too-late",
+    (Device(0, ordinal=0, name="NVIDIA H100"),),
+    problem="Too late for 'off': torch has initialised CUDA",
+    where="CUDA was initialised while cell [2] ran `x = f()` (line 3)",
+    ways_out=(
+        WayOut("%gpu off --restart", "a fresh kernel"),
+        WayOut("%gpu off --soft", "nothing is lost"),
+    ),
+)
+WATCHED = tuple(
+    WatchedDevice(i, i if i < 2 else None, f"GPU-{i}", "H100", 80 * GIB) for i in range(3)
+)
+
+
+def sample(time: float, *utilizations: int | None) -> UtilizationSample:
+    return UtilizationSample(
+        time,
+        tuple(
+            DeviceSample(i, value, GIB * (i == 0), 2 * GIB * (i == 1), 3 * GIB, 40, 100.5 + i)
+            for i, value in enumerate(utilizations)
+        ),
+    )
+
+
+HISTORY = WatchHistory(
+    WATCHED,
+    # The second sample holds for eight seconds, the third for one.
+    (sample(0, 0, None, 0), sample(1, 100, None, 0), sample(9, 50, None, 0), sample(10, 0, 7, 0)),
+    (
+        CellSpan(3, "train()", 0.5, 4),
+        CellSpan(4, "1/0", 5, 9.5, failed=True),
+        CellSpan(5, "x", 9.9),
+    ),
+    stride=2,
+    forgotten=1,
+)
+PANEL_TIME = time.mktime((2026, 1, 2, 3, 4, 5, 0, 0, -1))
+PANEL = (
+    WatchedDevice(0, 0, "GPU-0", "NVIDIA H200", 140 * GIB, 700.0, True),
+    WatchedDevice(1, None, "GPU-1", "NVIDIA H200", 140 * GIB, 700.0, False),
+)
+
+
+def panel_sample(ago: float, first: int, own: int | None = GIB) -> UtilizationSample:
+    devices = (
+        DeviceSample(0, first, own, 0, 2 * GIB, 60, 350.0),
+        DeviceSample(1, 0, 0, 4 * GIB, 4 * GIB, 30, None),
+    )
+    return UtilizationSample(PANEL_TIME - ago, devices)
+
+
+SAMPLES = (panel_sample(30, 10), panel_sample(15, 90), panel_sample(0, 40))
+
 MINE = [Process(20 + i, GIB, user="me", command="python train.py", mine=True) for i in range(5)]
 OTHERS = [
     Process(30 + i, GIB, user="ann", command="python secret.py", mine=False) for i in range(2)
@@ -58,9 +521,9 @@ KERNEL = Process(
 
 
 def _device_table() -> Result:
-    first = test_devices.FULL[0]
+    first = DEVICES[0]
     device = replace(first, processes=(*(first.processes or ()), *MINE, *OTHERS, KERNEL))
-    return replace(test_devices.FULL, devices=(device, *test_devices.FULL[1:]))
+    return replace(DEVICES, devices=(device, *DEVICES[1:]))
 
 
 def _parked() -> Result:
@@ -69,29 +532,29 @@ def _parked() -> Result:
 
 
 _ALL: tuple[Result, ...] = (
-    test_cell_holdings.HOLDINGS,
-    test_cell_memory.LOG,
-    CellMemory(2, "x", 0.1, {0: test_cell_memory.SOME, 1: test_cell_memory.FAILED}),
+    CELL_HOLDINGS,
+    CELL_LOG,
+    CellMemory(2, "x", 0.1, {0: SOME, 1: OUT_OF_MEMORY_IN_A_CELL}),
     CellTiming(4, "step()", 2.0, 0.5, 0.25, 1.5, {0: 1.0, 1: 1.5}, used_gpu=True),
-    test_cell_timings.LOG,
-    test_cluster_devices.TABLE,
-    test_cluster_memory.MEMORY,
-    test_cluster_selection.SELECTION,
-    test_cluster_timing.TIMING,
-    test_comparison.COMPARISON,
+    TIMING_LOG,
+    CLUSTER_TABLE,
+    CLUSTER_MEMORY,
+    CLUSTER_SELECTION,
+    CLUSTER_TIMING,
+    COMPARISON,
     _device_table(),
     Explanation("the reason"),
     Work(("17.2 GFLOP per loop · ≥ 44.5 TFLOP/s",), ("a note",)),
-    Fit("batch", 60, test_fit.RUNS, True, 2**20, 2**21, ("a note",)),
-    test_freed.FREED,
+    Fit("batch", 60, FIT_RUNS, True, 2**20, 2**21, ("a note",)),
+    FREED,
     HistoryState(True, own=True, max_entries=7, message="Recording begins."),
-    test_holders.HOLDERS,
-    test_kernels.REPORT,
+    HOLDERS,
+    KERNELS,
     LimitState(16 * GIB),
-    test_lines.REPORT,
-    test_line_timing.timings(verdict="GPU-bound: so it is", notes=("a note",)),
-    test_memory.DELTA,
-    test_memory.REPORT,
+    LINE_REPORT,
+    lines_of(verdict="GPU-bound: so it is", notes=("a note",)),
+    MEMORY_DELTA,
+    MEMORY_REPORT,
     MemoryComparison({0: (3 * GIB, 2 * GIB), 1: (GIB, 2 * GIB), 2: (GIB, 0)}, ("a note",)),
     NotebookTable(
         (
@@ -100,16 +563,16 @@ _ALL: tuple[Result, ...] = (
             Notebook("idle.ipynb"),
         )
     ),
-    test_oom.OOM,
+    OOM,
     _parked(),
     ProcessGroup({0: 1, 4: 0}, "gloo", failed={7: "late", 8: "late"}, notes=("a note",)),
-    test_selection.LATE,
+    LATE,
     Shutdown(Notebook("eval.ipynb", devices={0: GIB}), True),
     SnapshotFile("a.pickle", 2048, 7),
-    test_timing.REPEATED,
+    REPEATED,
     Unparked({0: GIB, 1: 2 * GIB}, 2, 0.5, 61.0),
-    test_watch.HISTORY,
-    WatchPanel(test_watch_panel.DEVICES, test_watch_panel.SAMPLES, 1.0),
+    HISTORY,
+    WatchPanel(PANEL, SAMPLES, 1.0),
 )
 #: By the name of the type.
 EXAMPLES: Mapping[str, Result] = {type(result).__name__: result for result in _ALL}

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
-import pkgutil
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -16,7 +15,7 @@ import pytest
 from gpumagic import results
 from gpumagic.errors import DependencyError
 from gpumagic.render.blocks import Block, Line
-from gpumagic.results.base import Result, Series, as_html, as_text, data_frame, plain
+from gpumagic.results.base import Series, as_html, as_text, data_frame, plain
 
 
 @dataclass(frozen=True)
@@ -58,23 +57,6 @@ def test_as_data() -> None:
     assert plain(Example) is Example
 
 
-def test_every_result_defines_its_blocks() -> None:
-    for kind in map(results.__dict__.get, results.__all__):
-        if isinstance(kind, type) and issubclass(kind, Result) and kind is not Result:
-            assert kind._blocks is not Result._blocks, kind
-            assert is_dataclass(kind)
-            assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
-
-
-def test_every_module_is_tested_in_its_place() -> None:
-    """A new result is one file, and a test of it."""
-    tested = {path.stem.removeprefix("test_") for path in Path(__file__).parent.glob("test_*.py")}
-    modules = {module.name for module in pkgutil.iter_modules(results.__path__)}
-    # The quality of repeats is shown with their times; a compilation with the work; what
-    # json_file writes is what stored reads.
-    assert modules - {"quality", "compilation", "json_file"} <= tested
-
-
 def test_a_data_frame() -> None:
     pytest.importorskip("pandas")
     frame = data_frame([(1, None)], ["a", "b"], index="a", types={"b": "Int64"})
@@ -99,7 +81,7 @@ def test_results_import_nothing_heavy(run_python: Callable[..., str]) -> None:
         "print('ours:', *ours())\n"
         "from gpumagic.results import Sample\n"
         "print(*ours())\n"
-        "[getattr(gpumagic.results, name) for name in gpumagic.results.__all__]\n"
+        "[getattr(gpumagic.results, name) for name in gpumagic.results._FILES]\n"
         "heavy = {'torch', 'pynvml', 'rich', 'pandas', 'numpy', 'matplotlib', 'IPython'}\n"
         "print(sorted(heavy & {*sys.modules}))"
     )
@@ -121,7 +103,6 @@ def test_each_result_is_imported_from_the_file_that_defines_it() -> None:
         for name in node.names
     }
     assert told == results._FILES
-    assert sorted(told) == sorted(results.__all__)
     for name in told:
         assert getattr(results, name) is not None
     with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):

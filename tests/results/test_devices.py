@@ -2,114 +2,39 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
 
 from gpumagic.results import Claim, Device, DeviceTable, MigInstance, Process
 from gpumagic.results.base import as_html, as_text
-from tests.support.drawing import check_drawing
+from tests.results.examples import DEVICES
 
 GIB = 2**30
-FULL = DeviceTable(
-    devices=(
-        Device(
-            0,
-            ordinal=1,
-            uuid="GPU-a",
-            name="NVIDIA H100",
-            memory_total=80 * GIB,
-            memory_used=60 * GIB,
-            memory_free=20 * GIB,
-            utilization=97,
-            temperature=61,
-            power=412.4,
-            power_limit=700.0,
-            processes=(
-                Process(7, 10 * GIB, user="ann", command="python <b>x</b>", own=False),
-                Process(9, 50 * GIB, user="me", command="ipykernel", own=True),
-            ),
-            visible=True,
-            memory_own=50 * GIB,
-            memory_others=10 * GIB,
-        ),
-        Device(1, uuid="GPU-b", name="NVIDIA H100", visible=False),
-        Device(2, name="NVIDIA H100", error="the GPU is lost", visible=None),
-    ),
-    environment={"CUDA_VISIBLE_DEVICES": "GPU-a"},
-    cuda_initialized=True,
-    show_processes=True,
-)
-
-
-TEXT = """\
-3 × NVIDIA H100
-GPU  Device           Memory used / total  Util      Mine    Others   Temp        Power
-───────────────────────────────────────────────────────────────────────────────────────
-  0  cuda:1  ██████   60.0 GiB / 80.0 GiB  97 %  50.0 GiB  10.0 GiB  61 °C  412 / 700 W
-  1  hidden                             –     –         –         –      –            –
-  2  –                  ✗ the GPU is lost     –         –         –      –            –
-What this kernel sees is not known: CUDA_VISIBLE_DEVICES=GPU-a; CUDA is initialised, so this is final for the process.
-GPU              PID  User    Memory  Command
-─────────────────────────────────────────────────────
-  0  9 (this kernel)  me    50.0 GiB  ipykernel
-  0                7  ann   10.0 GiB  python <b>x</b>
-NVML does not list the processes of GPU 1, 2."""  # noqa: E501
-
-
-def test_drawing() -> None:
-    """Unknown is a dash, never 0."""
-    check_drawing(FULL, TEXT)
-    assert "0 B" not in TEXT
-    check_drawing(
-        DeviceTable(cuda_initialized=False),
-        "No GPU to show: NVML lists none on this machine.\n"
-        "CUDA_VISIBLE_DEVICES is not set; CUDA is not initialised, so this can still be changed.",
-    )
-
-
-def test_what_the_kernel_sees_is_below_the_table() -> None:
-    text = as_text(FULL, width=140)
-    assert (
-        "What this kernel sees is not known: CUDA_VISIBLE_DEVICES=GPU-a; CUDA is initialised"
-        in text
-    )
 
 
 @pytest.mark.parametrize("width", [50, 60, 80, 100])
 def test_a_narrow_terminal_drops_columns_not_lines(width: int) -> None:
-    lines = as_text(FULL, width=width).splitlines()
+    lines = as_text(DEVICES, width=width).splitlines()
     rows = [line for line in lines if line.strip().startswith("0 ") and "cuda:1" in line]
     assert len(rows) == 1
     assert "60.0 GiB / 80.0 GiB" in rows[0]
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 100])
-def test_a_long_command_is_shortened_to_the_width(width: int) -> None:
-    process = Process(7, GIB, user="ann", command="python train.py " + "--flag " * 40, own=True)
-    text = as_text(replace(FULL, devices=(replace(FULL[0], processes=(process,)),)), width=width)
-    row = next(line for line in text.splitlines() if "(this kernel)" in line)
-    assert "pyth" in row
-    assert len(row) <= max(width, 45)
-    if width >= 80:
-        assert all(part in row for part in ("ann", "python train.py"))
-
-
 def test_columns_that_do_not_fit_are_named() -> None:
     dropped = "hidden (too narrow): "
-    assert dropped not in as_text(FULL, width=140)
-    assert f"{dropped}Power\n" in as_text(FULL, width=80)
+    assert dropped not in as_text(DEVICES, width=140)
+    assert f"{dropped}Power\n" in as_text(DEVICES, width=80)
 
 
 def test_names_that_differ_have_a_column_and_the_same_name_is_above_the_table() -> None:
-    other = replace(FULL, devices=(FULL[0], replace(FULL[1], name="NVIDIA A2")))
+    other = replace(DEVICES, devices=(DEVICES[0], replace(DEVICES[1], name="NVIDIA A2")))
     lines = as_text(other, width=140).splitlines()
     assert lines[0].split()[-1] == "Name"
     assert lines[3].endswith("NVIDIA A2")
     # Where it is narrow, the others' memory is kept rather than the name.
     assert "hidden (too narrow): Temp, Power, Name" in as_text(other, width=75)
-    one = as_text(replace(FULL, devices=FULL[:1]), width=140).splitlines()
+    one = as_text(replace(DEVICES, devices=DEVICES[:1]), width=140).splitlines()
     assert one[0] == "NVIDIA H100"
 
 
@@ -130,47 +55,9 @@ def test_a_closed_gate(allowed: tuple[int, ...], gated: set[int]) -> None:
 
 def test_uuids_are_shortened_with_the_whole_on_hover() -> None:
     uuid = "GPU-8f1d2c3e-0000-1111-2222-333344445555"
-    table = replace(FULL, environment={"CUDA_VISIBLE_DEVICES": uuid}, cuda_initialized=False)
+    table = replace(DEVICES, environment={"CUDA_VISIBLE_DEVICES": uuid}, cuda_initialized=False)
     assert "CUDA_VISIBLE_DEVICES=GPU-8f1d2c3e…;" in as_text(table, width=140)
     assert f'title="CUDA_VISIBLE_DEVICES={uuid}"' in as_html(table)
-
-
-def test_a_long_error_leaves_the_other_devices_their_columns() -> None:
-    error = "the GPU is lost: it needs a reset, or the machine a reboot"
-    table = replace(FULL, devices=(*FULL[:2], replace(FULL[2], error=error)))
-    lines = as_text(table, width=110).splitlines()
-    assert lines[0] == "3 × NVIDIA H100"
-    assert lines[1].split() == "GPU Device Memory used / total Util Mine Others Temp Power".split()
-    assert "✗ the GPU is lost: it …" in lines[5]
-    assert f"GPU 2: {error}." in lines
-
-
-def test_processes_are_escaped_in_html() -> None:
-    html = as_html(FULL)
-    assert "python &lt;b&gt;x&lt;/b&gt;" in html
-    assert "<b>" not in html
-    assert "(this kernel)" in html
-
-
-def test_an_empty_table_has_its_reason() -> None:
-    table = DeviceTable(error="NVML is not installed", cuda_initialized=False)
-    assert as_text(table).startswith("No GPU to show: NVML is not installed.")
-    assert len(table) == 0
-
-
-def test_the_table_as_data() -> None:
-    assert FULL[0].ordinal == 1
-    assert [device.index for device in FULL] == [0, 1, 2]
-    assert len(FULL[1:]) == 2
-    assert json.loads(FULL.to_json())["devices"][0]["memory_used"] == 60 * GIB
-    assert FULL.to_dict()["devices"][1]["utilization"] is None
-
-
-def test_the_table_as_a_dataframe() -> None:
-    pytest.importorskip("pandas")
-    frame = FULL.to_pandas()
-    assert frame.loc[0, "memory_used"] == 60 * GIB
-    assert list(frame.index) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -258,11 +145,6 @@ def test_processes_that_are_not_listed() -> None:
     assert blind.endswith("NVML does not list the processes of GPU 3.")
 
 
-def test_repr() -> None:
-    assert repr(FULL) == "<DeviceTable: 3 devices>"
-    assert repr(DeviceTable((Device(0),))) == "<DeviceTable: 1 device>"
-
-
 def test_claims_are_shown_by_process_and_notebooks_by_name() -> None:
     two_gpus = Claim(("GPU-a", "GPU-b"), 7, "ann", "eval.ipynb", idle=7300.0, parked=True)
     unpublished, own = Claim(("GPU-b",), 8, "bob"), Claim(("GPU-b",), 9, "me", own=True, mine=True)
@@ -290,11 +172,3 @@ def test_memory_that_is_nearly_full_has_a_sign(used: int, shown: str) -> None:
     (row,) = (line for line in as_text(table, 120).splitlines() if "100 GiB" in line)
     assert f"{shown} GiB / 100 GiB" in row
     assert ("!" in row) == ("!" in shown)
-
-
-def test_the_type_of_a_process_is_shown_where_types_differ() -> None:
-    compute, graphics = Process(1, 1), Process(2, 1, kind="graphics")
-    both = DeviceTable((Device(0, processes=(compute, graphics)),), show_processes=True)
-    assert "Type" in as_text(both, 120)
-    alone = DeviceTable((Device(0, processes=(compute,)),), show_processes=True)
-    assert "Type" not in as_text(alone, 120)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gpumagic.results.fit import Fit, FitRun
+from tests.results.examples import FIT_RUNS
 
 MIB = 2**20
-RUNS = (FitRun(1, 3 * MIB), FitRun(2, 4 * MIB), FitRun(60, 62 * MIB), FitRun(61, None))
 
 
 def test_the_table_the_line_and_the_next_power_of_two() -> None:
-    fit = Fit("batch", 60, RUNS, True, MIB, 2 * MIB, ("the cell ran 4 times",))
+    fit = Fit("batch", 60, FIT_RUNS, True, MIB, 2 * MIB, ("the cell ran 4 times",))
     lines = str(fit).splitlines()
     assert lines[0] == "batch = 60 is the largest value that fits."
     assert [line.split() for line in lines[3:7]] == [
@@ -29,23 +27,13 @@ def test_the_table_the_line_and_the_next_power_of_two() -> None:
 
 
 def test_what_is_not_exact_and_what_does_not_fit() -> None:
-    unknown = str(Fit("batch", 60, RUNS[:3], False)).splitlines()[0]
+    unknown = str(Fit("batch", 60, FIT_RUNS[:3], False)).splitlines()[0]
     assert unknown == "batch = 60 is the largest value that ran; a larger one may fit."
-    between = str(Fit("batch", 60, (*RUNS[:3], FitRun(99, None), FitRun(70, None)), False))
+    between = str(Fit("batch", 60, (*FIT_RUNS[:3], FitRun(99, None), FitRun(70, None)), False))
     assert between.splitlines()[0] == "batch = 60 fits, 70 does not; a value between them may."
-    ended = str(Fit("batch", 60, RUNS[:3], True)).splitlines()[0]
+    ended = str(Fit("batch", 60, FIT_RUNS[:3], True)).splitlines()[0]
     assert ended == "batch = 60 fits: the end of the range."
     nothing = Fit("n", None, (FitRun(1, None),), False)
     assert str(nothing).splitlines()[0] == "n = 1 does not fit: memory ran out."
     assert nothing.needed(2) is None
     assert repr(nothing) == "<Fit: n = None>"
-
-
-def test_a_data_frame_has_a_row_for_each_run() -> None:
-    pandas = pytest.importorskip("pandas")
-    frame = Fit("batch", 60, RUNS, True).to_pandas()
-    assert list(frame.columns) == ["value", "peak", "fits"]
-    assert list(frame["value"]) == [1, 2, 60, 61]
-    assert list(frame["peak"][:3]) == [3 * MIB, 4 * MIB, 62 * MIB]
-    assert frame["peak"][3] is pandas.NA
-    assert list(frame["fits"]) == [True, True, True, False]

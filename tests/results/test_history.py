@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.results import HistoryState, SnapshotFile
+from gpumagic.results import HistoryState
 from tests.support.drawing import check_drawing
 
 VERBS = (
@@ -37,32 +37,3 @@ VERBS = (
 )
 def test_drawing_of_the_state(state: HistoryState, text: str) -> None:
     check_drawing(state, text, width=300)
-
-
-@pytest.mark.parametrize(
-    ("events", "expected", "last"),
-    [
-        (
-            0,
-            "no history, only live memory",
-            "For a timeline with stacks, '%gpumem record on' first.",
-        ),
-        (1, "1 event", None),
-        (1200, "1,200 events", None),
-    ],
-)
-def test_drawing_of_a_snapshot(events: int, expected: str, last: str | None) -> None:
-    viewer = (
-        "To view it, drop the file on https://docs.pytorch.org/memory_viz; "
-        "it stays on your machine."
-    )
-    lines = [f"Written to a.pickle (2.00 KiB): {expected}.", viewer, *([last] if last else [])]
-    check_drawing(SnapshotFile("a.pickle", 2048, events), "\n".join(lines))
-
-
-def test_repr() -> None:
-    states = (HistoryState(True), HistoryState(False, armed=True), HistoryState(False))
-    assert [repr(state) for state in states] == [
-        f"<HistoryState: {word}>" for word in ("recording", "armed", "off")
-    ]
-    assert repr(SnapshotFile("a", 1, 1)) == "<SnapshotFile 'a': 1 event>"

@@ -4,59 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from gpumagic.results import CudaTiming, Sample
 from gpumagic.results.base import as_html, as_text
 from gpumagic.results.line_timing import (
-    BETWEEN,
     LineTiming,
     LineTimings,
     SourceTimings,
-    Synchronization,
 )
-
-TEXT = (
-    "import torch",
-    "for x in loader:",
-    "    y = model(x)",
-    "    y.item()",
-    *["pass"] * 20,
-    "z = 1",
-)
-
-
-def line(number: int, gpu: float | None, host: float, **more: object) -> LineTiming:
-    values: dict[str, object] = {"hits": 3, "syncs": 0, "sync_time": 0.0, "at_most": False} | more
-    return LineTiming(
-        line=number,
-        source=TEXT[number - 2],
-        gpu=gpu,
-        host=host,
-        **values,  # type: ignore[arg-type]
-    )
-
-
-WAITS = (Synchronization(".item()", 3, 0.25), Synchronization(".cpu()", 1, 0.001))
-LINES = (
-    line(3, 0.05, 0.1, at_most=True, input_wait=0.1, hits=4),
-    line(4, 0.5, 0.01),
-    line(5, 0.01, 0.3, syncs=4, sync_time=0.25, synchronizations=WAITS),
-    line(26, 0.0, 0.0, hits=1),
-)
-
-
-def timings(lines: tuple[LineTiming, ...] = LINES, **more: object) -> LineTimings:
-    between = LineTiming(0, BETWEEN, 0, 0.002, 0.003, 0, 0.0, at_most=True)
-    return LineTimings(
-        SourceTimings("cell", 2, TEXT, lines),
-        between=between,
-        **more,  # type: ignore[arg-type]
-    )
+from tests.results.examples import LINE_TEXT, LINES, WAITS, line, lines_of
 
 
 def test_a_table() -> None:
-    shown = as_text(timings(verdict="GPU-bound: so it is", notes=("a note",)), width=100)
+    shown = as_text(lines_of(verdict="GPU-bound: so it is", notes=("a note",)), width=100)
     rows = shown.splitlines()
     assert rows[0] == "GPU-bound: so it is"
     assert rows[1].split() == ["Line", "Hits", "GPU", "Host", "Syncs", "Waited", "Source"]
@@ -71,12 +30,12 @@ def test_a_table() -> None:
     assert shown.count("pass") == 3  # of twenty lines that took nothing, and the one below
     assert "⋯" in shown
     bounded = replace(LINES[2], synchronizations=(replace(WAITS[0], at_most=True), WAITS[1]))
-    shown = as_text(timings((bounded,)), width=100)
+    shown = as_text(lines_of((bounded,)), width=100)
     assert "line 5 waits for the GPU: .item() 3×, ≤ 250 ms, .cpu() 1×, 1.00 ms" in shown
     assert "4  ≤ 250 ms" in shown
-    html = as_html(timings())
+    html = as_html(lines_of())
     assert "y = model(x)" in html
-    without = timings(tuple(replace(each, syncs=0, synchronizations=()) for each in LINES))
+    without = lines_of(tuple(replace(each, syncs=0, synchronizations=()) for each in LINES))
     assert "Syncs" not in as_html(without)
     assert "Waited" not in as_html(without)
     assert "500 ms" in html
@@ -143,61 +102,28 @@ def test_in_a_narrow_terminal_the_source_gives_way_to_the_figures() -> None:
 
 def test_without_a_gpu_the_host_has_the_bar() -> None:
     lines = (line(4, None, 0.01), line(5, None, 0.3))
-    shown = as_text(timings(lines), width=100)
+    shown = as_text(lines_of(lines), width=100)
     assert "GPU" not in shown.splitlines()[0]
     assert "████████  300 ms" in shown
 
 
 def test_functions_and_what_did_not_run() -> None:
-    step = SourceTimings("step", 3, TEXT[1:4], (line(4, 0.5, 0.01),))
+    step = SourceTimings("step", 3, LINE_TEXT[1:4], (line(4, 0.5, 0.01),))
     missing = SourceTimings("other", 1, ("def other(): ...",))
-    shown = as_text(timings(functions=(step, missing)), width=100)
+    shown = as_text(lines_of(functions=(step, missing)), width=100)
     assert "\nstep\n" in shown
     assert "other: was not seen to run in this cell's thread" in shown
     compiled = SourceTimings("fast", 1, ("def fast(): ...",), compiled=True)
-    shown = as_text(timings(functions=(compiled,)), width=120)
+    shown = as_text(lines_of(functions=(compiled,)), width=120)
     assert "fast: no lines were seen; torch.compile has compiled it" in shown
     empty = LineTimings(SourceTimings("cell", 2, (), (), empty=True))
     assert as_text(empty) == "cell: nothing to run"
 
 
-def test_several_devices_have_columns() -> None:
-    lines = (line(4, 0.5, 0.01, per_device={0: 0.5, 1: 0.2}),)
-    assert "cuda:1" in as_text(timings(lines), width=120).splitlines()[0]
-
-
-def test_busy_times_and_kernels_where_they_are_known() -> None:
-    known = (
-        line(4, 0.5, 0.01, busy=0.4, kernels=4100, kernel_time=0.41),
-        line(5, 0.01, 0.3, busy=0.0, kernels=0, kernel_time=0.0),
-    )
-    rows = as_text(timings(known), width=120).splitlines()
-    names = ["Line", "Hits", "GPU", "Busy", "Kernels", "Host", "Source"]
-    assert rows[0].split() == names
-    assert "500 ms  400 ms    4,100  10.0 ms" in rows[4]
-    assert "10.0 ms     0 s            300 ms" in rows[5]
-    assert "2.00 ms       –        –  3.00 ms" in rows[-1], "not known of what lies between"
-    assert "Busy" not in as_text(timings(), width=120)
-    pytest.importorskip("pandas")
-    frame = timings(known).to_pandas()
-    assert frame.loc[("cell", 4), "busy"] == 0.4
-    assert frame["kernels"].sum() == 4100
-
-
-def test_a_sequence_and_a_frame() -> None:
-    pytest.importorskip("pandas")
-    found = timings()
-    assert len(found) == 4
-    assert [each.line for each in found] == [3, 4, 5, 26]
-    assert found[1].gpu == 0.5
-    frame = found.to_pandas()
-    assert frame.loc[("cell", 5), "syncs"] == 4
-    assert frame.loc[("cell", 0), "source"] == BETWEEN
-    assert frame["gpu"].sum() == pytest.approx(0.562)
-
-
 def test_a_timing_shows_its_lines_first() -> None:
-    timing = CudaTiming(Sample((0.6,)), Sample((0.6,)), Sample((0.1,)), lines=timings(verdict="so"))
+    timing = CudaTiming(
+        Sample((0.6,)), Sample((0.6,)), Sample((0.1,)), lines=lines_of(verdict="so")
+    )
     shown = as_text(timing, width=100)
     assert shown.startswith("so\nLine")
     total, waits = (
@@ -206,13 +132,3 @@ def test_a_timing_shows_its_lines_first() -> None:
     )
     assert shown.index("(between the lines)") < total < waits, "the total is below the table"
     assert timing.to_dict()["lines"]["cell"]["lines"][1]["gpu"] == 0.5
-
-
-@pytest.mark.parametrize(("host", "shown"), [(0.0, "< 1 µs"), (9e-7, "< 1 µs"), (2e-6, "2.00 µs")])
-def test_the_hosts_time_of_a_line_that_ran_is_never_0(host: float, shown: str) -> None:
-    from gpumagic.results import line_timing
-
-    line = line_timing.LineTiming(
-        line=2, source="x = 1", hits=3, gpu=None, host=host, syncs=0, sync_time=0.0, at_most=False
-    )
-    assert line_timing._host(line) == shown

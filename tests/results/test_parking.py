@@ -18,10 +18,6 @@ def test_what_is_parked_and_what_stays() -> None:
     assert "Copied to host memory in 2.00 s (1.50 GiB/s); it comes back before the next" in text
 
 
-def test_nothing_to_park() -> None:
-    assert str(ParkedMemory(notes=("why",))).splitlines() == ["There is nothing to park.", "why"]
-
-
 def test_brought_back() -> None:
     back = Unparked({0: GIB, 1: 2 * GIB}, 2, 0.5, 61.0)
     assert str(back) == (

@@ -7,30 +7,12 @@ from dataclasses import replace
 import pytest
 
 from gpumagic.render.colors import STATES
-from gpumagic.results import Device, DeviceHolders, Holder, Holders, Selection, WayOut
+from gpumagic.results import Device, DeviceHolders, Holder, Holders, Selection
 from gpumagic.results.base import as_html, as_text
+from tests.results.examples import LATE
 from tests.support.drawing import check_drawing
 
 GIB = 2**30
-SELECTION = Selection(
-    "0,3",
-    {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-d", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
-    "applied",
-    (
-        Device(0, ordinal=0, name="NVIDIA H100", memory_free=20 * GIB),
-        Device(3, ordinal=None),
-    ),
-    notes=("a note",),
-)
-TEXT = """\
-applied: this kernel sees 2 GPUs  (CUDA_VISIBLE_DEVICES=GPU-a,GPU-d, CUDA_DEVICE_ORDER=PCI_BUS_ID)
-  cuda:0 is GPU 0, NVIDIA H100, 20.0 GiB free
-  cuda:? is GPU 3, name not known
-a note"""
-
-
-def test_drawing() -> None:
-    check_drawing(SELECTION, TEXT)
 
 
 @pytest.mark.parametrize(
@@ -91,18 +73,6 @@ def test_what_a_gate_leaves_is_listed_by_size() -> None:
     assert "Still" not in as_text(replace(gated, existing=Holders(error="CUDA is not started")))
 
 
-LATE = Selection(
-    "off",
-    {"CUDA_VISIBLE_DEVICES": "-1"},
-    "too-late",
-    (Device(0, ordinal=0, name="NVIDIA H100"),),
-    problem="Too late for 'off': torch has initialised CUDA",
-    where="CUDA was initialised while cell [2] ran `x = f()` (line 3)",
-    ways_out=(
-        WayOut("%gpu off --restart", "a fresh kernel"),
-        WayOut("%gpu off --soft", "nothing is lost"),
-    ),
-)
 TOO_LATE = """\
 ┃ ✗ Too late for 'off': torch has initialised CUDA
 ┃ CUDA was initialised while cell [2] ran x = f() (line 3).
@@ -123,7 +93,3 @@ def test_too_late_is_a_callout_with_commands_to_copy() -> None:
     assert ">x = f()</code>" in html
     for way in LATE.ways_out:
         assert f'<code style="white-space:nowrap;user-select:all">{way.command}</code>' in html
-
-
-def test_repr() -> None:
-    assert repr(SELECTION) == "<Selection '0,3': applied, 2 visible>"

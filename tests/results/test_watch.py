@@ -2,57 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from gpumagic.results import CellSpan, Device, DeviceSample, UtilizationSample, WatchHistory
-from gpumagic.results.watch import WatchedDevice
-from tests.support.drawing import check_drawing
-
-GIB = 2**30
-DEVICES = tuple(
-    WatchedDevice(i, i if i < 2 else None, f"GPU-{i}", "H100", 80 * GIB) for i in range(3)
-)
-
-
-def sample(time: float, *utilizations: int | None) -> UtilizationSample:
-    return UtilizationSample(
-        time,
-        tuple(
-            DeviceSample(i, value, GIB * (i == 0), 2 * GIB * (i == 1), 3 * GIB, 40, 100.5 + i)
-            for i, value in enumerate(utilizations)
-        ),
-    )
-
-
-HISTORY = WatchHistory(
-    DEVICES,
-    # The second sample holds for eight seconds, the third for one.
-    (sample(0, 0, None, 0), sample(1, 100, None, 0), sample(9, 50, None, 0), sample(10, 0, 7, 0)),
-    (
-        CellSpan(3, "train()", 0.5, 4),
-        CellSpan(4, "1/0", 5, 9.5, failed=True),
-        CellSpan(5, "x", 9.9),
-    ),
-    stride=2,
-    forgotten=1,
-)
-TEXT = """\
-GPU  Device  Util, mean  Util, highest  Mine, highest  Others, highest  Power, highest  Temp, highest
-─────────────────────────────────────────────────────────────────────────────────────────────────────
-  0  cuda:0        85 %          100 %       1.00 GiB              0 B           100 W          40 °C
-  1  cuda:1           –            7 %            0 B         2.00 GiB           102 W          40 °C
-  2  –              0 %            0 %            0 B              0 B           102 W          40 °C
-4 samples in 10.0 s · one of 2 kept · 4 cells"""  # noqa: E501
-
-
-def test_the_figures_of_the_whole_time() -> None:
-    check_drawing(HISTORY, TEXT)
-    assert repr(HISTORY) == "<WatchHistory: 4 samples of 3 devices>"
-    check_drawing(WatchHistory(), "Nothing was watched.")
-    said = " · still watched then: '%gpu plot -o' returns what there is now"
-    check_drawing(replace(HISTORY, running=True), TEXT + said)
+from gpumagic.results import WatchHistory
+from tests.results.examples import HISTORY
 
 
 @pytest.mark.parametrize(
@@ -99,14 +52,3 @@ def test_a_picture_of_the_busy_devices() -> None:
     assert "1 idle GPU left out" in figure.axes[-1].get_xlabel()
     # Transparent: legible in a light and in a dark notebook.
     assert figure.patch.get_alpha() == first.patch.get_alpha() == 0
-
-
-def test_a_picture_of_a_single_sample_of_idle_devices() -> None:
-    history = WatchHistory(DEVICES, (UtilizationSample(5, (DeviceSample(0, 0, 0, 0, 0),)),))
-    assert len(history.plot().figure.axes) == 3
-
-
-def test_the_device_of_a_reading() -> None:
-    read = Device(1, ordinal=0, uuid="GPU-1", memory_own=3, power=4.5, visible=True)
-    assert WatchedDevice.of(read).label == "GPU 1 (cuda:0)"
-    assert DeviceSample.of(read) == DeviceSample(1, memory_own=3, power=4.5)

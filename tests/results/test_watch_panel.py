@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 import re
-import time
 
 import pytest
 
-from gpumagic.render.blocks import DASH
-from gpumagic.results import Device, DeviceSample, DeviceTable, UtilizationSample, WatchPanel
+from gpumagic.results import DeviceSample, UtilizationSample, WatchPanel
 from gpumagic.results.base import as_html, as_text
-from gpumagic.results.watch import WatchedDevice, ordinal_cell
+from gpumagic.results.watch import WatchedDevice
+from tests.results.examples import PANEL, PANEL_TIME, SAMPLES
 
-GIB = 2**30
-NOW = time.mktime((2026, 1, 2, 3, 4, 5, 0, 0, -1))
-DEVICES = (
-    WatchedDevice(0, 0, "GPU-0", "NVIDIA H200", 140 * GIB, 700.0, True),
-    WatchedDevice(1, None, "GPU-1", "NVIDIA H200", 140 * GIB, 700.0, False),
-)
-
-
-def sample(ago: float, first: int, own: int | None = GIB) -> UtilizationSample:
-    devices = (
-        DeviceSample(0, first, own, 0, 2 * GIB, 60, 350.0),
-        DeviceSample(1, 0, 0, 4 * GIB, 4 * GIB, 30, None),
-    )
-    return UtilizationSample(NOW - ago, devices)
-
-
-SAMPLES = (sample(30, 10), sample(15, 90), sample(0, 40))
 TEXT = """\
 2 × NVIDIA H200 · 140 GiB
 GPU  Device  Util      Mine    Others  Power   Temp
@@ -67,12 +49,12 @@ GPU  Device  Util      Mine    Others  Power   Temp
     ],
 )
 def test_the_text(fields: dict[str, object], expected: str) -> None:
-    panel = WatchPanel(**{"devices": DEVICES, "samples": SAMPLES, "every": 1.0, **fields})  # type: ignore[arg-type]
+    panel = WatchPanel(**{"devices": PANEL, "samples": SAMPLES, "every": 1.0, **fields})  # type: ignore[arg-type]
     assert as_text(panel, 200) == TEXT + expected
 
 
 def test_each_figure_has_a_curve_of_the_last_minute() -> None:
-    html = as_html(WatchPanel(DEVICES, SAMPLES, 1.0))
+    html = as_html(WatchPanel(PANEL, SAMPLES, 1.0))
     labels = re.findall(r'aria-label="([^"]*)"', html)
     assert labels == [
         "utilisation: 10 % to 90 % in the last minute, of 100 %",
@@ -93,7 +75,7 @@ def test_each_figure_has_a_curve_of_the_last_minute() -> None:
 
 
 def test_what_is_not_known() -> None:
-    unknown = UtilizationSample(NOW, (DeviceSample(0), DeviceSample(1, error="GPU is lost")))
+    unknown = UtilizationSample(PANEL_TIME, (DeviceSample(0), DeviceSample(1, error="GPU is lost")))
     devices = (WatchedDevice(0, name="A"), WatchedDevice(1, name="B"), WatchedDevice(2))
     text = as_text(WatchPanel(devices, (unknown,), 1.0), 200)
     rows = text.splitlines()[2:5]
@@ -101,29 +83,3 @@ def test_what_is_not_known() -> None:
     assert rows[1].split()[:6] == ["1", "–", "✗", "GPU", "is", "lost"]
     assert rows[2].split()[:5] == ["2", "–", "✗", "not", "listed"]
     assert "0 " not in rows[0][3:]
-
-
-def test_a_long_error_leaves_the_other_figures_their_width() -> None:
-    error = "the GPU is lost: it needs a reset, or the machine a reboot"
-    lost = UtilizationSample(NOW, (DeviceSample(0, error=error),))
-    html = as_html(WatchPanel(DEVICES[:1], (lost,), 1.0))
-    assert f'<span title="{error}"' in html
-    assert ">✗ the GPU is lost: it …<" in html
-
-
-def test_no_device() -> None:
-    assert as_text(WatchPanel((), (), 1.0), 200).startswith(
-        "● live while the kernel runs · no sample yet"
-    )
-
-
-@pytest.mark.parametrize(
-    ("visible", "shown"), [(True, "cuda:?"), (False, "hidden"), (None, DASH)], ids=str
-)
-def test_an_ordinal_that_is_not_known_is_shown_as_in_the_table(
-    visible: bool | None, shown: str
-) -> None:
-    device = Device(0, visible=visible)
-    watched = WatchedDevice.of(device)
-    assert ordinal_cell(watched).text == shown
-    assert shown in str(DeviceTable((device,)))

@@ -56,26 +56,6 @@ def test_processes_and_notebooks(
     assert "train.ipynb in /srv/ann, idle 2 h" in as_text(table, 300)
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("shutdown nothing.ipynb", "no notebook of yours is called 'nothing.ipynb'; there are: "),
-        ("shutdown", "no notebook is named; %gpu shutdown NAME ends one"),
-        ("0 --yes", "--yes goes with shutdown"),
-        ("0 --mine", "--mine goes with ps"),
-        ("on --no-claim -p", "-p goes with the table"),
-        ("--no-claim", "--no-claim goes with a choice of GPUs"),
-    ],
-)
-def test_what_does_not_fit_is_one_line(
-    server: FakeServer, run_cell: Callable[..., Any], line: str, said: str
-) -> None:
-    ran = run_cell(f"%gpu {line}", raising=False)
-    assert said in str(ran.error)
-    assert "\n" not in str(ran.error)
-    assert not [request for request in server.requests if request[0] == "DELETE"]
-
-
 def test_notebooks_of_the_same_name_are_told_apart_by_their_paths(
     server: FakeServer, training: int, run_cell: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
