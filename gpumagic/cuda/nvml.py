@@ -7,7 +7,6 @@ every device that the container mounts, in PCI order, and may refuse any field o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from gpumagic.cuda import driver
@@ -44,14 +43,6 @@ class _LostError(Exception):
     """The device was lost while it was read, or it needs a reset."""
 
 
-@dataclass
-class _Properties:
-    """The properties of a device that do not change."""
-
-    fields: dict[str, Any] = field(default_factory=dict)
-    may_have_mig: bool = True
-
-
 class Session:
     """An initialised NVML, which reads the fields of `results.Device`.
 
@@ -67,18 +58,15 @@ class Session:
                 f"pynvml cannot be imported ({error}); install it with: pip install nvidia-ml-py"
             ) from error
         self._nvml: Any = pynvml
-        nvml = self._nvml
         try:
-            nvml.nvmlInit()
-        except nvml.NVMLError as error:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
             raise DeviceError(_reason(error)) from error
-        sensor = nvml.NVML_TEMPERATURE_GPU
-        # Deprecated in favour of ...TemperatureV, which drivers before 555 do not have.
-        self._temperature = lambda handle: nvml.nvmlDeviceGetTemperature(handle, sensor)
-        self.driver_version: str | None = self._ask(nvml.nvmlSystemGetDriverVersion)
-        cuda = self._ask(nvml.nvmlSystemGetCudaDriverVersion_v2)
+        self.driver_version: str | None = self._ask(pynvml.nvmlSystemGetDriverVersion)
+        cuda = self._ask(pynvml.nvmlSystemGetCudaDriverVersion_v2)
         self.cuda_version = None if cuda is None else (cuda // 1000, cuda % 1000 // 10)
-        self._handles: dict[int, tuple[Any, _Properties]] = {}
+        #: By index, the fields of a device that do not change, which a lost one keeps.
+        self._identities: dict[int, dict[str, Any]] = {}
 
     def close(self) -> None:
         """Shut NVML down."""
@@ -99,24 +87,7 @@ class Session:
         except (UnicodeDecodeError, self._nvml.NVMLLibraryMismatchError):
             return None  # the latter, no NVMLError: the driver lacks a newer version of a call
 
-    def count(self) -> int:
-        """Return the number of devices.
-
-        Raises:
-            DeviceError: NVML does not report it.
-        """
-        try:
-            return int(self._nvml.nvmlDeviceGetCount())
-        except self._nvml.NVMLError as error:
-            raise DeviceError(_reason(error)) from error
-
-    def read(self) -> list[dict[str, Any]]:
-        """Return every device's fields, in nvidia-smi's order.
-
-        Raises:
-            DeviceError: NVML does not report the number of devices.
-        """
-        return [self._device(index) for index in range(self.count())]
+    # --- one figure of a device, by its UUID -----------------------------------------------------
 
     def clock_reasons(self, uuid: str) -> tuple[str, ...]:
         """Return why a device's clock is reduced now; empty also where NVML does not report it."""
@@ -125,13 +96,6 @@ class Session:
         if bits is None:  # its name in drivers before 535
             bits = self._number(uuid, nvml.nvmlDeviceGetCurrentClocksThrottleReasons)
         return tuple(reason for bit, reason in _CLOCK_REASONS.items() if (bits or 0) & bit)
-
-    def identities(self) -> list[tuple[int, str | None]]:
-        """Return index and UUID of the devices that were read; calls no function of NVML."""
-        return [
-            (index, properties.fields.get("uuid"))
-            for index, (_, properties) in self._handles.items()
-        ]
 
     def sm_clock(self, uuid: str) -> int | None:
         """Return a device's current SM clock in MHz; None where NVML does not report it."""
@@ -163,69 +127,74 @@ class Session:
         except _LostError:
             return None
 
-    def _device(self, index: int) -> dict[str, Any]:
-        fields: dict[str, Any] = {"index": index}
-        known = self._handles.get(index)
+    # --- all fields of all devices ---------------------------------------------------------------
+
+    def count(self) -> int:
+        """Return the number of devices.
+
+        Raises:
+            DeviceError: NVML does not report it.
+        """
         try:
-            if known is None:
-                known = self._open(index)
-            handle, properties = known
-            fields.update(properties.fields)
-            self._measure(handle, properties, fields)
+            return int(self._nvml.nvmlDeviceGetCount())
+        except self._nvml.NVMLError as error:
+            raise DeviceError(_reason(error)) from error
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return every device's fields, in nvidia-smi's order.
+
+        Raises:
+            DeviceError: NVML does not report the number of devices.
+        """
+        return [self._device(index) for index in range(self.count())]
+
+    def identities(self) -> list[tuple[int, str | None]]:
+        """Return index and UUID of the devices that were read; calls no function of NVML."""
+        return [(index, fields["uuid"]) for index, fields in self._identities.items()]
+
+    def _device(self, index: int) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        try:
+            handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+            self._identities[index] = self._identity(handle)
+            fields = self._measured(handle)
         except _LostError as error:
-            # Values read before the loss may be stale, except for the identity.
-            identity = ("index", "uuid", "name", "compute_capability")
-            fields = {key: fields[key] for key in identity if key in fields}
             fields["error"] = str(error)
         except self._nvml.NVMLError as error:
-            fields["error"] = _reason(error)
-        return fields
+            fields["error"] = _LOST.get(error.value) or _reason(error)
+        # Without the measurements of a device that was lost meanwhile, which may be stale.
+        return {"index": index, **self._identities.get(index, {}), **fields}
 
-    def _open(self, index: int) -> tuple[Any, _Properties]:
-        nvml, properties = self._nvml, _Properties()
-        try:
-            handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        except nvml.NVMLError as error:
-            if error.value in _LOST:
-                raise _LostError(_LOST[error.value]) from error
-            raise
-        capability = self._ask(nvml.nvmlDeviceGetCudaComputeCapability, handle)
-        properties.fields = {
-            "uuid": self._ask(nvml.nvmlDeviceGetUUID, handle),
-            "name": self._ask(nvml.nvmlDeviceGetName, handle),
+    def _identity(self, handle: Any) -> dict[str, Any]:
+        nvml, ask = self._nvml, self._ask
+        capability = ask(nvml.nvmlDeviceGetCudaComputeCapability, handle)
+        return {
+            "uuid": ask(nvml.nvmlDeviceGetUUID, handle),
+            "name": ask(nvml.nvmlDeviceGetName, handle),
             "compute_capability": None if capability is None else tuple(capability),
         }
-        if None not in properties.fields.values():
-            self._handles[index] = handle, properties
-        return handle, properties
 
-    def _measure(self, handle: Any, properties: _Properties, fields: dict[str, Any]) -> None:
+    def _measured(self, handle: Any) -> dict[str, Any]:
         nvml, ask = self._nvml, self._ask
-        memory = self._memory(handle)
-        if memory is not None:
-            fields["memory_total"] = memory.total
-            fields["memory_used"] = memory.used
-            fields["memory_free"] = memory.free
+        # Version 2 excludes the driver's reserve; some drivers on WSL report version 1 alone.
+        memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
+        memory = memory or ask(nvml.nvmlDeviceGetMemoryInfo, handle)
         rates = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
-        if rates is not None:
-            fields["utilization"] = rates.gpu
-        fields["temperature"] = ask(self._temperature, handle)
         power = ask(nvml.nvmlDeviceGetPowerUsage, handle)
         limit = ask(nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
-        fields["power"] = None if power is None else power / 1000
-        fields["power_limit"] = None if limit is None else limit / 1000
-        fields["processes"] = self._processes(handle)
-        if properties.may_have_mig:
-            fields["mig"] = self._mig(handle, properties)
-
-    def _memory(self, handle: Any) -> Any:
-        """Return the figures by version 2, which excludes the driver's reserve; else by version 1.
-
-        None where NVML reports neither.
-        """
-        nvml = self._nvml
-        memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
-        return self._ask(nvml.nvmlDeviceGetMemoryInfo, handle) if memory is None else memory
+        # Its successor, ...TemperatureV, is not in drivers before 555.
+        heat = ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
+        return {
+            "memory_total": memory and memory.total,
+            "memory_used": memory and memory.used,
+            "memory_free": memory and memory.free,
+            "utilization": rates and rates.gpu,
+            "temperature": heat,
+            "power": None if power is None else power / 1000,
+            "power_limit": None if limit is None else limit / 1000,
+            "processes": self._processes(handle),
+            "mig": self._mig(handle),
+        }
 
     def _processes(self, handle: Any) -> tuple[Process, ...] | None:
         nvml = self._nvml
@@ -233,25 +202,21 @@ class Session:
         graphics = self._ask(nvml.nvmlDeviceGetGraphicsRunningProcesses, handle)
         if compute is None and graphics is None:
             return None
-        if not compute and not graphics:
-            return ()
+        # A process of both kinds is listed twice with the same memory.
         found: dict[int, Process] = {}
-        for kind, listed in (("compute", compute or ()), ("graphics", graphics or ())):
-            for process in listed:
-                before = found.get(process.pid)
-                # A process of both kinds is listed twice with the same memory.
-                both = kind if before is None else f"{before.kind}, {kind}"
-                memory = process.usedGpuMemory
-                if memory is None and before is not None:
-                    memory = before.memory
+        for kind, listed in (("compute", compute), ("graphics", graphics)):
+            for process in listed or ():
+                memory, both = process.usedGpuMemory, kind
+                if process.pid in found:
+                    before = found[process.pid]
+                    memory = before.memory if memory is None else memory
+                    both = f"{before.kind}, {kind}"
                 found[process.pid] = Process(process.pid, memory, both)
         return tuple(found.values())
 
-    def _mig(self, handle: Any, properties: _Properties) -> tuple[MigInstance, ...]:
+    def _mig(self, handle: Any) -> tuple[MigInstance, ...]:
         nvml, ask = self._nvml, self._ask
         mode = ask(nvml.nvmlDeviceGetMigMode, handle)
-        if mode is None:
-            properties.may_have_mig = False
         if mode is None or mode[0] != nvml.NVML_DEVICE_MIG_ENABLE:
             return ()
         found = []
@@ -259,15 +224,10 @@ class Session:
             part = ask(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, place)
             uuid = None if part is None else ask(nvml.nvmlDeviceGetUUID, part)
             if uuid is not None:
+                name = ask(nvml.nvmlDeviceGetName, part)
                 memory = ask(nvml.nvmlDeviceGetMemoryInfo, part)
-                found.append(
-                    MigInstance(
-                        uuid,
-                        ask(nvml.nvmlDeviceGetName, part),
-                        None if memory is None else memory.total,
-                        None if memory is None else memory.used,
-                    )
-                )
+                total, used = (None, None) if memory is None else (memory.total, memory.used)
+                found.append(MigInstance(uuid, name, total, used))
         return tuple(found)
 
 
