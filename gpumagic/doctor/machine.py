@@ -185,5 +185,7 @@ def _nvcc() -> str | None:
     homes = (*map(os.environ.get, ("CUDA_HOME", "CUDA_PATH")), "/usr/local/cuda")
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
     folders += [str(Path(home, "bin")) for home in homes if home]
-    absolute = [str(system_files.at(folder)) for folder in folders if Path(folder).is_absolute()]
-    return child_process.find_program("nvcc", absolute)
+    # Not the working folder, which an empty or relative entry is, and Windows searches first.
+    absolute = [system_files.at(folder) for folder in folders if Path(folder).is_absolute()]
+    found = (folder / name for folder in absolute for name in ("nvcc", "nvcc.exe"))
+    return next((str(path) for path in found if os.access(path, os.X_OK)), None)

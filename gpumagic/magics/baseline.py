@@ -17,7 +17,7 @@ from gpumagic.results.conditions import differences
 from gpumagic.results.json_file import MOST
 from gpumagic.results.memory_comparison import MemoryComparison
 from gpumagic.results.stored import load
-from gpumagic.system.paths import later_output_path
+from gpumagic.system.paths import output_path
 from gpumagic.timing import regression as times
 from gpumagic.timing.comparison import compare
 
@@ -58,7 +58,7 @@ class Baseline:
         self._guard = guard
         self._target: Path | None = None
         if options.save is not None:
-            self._target = later_output_path(expanded(shell, options.save))
+            self._target = output_path(expanded(shell, options.save))
             repeat = getattr(options, "repeat", None) or 0
             if repeat > MOST:
                 raise SpecError(f"--save: {repeat:,} repeats; at most {MOST:,} are stored")

@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -106,13 +106,9 @@ def _not_debugged() -> AbstractContextManager[Any]:
     return nullcontext() if skip is None else skip()
 
 
-#: Escape sequences for colours and cursor movements.
-_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
-
-
 def last_error(stderr: str) -> str:
     """Return the last line of Python's standard error that names an error, else the last line."""
-    lines = _ESCAPES.sub("", stderr).strip().splitlines()
+    lines = stderr.strip().splitlines()
     named = [line for line in lines if "Error" in line or "error:" in line]
     return (named or lines or [""])[-1].strip()
 
@@ -134,18 +130,3 @@ def python(
     """Run ``source`` in a new Python process with these ``options``; see `run`."""
     program = f"{REMOVE_WORKING_FOLDER}; exec(compile({source!r}, '<gpumagic>', 'exec'))"
     return run([sys.executable, *options, "-c", program], environment, timeout)
-
-
-def find_program(name: str, folders: Sequence[str]) -> str | None:
-    """Return the path of a program in the first of the ``folders`` that has it.
-
-    Relative folders are skipped: an empty or relative entry of ``PATH`` is the working folder,
-    which `shutil.which` always searches first on Windows.
-    """
-    for folder in filter(os.path.isabs, folders):
-        for ending in (".exe", ".bat", ".cmd") if os.name == "nt" else ("",):
-            path = Path(folder) / f"{name}{ending}"
-            with suppress(OSError, ValueError):  # no permission, or not a valid path
-                if path.is_file() and os.access(path, os.X_OK):
-                    return str(path)
-    return None

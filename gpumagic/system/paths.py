@@ -31,9 +31,10 @@ def user_path(text: str | Path) -> Path:
 
 
 def output_path(text: str | Path) -> Path:
-    """Return the path of a file to be written, new or replacing a regular file.
+    """Return the absolute path of a file to be written, new or replacing a regular file.
 
-    Of a link it is the path that the link leads to. Opening a pipe would wait for its reader.
+    Of a link it is the path that the link leads to. Opening a pipe would wait for its reader. Code
+    that runs before the file is written may change the working folder.
 
     Raises:
         SpecError: the path is no regular file, its folder does not exist, or one of the two may not
@@ -42,8 +43,12 @@ def output_path(text: str | Path) -> Path:
     if not str(text):
         raise SpecError("cannot write '': that is no name of a file")
     path, found = _with_status(text)
-    if path.is_symlink():
-        path = Path(os.path.realpath(path))
+    try:
+        path = path.resolve() if path.is_symlink() else path.absolute()
+    except OSError:
+        raise SpecError(
+            f"cannot write {_shown(text)}: the working folder was removed; name an absolute path"
+        ) from None
     if found is None:
         if not path.parent.is_dir():
             raise SpecError(f"cannot write {_shown(text)}: there is no folder {path.parent}")
@@ -56,23 +61,6 @@ def output_path(text: str | Path) -> Path:
     if not all(_may_write(each) for each in (path, path.parent) if each.exists()):
         raise SpecError(f"cannot write {_shown(text)}: permission denied")
     return path
-
-
-def later_output_path(text: str | Path) -> Path:
-    """Return the absolute `output_path` of a file that is written later, after code has run.
-
-    The code may have changed the working folder by then.
-
-    Raises:
-        SpecError: as `output_path`; or there is no working folder.
-    """
-    path = output_path(text)
-    try:
-        return path.absolute()
-    except OSError:
-        raise SpecError(
-            f"cannot write {_shown(text)}: the working folder was removed; name an absolute path"
-        ) from None
 
 
 def _may_write(path: Path) -> bool:

@@ -7,9 +7,7 @@ notebook or fill it.
 
 from __future__ import annotations
 
-import re
-import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 #: The most characters that are shown of a text, and of an exception.
 LONGEST, REASON = 2000, 300
@@ -17,45 +15,28 @@ LONGEST, REASON = 2000, 300
 _LINES = 40
 #: Invisible, but needed to write some languages and emojis.
 _JOINERS = "\u200c\u200d"
-#: Invisible, though Unicode counts them as letters, marks or signs: fillers and selectors.
-_INVISIBLE = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
-    "\U000e0100-\U000e01ef]"
-)
-#: The most marks and joiners on one character: more would cover the lines around it, or hide it.
-_MARKS = 4
 
 
 def harmless(text: str, longest: int = LONGEST) -> str:
     """Return at most ``longest`` characters of ``text`` as one line of visible characters.
 
-    Control, direction and invisible characters, unpaired surrogates (undecodable bytes) and
-    excessive combining marks become U+FFFD; a tab becomes blanks.
+    White space becomes blanks; control and direction characters and unpaired surrogates
+    (undecodable bytes) become U+FFFD.
     """
     if len(text) > longest:
         text = f"{text[: longest - 1]}…"
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(_visible(text.expandtabs(4)))
+    return "".join(map(_visible, text))
+
+
+def _visible(char: str) -> str:
+    if char.isprintable() or char in _JOINERS:
+        return char
+    return " " if char.isspace() else "\ufffd"
 
 
 def harmless_lines(text: str) -> str:
     """Return `harmless` of each line of a message that may have several."""
     return "\n".join(map(harmless, text.split("\n")[:_LINES]))
-
-
-def _visible(text: str) -> Iterator[str]:
-    marks = 0
-    for char in text:
-        if char.isascii():  # most of what is not only that
-            marks = 0
-            yield char if char.isprintable() else "\ufffd"
-            continue
-        category = unicodedata.category(char)
-        combining = category[0] == "M" or char in _JOINERS
-        marks = marks + 1 if combining else 0
-        allowed = char.isprintable() or char in _JOINERS or category == "Zs"
-        yield char if allowed and marks <= _MARKS and not _INVISIBLE.match(char) else "\ufffd"
 
 
 def reason(error: object, longest: int = REASON) -> str:

@@ -23,7 +23,7 @@ from gpumagic.errors import SpecError
 from gpumagic.results import KernelReport
 from gpumagic.results.kernels import NOT_VISIBLE, WHY_NOT_VISIBLE
 from gpumagic.system import text
-from gpumagic.system.paths import later_output_path
+from gpumagic.system.paths import output_path
 from gpumagic.timing.kernel_trace import RANGE, report
 from gpumagic.timing.line_kernels import LineWork, by_line
 from gpumagic.timing.line_log import LineLog
@@ -37,7 +37,7 @@ def check_trace(path: str) -> Path:
         SpecError: it cannot be written: its folder is not there, or something else is in its place.
     """
     try:
-        return later_output_path(path)
+        return output_path(path)
     except SpecError as error:
         raise SpecError(f"--trace: {error}; name a file, for example trace.json") from None
 
