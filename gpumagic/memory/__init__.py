@@ -5,7 +5,7 @@ How much
     (``%%gpumem`` and `gpumagic.gpumem`), `per_cell` (``%gpumem on``), `regression`
     (``--against``), `limit` (``%gpumem limit``), `fit` (``--fit``).
 By line, by cell
-    `line_profiler` and `retained` (``--lines``), `history` (``%gpumem record``).
+    `line_profiler` (``--lines``), `history` (``%gpumem record``).
 What holds it
     `snapshot` (of the allocator), `allocator_blocks` (its blocks), `object_graph` (the walk
     over the user's objects), `referents` (of each object), `notebook_references` (IPython's own

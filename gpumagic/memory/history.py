@@ -23,7 +23,6 @@ from gpumagic.cells.hooks import CellHook, CellHooks
 from gpumagic.cells.records import first_line
 from gpumagic.cuda import failure, torch_cuda
 from gpumagic.errors import DeviceError, SpecError
-from gpumagic.memory.retained import recorded_by_others
 from gpumagic.memory.snapshot import Snapshot, parse_snapshot, read_snapshot
 from gpumagic.results import CellHolding, CellHoldings, HistoryState, SnapshotFile
 from gpumagic.system import text
@@ -141,7 +140,7 @@ class History:
     def state(self, message: str = "") -> HistoryState:
         """Return whether the history is recorded now, or will be as soon as CUDA is in use."""
         armed = self._waiting is not None
-        recording = recorded_by_others()
+        recording = torch_cuda.history_is_recorded()
         own = armed or (recording and self._own)
         return HistoryState(recording, own, self._max_entries if own else None, message, armed)
 

@@ -12,7 +12,6 @@ from gpumagic.render.blocks import (
     Column,
     Grid,
     Line,
-    Style,
     dim_lines,
     without_empty,
 )
@@ -24,9 +23,6 @@ from gpumagic.results.memory import MemoryDelta
 
 if TYPE_CHECKING:
     import pandas
-
-#: Retained bytes are emphasised from this part of the most that a line retains.
-_LARGE = 0.2
 
 
 @dataclass(frozen=True)
@@ -44,9 +40,6 @@ class LineMemory:
     #: Bytes allocated by the line, and bytes freed while it ran.
     given: int = 0
     taken: int = 0
-    #: Of ``given``, the bytes that were still allocated when the cell ended; None where not known.
-    #: The lines of functions have it too.
-    stayed: int | None = None
 
 
 @dataclass(frozen=True)
@@ -75,8 +68,6 @@ class LineReport(Result):
 
     cell: MemoryDelta
     sources: tuple[SourceLines, ...] = ()
-    #: By CUDA ordinal, the change while no line of the cell ran: by other tasks while it awaited.
-    elsewhere: Mapping[int, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def _blocks(self) -> list[Block]:
@@ -92,9 +83,6 @@ class LineReport(Result):
                 name = Cell(source.name, "strong")
                 blocks.append(Line((name, Cell(f" on cuda:{ordinal}", "dim"))))
                 blocks.append(_grid(source, lines))
-        for ordinal, change in self.elsewhere.items():
-            size = bytes_(change, sign=True)
-            blocks.append(Line.of(f"cuda:{ordinal}: {size} while no line of the cell ran"))
         return [*blocks, *self.cell._blocks(), *dim_lines(self.notes)]
 
     def __repr__(self) -> str:
@@ -116,17 +104,10 @@ class LineReport(Result):
             for ordinal, lines in s.devices.items()
             for line, memory in sorted(lines.items())
         ]
-        figures = ["change", "peak", "given", "taken", "stayed", "runs"]
+        figures = ["change", "peak", "given", "taken", "runs"]
         index = ["source", "line", "device"]
-        types = {"stayed": "Int64", "runs": "Int64"}
+        types = {"runs": "Int64"}
         return data_frame(rows, [*index, "text", *figures], index=index, types=types)
-
-
-def _emphasis(size: int, most: int) -> Style:
-    """Return the style of retained bytes, of which a line has ``most``."""
-    if not size:
-        return "dim"
-    return "strong" if size >= _LARGE * most else ""
 
 
 def _grid(source: SourceLines, lines: Mapping[int, LineMemory]) -> Grid:
@@ -135,24 +116,22 @@ def _grid(source: SourceLines, lines: Mapping[int, LineMemory]) -> Grid:
         Column("Hits", "right", rank=2),
         Column("Change", "right"),
         Column("Peak", "right"),
-        Column("Retained", "right", rank=1),
         Column("Source", least=36),
     ]
-    most = max((memory.stayed or 0 for memory in lines.values()), default=0)
     highest = max((memory.peak for memory in lines.values()), default=0) or 1
     rows = []
     code = SourceCode(source.lines)
     # A file that was edited since may have fewer lines than the code.
     for number in folded(range(source.first, source.first + len(source.lines)), lines):
         if number is None:
-            rows.append([*[Cell("")] * 5, Cell("⋯", "dim")])
+            rows.append([*[Cell("")] * 4, Cell("⋯", "dim")])
             continue
         text = Cell.of_code(code, number - source.first)
         memory = lines.get(number)
         count = source.runs.get(number)
         runs = Cell("" if count is None else f"{count:,}", "dim")
         if memory is None:
-            rows.append([Cell(str(number), "dim"), runs, *[Cell("")] * 3, text])
+            rows.append([Cell(str(number), "dim"), runs, *[Cell("")] * 2, text])
             continue
         rows.append(
             [
@@ -164,7 +143,6 @@ def _grid(source: SourceLines, lines: Mapping[int, LineMemory]) -> Grid:
                     "" if memory.peak else "dim",
                     memory.peak / highest,
                 ),
-                Cell(bytes_(memory.stayed), _emphasis(memory.stayed or 0, most)),
                 text,
             ]
         )

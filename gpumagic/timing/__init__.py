@@ -3,7 +3,7 @@
 One run
     `event_timer` (events on every busy stream), `context_event` (and behind streams that are not
     torch's), `passive_timer` (the same without waiting beforehand), `launch_overhead` (queued
-    behind a delay kernel), `waits` (devices that the code waited for), `backends` (GPUs that are
+    behind a delay kernel), `backends` (GPUs that are
     not CUDA's), `bottleneck` (GPU or host), `run` (all of these for one run, and the aggregate of
     several).
 Repeated runs
@@ -11,17 +11,8 @@ Repeated runs
     torch.compile), `stopping_rule` (when to stop), `benchmark` (the runs), `host_speed` (how fast
     the host is beside them).
 Line by line
-    `stream_marks` (events on all streams in use), `line_marks` (at the boundaries of lines),
-    `line_timer` (the lines between them), `marked_runs` (long ones, summed up later), `short_runs`
-    (without marks), `line_passes` (which are marked), `line_totals` (the sums), `passed_time` (how
-    the time between marks is divided),
-    `current_calls` (the call of a source that has the time), `synchronizations` (calls that wait,
-    by name), `waits_by_time` (others), `input_waits`, `line_verdict` (what limits the cell),
-    `line_profiler` (all of these for one run); of a run under the profiler: `line_log` (which line
-    ran when), `trace_clock` (by the profiler's clock), `line_kernels` (what each launched).
-Replacing torch's functions meanwhile
-    `wrapped_functions` (what is replaced, and put back), `compiler_hooks` (not while torch's
-    compiler works), `waiting_calls` (which functions wait).
+    `marks` (events on all streams in use), `line_times` (the times between them, and waits),
+    `line_verdict` (what limits the cell), `lines` (all of these for one run).
 Functions and magics
     `api` (`gpumagic.cudatime`), `per_cell` (``%cudatime on``), `comparison`, `ratio` and
     `default_device` (``--compare``, ``--on``), `regression` (``--against``), `kernel_trace` and

@@ -34,7 +34,7 @@ class Timed(Measured[Stopwatch, CudaTiming]):
 
     def begin(self) -> Stopwatch:
         stopwatch = Stopwatch()
-        stopwatch.start(waits=True)
+        stopwatch.start()
         return stopwatch
 
     def end(self, stopwatch: Stopwatch, *, partial: bool) -> CudaTiming:

@@ -74,7 +74,7 @@ class _RunScope:
         try:
             if self._flush is not None:
                 self._flush()
-            self._stopwatch.start(self.delay, waits=self.shown is None)
+            self._stopwatch.start(self.delay)
         except BaseException:
             self._turn_gc_on()
             raise
@@ -86,7 +86,6 @@ class _RunScope:
             # A run that was cut short has no times: its GPU work is not waited for.
             self.run = self._stopwatch.stop() if kind is None else None
         finally:
-            self._stopwatch.cancel()
             self._turn_gc_on()
         if self.shown is None and self.run is not None:
             self.shown = devices_used([self.run])

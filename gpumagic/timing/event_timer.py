@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from time import perf_counter, sleep
 from typing import Any, Generic, Protocol, TypeVar
 
 from gpumagic.cuda import graph_capture, torch_cuda
 from gpumagic.system import text
-from gpumagic.timing import launch_overhead, waits
+from gpumagic.timing import launch_overhead
 from gpumagic.timing.context_event import (
     LATE,
     ContextEvent,
@@ -165,7 +165,6 @@ class _DeviceClock:
         self.allocations = torch_cuda.allocations(self.ordinal)
         self.stream = torch_cuda.current_stream(self.ordinal)
         for stream in torch_cuda.busy_streams(self.ordinal):  # open to Ctrl-C
-            waits.add(self.ordinal)  # where this run is within another one
             wait_for(torch_cuda.timing_event(stream))
         torch_cuda.synchronize(self.ordinal)
 
@@ -277,11 +276,6 @@ class EventTimer(DeviceTimer[_DeviceClock]):
     ``prepare``, ``start``, the code, ``stop``, ``finish``.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        #: The devices that the code waited for, after `watch_waits`.
-        self.waits = waits.WaitSigns()
-
     def _new_clock(self, ordinal: int) -> _DeviceClock:
         return _DeviceClock(ordinal)
 
@@ -322,10 +316,6 @@ class EventTimer(DeviceTimer[_DeviceClock]):
         except RuntimeError as error:
             self._give_up(error)
 
-    def watch_waits(self) -> None:
-        """Collect the devices that the code waits for from now on."""
-        self.waits.start({clock.ordinal: clock.start for clock in self._running})
-
     def settle(self) -> None:
         """Wait for the events themselves after an empty run."""
         try:
@@ -337,16 +327,7 @@ class EventTimer(DeviceTimer[_DeviceClock]):
 
     def finish(self, host_start: float, host_stop: float) -> dict[int, Reading]:
         """Wait for all devices, and return what each did."""
-        readings = self._read(host_start, host_stop)
-        for clock in self._running:
-            reading = readings.get(clock.ordinal)
-            if reading is not None and not reading.worked:
-                worked = self.waits.has_worked(clock.ordinal)
-                readings[clock.ordinal] = replace(reading, worked=worked)
-        for ordinal, reading in readings.items():
-            if reading.worked:
-                waits.add(ordinal)
-        return readings
+        return self._read(host_start, host_stop)
 
     def _stop_clocks(self) -> Iterable[_DeviceClock]:
         # The current device first: short work on a stream that is not torch's may end meanwhile.

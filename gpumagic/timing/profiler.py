@@ -11,23 +11,18 @@ import gzip
 import json
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from gpumagic.cells.line_tracer import Line
 from gpumagic.cuda import failure, graph_capture, torch_cuda
 from gpumagic.errors import SpecError
 from gpumagic.results import KernelReport
-from gpumagic.results.kernels import NOT_VISIBLE, WHY_NOT_VISIBLE
 from gpumagic.system import text
 from gpumagic.system.paths import output_path
 from gpumagic.timing.kernel_trace import RANGE, report
-from gpumagic.timing.line_kernels import LineWork, by_line
-from gpumagic.timing.line_log import LineLog
-from gpumagic.timing.trace_clock import TraceClock
 
 
 def check_trace(path: str) -> Path:
@@ -46,19 +41,14 @@ class Profiled:
     """A context manager that runs its body under the profiler, and raises nothing because of it.
 
     ``problem`` is set at once where profiling is impossible: then do not run the body again.
-    ``report`` is set after the body; with ``lines``, ``by_line`` too, or ``lines_note`` says why
-    not.
+    ``report`` is set after the body.
     """
 
-    def __init__(self, trace: Path | None = None, lines: LineLog | None = None) -> None:
+    def __init__(self, trace: Path | None = None) -> None:
         self._trace = trace
-        self._lines = lines
-        self._clock = TraceClock()
         self._open: list[Any] = []
         self._thread = threading.get_ident()
         self.report: KernelReport | None = None
-        self.by_line: dict[Line | None, LineWork] | None = None
-        self.lines_note: str | None = None
         self.problem = self._problem()
 
     def _problem(self) -> str | None:
@@ -82,11 +72,7 @@ class Profiled:
                 self._profile.__enter__()
             self._open.append(self._profile)
             self._start(_OtherProfilers(self._give_way))
-            if self._lines is not None:
-                self._start(self._clock)
             self._start(torch_cuda.annotation(RANGE))
-            if self._lines is not None:
-                self._start(self._lines)
         except Exception as error:  # a GPU in a bad state
             self._fail(error)
         return self
@@ -146,22 +132,7 @@ class Profiled:
         opened = gzip.open if path.suffix == ".gz" else open
         with opened(path, "rt", encoding="utf-8", errors="replace") as file:
             events = json.load(file, strict=False)["traceEvents"]
-        found = report(events)
-        if self._lines is not None:
-            self._read_lines(events, self._lines, found)
-        return found
-
-    def _read_lines(self, events: Sequence[Any], lines: LineLog, found: KernelReport) -> None:
-        """Find the work of each line, or say why there is none."""
-        host_time = self._clock.host_time(events)
-        if not found.visible:
-            self.lines_note = f"{NOT_VISIBLE} ({WHY_NOT_VISIBLE})"
-        elif lines.note is not None:
-            self.lines_note = lines.note
-        elif host_time is None:
-            self.lines_note = "the profiler's clock does not agree with the host's"
-        else:
-            self.by_line = by_line(events, lambda time: lines.at(host_time(time)))
+        return report(events)
 
 
 class _OtherProfilers(AbstractContextManager[None]):

@@ -10,7 +10,6 @@ from typing import Any
 
 from gpumagic.cuda import failure, machine, torch_cuda
 from gpumagic.results import Bound, CudaTiming, Sample
-from gpumagic.results.line_timing import LineTiming, LineTimings
 from gpumagic.results.quality import Quality
 from gpumagic.results.timing import NO_SIGN
 from gpumagic.system import cpu_wait
@@ -72,12 +71,8 @@ class Stopwatch:
     def __init__(self) -> None:
         self._timer: EventTimer | backends.EventPair = EventTimer()
 
-    def start(self, delay: Delay | None = None, *, waits: bool = False) -> None:
-        """Start the clocks; the code's GPU work then queues behind ``delay``.
-
-        With ``waits`` a wait of the code for a device is a sign of work there; waiting then takes
-        about a microsecond longer.
-        """
+    def start(self, delay: Delay | None = None) -> None:
+        """Start the clocks; the code's GPU work then queues behind ``delay``."""
         other = backends.active()
         if other is not None:
             self._timer = backends.EventPair(other)
@@ -87,28 +82,18 @@ class Stopwatch:
         self._stop_clocks()
         if isinstance(self._timer, EventTimer):
             self._timer.settle()
-            if waits:
-                self._timer.watch_waits()
         self._own_cpu = min(_empty_cpu_time() for _ in range(_EMPTY))
         self._waited = cpu_wait.counters()
         self._start_clocks(delay)
 
     def stop(self) -> Run:
         """Stop the clocks, wait for the GPU and return the times."""
-        try:
-            self._stop_clocks()
-        finally:
-            self.cancel()
+        self._stop_clocks()
         readings = self._timer.finish(self._started, self._stopped)
         finished = max((reading.finished for reading in readings.values()), default=self._stopped)
         note = self._timer.note
         run = self._run(finished, readings, None if note is None else f"no GPU time: {note}")
         return replace(run, waited=cpu_wait.waited_since(self._waited))
-
-    def cancel(self) -> None:
-        """End a run that was cut short and has no times."""
-        if isinstance(self._timer, EventTimer):
-            self._timer.waits.stop()
 
     def release(self) -> None:
         """End a run that was cut short, and free the events; it can be started again.
@@ -116,12 +101,10 @@ class Stopwatch:
         What is garbage in a cycle may be freed in a process that was forked meanwhile, by its
         garbage collector: there an event's destructor ends the process, as CUDA has no context.
         """
-        self.cancel()
         self._timer = EventTimer()
 
     def give_up(self) -> Run:
         """Return what is known after an interrupted `stop`: host time, and wall time until now."""
-        self.cancel()
         return self._run(perf_counter(), {}, INTERRUPTED)
 
     def _run(self, finished: float, readings: dict[int, Reading], note: str | None) -> Run:
@@ -252,22 +235,7 @@ def without_unseen_work(timing: CudaTiming) -> CudaTiming:
         per_device={},
         gpu_at_most=False,
         gpu_note=NO_SIGN_OF_WORK,
-        lines=None if timing.lines is None else _without_gpu(timing.lines),
     )
-
-
-def _without_gpu(lines: LineTimings) -> LineTimings:
-    """Return ``lines`` without GPU times: they add up to the cell's."""
-
-    def stripped(line: LineTiming) -> LineTiming:
-        return replace(line, gpu=None, at_most=False, per_device={})
-
-    cell, *functions = (
-        replace(source, lines=tuple(map(stripped, source.lines)))
-        for source in (lines.cell, *lines.functions)
-    )
-    between = None if lines.between is None else stripped(lines.between)
-    return replace(lines, cell=cell, functions=tuple(functions), between=between)
 
 
 @dataclass(frozen=True)

@@ -7,25 +7,20 @@ import functools
 import linecache
 import os
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 import pytest
 
 from gpumagic.cells.compile import compile_cell
-from gpumagic.cells.line_sources import (
-    Inline,
-    cell_source,
-    find_code,
-    function_source,
-    selected_sources,
-    with_inline,
-)
+from gpumagic.cells.line_sources import cell_source, function_source, selected_sources
 from gpumagic.errors import SpecError
 
 
 class Net:
     """Traced as a module of torch's is: by its ``forward``."""
+
+    def __init__(self) -> None:
+        self.func = len
 
     def forward(self, x: Any) -> Any:
         return x
@@ -35,34 +30,78 @@ class Net:
         return 1
 
 
-def test_what_may_be_named() -> None:
-    @functools.lru_cache
-    def cached() -> None: ...
+@functools.lru_cache
+def cached() -> None: ...
 
+
+def test_what_may_be_named(ip: Any) -> None:
+    named = {
+        "net": Net(),
+        "forward": Net().forward,
+        "part": functools.partial(Net.forward, None),
+        "cached": cached,
+    }
+    ip.user_ns.update(named, Net=Net)
+    cell = compile_cell(
+        ip, "def own():\n    pass\nclass A:\n    def f(self): pass", header="%%gpumem --lines"
+    )
+    names = ["own", "A.f", "net", "Net.forward", "forward", "part", "cached", "own"]
+    whole, own, of_class, net, once = selected_sources(cell, names)
+    assert (whole.name, whole.first) == ("cell", 2)
+    assert [source.codes[0].co_firstlineno for source in (own, of_class)] == [2, 5]
+    assert net.codes == (Net.forward.__code__,)
+    assert net.name == "net, Net.forward, forward, part", "its lines are traced once"
+    assert once.codes == (cached.__wrapped__.__code__,)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nothing", "-f nothing: there is no 'nothing' here before this cell runs; define it in "),
+        ("str.nothing", "-f str.nothing: type object 'str' has no attribute 'nothing'"),
+        ("len", "-f len is no Python function: builtin_function_or_method"),
+        ("Net", "-f Net is a class; name one of its functions: Net.forward, Net.__init__"),
+        ("A", "-f A is a class; name one of its functions: A.f"),
+    ],
+)
+def test_a_name_that_is_no_function_is_one_line(ip: Any, name: str, message: str) -> None:
+    ip.user_ns["Net"] = Net
+    with pytest.raises(SpecError) as caught:
+        selected_sources(compile_cell(ip, "class A:\n    def f(self): pass"), [name])
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "firsts"),
+    [
+        (
+            "a = [\n    1,\n]\nfor i in (\n    a\n):\n    b = (\n        i)",
+            [1, 1, 1, 4, 4, 4, 7, 7],
+        ),
+        ("@a\n@b(\n  1)\ndef f(\n  x):\n    @c\n    def g(): pass", [1, 1, 1, 1, 1, 6, 6]),
+        ("match x:\n  case [\n    1]:\n    pass\nfor i in x: f(\n  i)", [1, 2, 2, 4, 5, 5]),
+        (
+            "try:\n    a\nexcept (\n    B):\n    c\nelse:\n    d\nfinally:\n    e",
+            [1, 2, 3, 3, 5, 6, 7, 8, 9],
+        ),
+        ('s = """\nx = 1\n"""\ny = 2', [1, 1, 1, 4]),
+    ],
+)
+def test_each_line_of_a_statement_stands_for_its_first(text: str, firsts: list[int]) -> None:
+    found = cell_source([], text, 1, ast.parse(text))
+    rows = text.splitlines()
+    assert found.text == tuple(rows)
+    assert [found.lines[i].number for i in range(1, len(rows) + 1)][: len(firsts)] == firsts
+    loops = {line.number for line in found.lines.values() if line.loop}
+    assert loops == {place for place, row in enumerate(rows, 1) if row.startswith("for")}
+
+
+def test_a_method_has_the_numbers_of_its_file() -> None:
     code = Net.forward.__code__
-    for found in (Net(), Net.forward, Net().forward, functools.partial(Net.forward, None)):
-        assert function_source("x", found).codes == (code,)
-    assert function_source("x", vars(Net)["size"]).codes[0].co_name == "size"
-    assert function_source("x", cached).codes[0].co_name == "cached"
-    with pytest.raises(ValueError, match="len is no Python function: builtin"):
-        function_source("len", len)
-    made: dict[str, Any] = {}
-    exec("def f():\n    pass", made)
-    assert function_source("f", made["f"]).lines
-
-
-def test_find_code() -> None:
-    code = compile("class A:\n    def f(self): pass\ndef f(): pass", "x", "exec")
-    assert find_code([code], "A.f").co_firstlineno == 2  # type: ignore[union-attr]
-    assert find_code([code], "f").co_firstlineno == 3  # type: ignore[union-attr]
-    assert find_code([code], "A.g") is None
-
-
-def test_a_function_without_source_has_its_numbers() -> None:
-    made: dict[str, Any] = {}
-    exec("\n\ndef f():\n    x = 1\n    return x", made)
-    found = function_source("f", made["f"])
-    assert (found.first, found.lines) == (3, ("",) * 3)
+    found = function_source("x", code)
+    assert found.text == ("    def forward(self, x: Any) -> Any:", "        return x")
+    assert found.lines[code.co_firstlineno + 1].number == code.co_firstlineno + 1
 
 
 @pytest.mark.parametrize("file", ["<string>", "edited.py"])
@@ -71,72 +110,9 @@ def test_a_text_of_other_code_is_not_shown(file: str, monkeypatch: pytest.Monkey
     other = "def f():\n" + "    x = 1\n" * (2 if file == "<string>" else 1)
     monkeypatch.setitem(linecache.cache, file, (len(other), None, other.splitlines(True), file))
     made: dict[str, Any] = {}
-    exec(compile("def f():\n    x = 1\n    return x", file, "exec"), made)
-    assert set(function_source("f", made["f"]).lines) == {""}
-
-
-def test_the_lines_that_continue_a_statement() -> None:
-    text = "a = [\n    1,\n]\nfor i in (\n    a\n):\n    b = (\n        i)\n"
-    found = cell_source([], text, 2, ast.parse("\n" + text))
-    assert found.lines == tuple(text.splitlines())
-    assert found.statements == {3: 2, 4: 2, 6: 5, 7: 5, 9: 8}
-    assert {line: ast.unparse(each) for line, each in found.loops.items()} == {5: "a"}
-
-
-def test_the_lines_above_a_body_and_decorators() -> None:
-    text = (
-        "@a\n@b(\n  1)\ndef f(\n  x):\n    @c\n    def g(): pass\n"
-        "match x:\n  case [\n    1]:\n    pass\n"
-        "for i in x: f(\n  i)"
-    )
-    found = cell_source([], text, 1, ast.parse(text))
-    assert found.statements == {2: 1, 3: 1, 4: 1, 5: 1, 7: 6, 9: 8, 10: 8, 13: 12}
-    assert not found.loops  # its body is in the same line
-
-
-def test_comprehensions_and_class_bodies_run_in_the_lines_around_them() -> None:
-    text = "x = (i for i in y)\nclass A:\n    z = (i for i in y)\n    def f(self): pass"
-    found = list(with_inline(compile(text, "x", "exec")))
-    assert [(code.co_name, inline) for code, inline in found] == [
-        ("<module>", Inline.FUNCTION),
-        ("<genexpr>", Inline.EXPRESSION),
-        ("A", Inline.BODY),
-        ("<genexpr>", Inline.EXPRESSION),
-    ]
-    assert all(isinstance(code, CodeType) for code, _ in found)
-
-
-def test_functions_are_selected_by_the_cells_names(ip: Any) -> None:
-    ip.user_ns.update(net=Net(), Net=Net)
-    cell = compile_cell(ip, "def own():\n    pass\nown()", header="%%gpumem --lines")
-    sources = selected_sources(cell, ["own", "net.forward", "own"])
-    assert [source.name for source in sources] == ["cell", "own", "net.forward"]
-    assert sources[0].first == 2
-    assert sources[1].codes[0].co_firstlineno == 2
-    assert sources[2].codes == (Net.forward.__code__,)
-    same = selected_sources(cell, ["Net.forward", "net.forward", "net"])
-    assert [source.name for source in same] == ["cell", "Net.forward, net.forward, net"]
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("nothing", "-f nothing: there is no 'nothing' here"),
-        ("str.nothing", "-f str.nothing: type object 'str' has no attribute 'nothing'"),
-        ("len", "-f len is no Python function: builtin_function_or_method"),
-    ],
-)
-def test_a_name_that_is_no_function_is_one_line(ip: Any, name: str, message: str) -> None:
-    with pytest.raises(SpecError) as caught:
-        selected_sources(compile_cell(ip, "pass"), [name])
-    assert str(caught.value) == message
-
-
-def test_a_body_that_begins_on_the_last_line_of_the_head() -> None:
-    text = "if (a\n   .b) > 1: c(\n    d)\nwith a, (\n    b): pass\ndef f(\n    a=1\n): return a"
-    tree = ast.parse(text)
-    found = cell_source([compile(tree, "<cell>", "exec")], text, 1, tree)
-    assert found.statements == {2: 1, 3: 1, 5: 4, 7: 6}
+    exec(compile("\n\ndef f():\n    x = 1\n    return x", file, "exec"), made)
+    found = function_source("f", made["f"].__code__)
+    assert (found.first, found.text) == (3, ("",) * 3)
 
 
 @pytest.mark.parametrize(
@@ -155,14 +131,15 @@ def test_a_file_that_has_changed_since_the_import(tmp_path: Path, after: str | N
     path.write_text(text)
     made: dict[str, Any] = {}
     exec(compile(text, str(path), "exec"), made)
-    source = function_source("f", made["f"])
-    assert (source.lines, source.note) == (tuple(text.splitlines()), None)
+    code = made["f"].__code__
+    source = function_source("f", code)
+    assert (source.text, source.note) == (tuple(text.splitlines()), None)
     if after is None:
         path.unlink()
     else:
         path.write_text(after)
         os.utime(path, (1, 1))
-    source = function_source("f", made["f"])
-    assert (source.first, set(source.lines), source.statements) == (1, {""}, {})
+    source = function_source("f", code)
+    assert (source.first, set(source.text)) == (1, {""})
     said = f"no text of f: {path} has changed since it was imported; reload it"
     assert source.note == (None if after is None else said)

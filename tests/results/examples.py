@@ -68,7 +68,6 @@ from gpumagic.results.line_timing import (
     LineTiming,
     LineTimings,
     SourceTimings,
-    Synchronization,
 )
 from gpumagic.results.memory_comparison import MemoryComparison
 from gpumagic.results.notebooks import Notebook, NotebookTable
@@ -337,11 +336,10 @@ def line(number: int, gpu: float | None, host: float, **more: object) -> LineTim
     )
 
 
-WAITS = (Synchronization(".item()", 3, 0.25), Synchronization(".cpu()", 1, 0.001))
 LINES = (
-    line(3, 0.05, 0.1, at_most=True, input_wait=0.1, hits=4),
+    line(3, 0.05, 0.1, at_most=True, hits=4),
     line(4, 0.5, 0.01),
-    line(5, 0.01, 0.3, syncs=4, sync_time=0.25, synchronizations=WAITS),
+    line(5, 0.01, 0.3, syncs=4, sync_time=0.25),
     line(26, 0.0, 0.0, hits=1),
 )
 
@@ -365,8 +363,8 @@ LINE_REPORT = LineReport(
             LINES_SOURCE,
             {
                 0: {
-                    3: LineMemory(2 * MIB, 2 * MIB, 2 * MIB, 0, 2 * MIB),
-                    16: LineMemory(0, MIB, MIB, MIB, None),
+                    3: LineMemory(2 * MIB, 2 * MIB, 2 * MIB, 0),
+                    16: LineMemory(0, MIB, MIB, MIB),
                 }
             },
             runs={2: 1, 3: 1200, 16: 1},
@@ -374,7 +372,6 @@ LINE_REPORT = LineReport(
         SourceLines("f", 1, ("def f(n):", "    return n"), ran=False),
         SourceLines("g", 1, (), empty=True),
     ),
-    elsewhere={0: -MIB},
     notes=("a note",),
 )
 MEMORY_REPORT = MemoryReport(

@@ -4,40 +4,31 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from gpumagic.results import CudaTiming, Sample
 from gpumagic.results.base import as_html, as_text
-from gpumagic.results.line_timing import (
-    LineTiming,
-    LineTimings,
-    SourceTimings,
-)
-from tests.results.examples import LINE_TEXT, LINES, WAITS, line, lines_of
+from gpumagic.results.line_timing import LineTiming, LineTimings, SourceTimings
+from tests.results.examples import LINE_TEXT, LINES, line, lines_of
 
 
 def test_a_table() -> None:
     shown = as_text(lines_of(verdict="GPU-bound: so it is", notes=("a note",)), width=100)
     rows = shown.splitlines()
     assert rows[0] == "GPU-bound: so it is"
-    assert rows[1].split() == ["Line", "Hits", "GPU", "Host", "Syncs", "Waited", "Source"]
+    assert rows[1].split() == ["Line", "Hits", "GPU", "Host", "Waited", "Source"]
     assert rows[5].split(maxsplit=8)[:2] == ["4", "3"]
     assert "████████    500 ms" in rows[5]
     assert rows[5].endswith("    y = model(x)")
     assert "≤ 50.0 ms" in rows[4]
     assert "(between the lines)" in shown
-    assert "line 5 waits for the GPU: .item() 3×, 250 ms, .cpu() 1×, 1.00 ms" in rows
-    assert "line 3 waits for the next input: 100 ms" in rows
+    assert "line 5 waited for the GPU in 4 runs, by time: 250 ms" in rows
     assert rows[-1] == "a note"
     assert shown.count("pass") == 3  # of twenty lines that took nothing, and the one below
     assert "⋯" in shown
-    bounded = replace(LINES[2], synchronizations=(replace(WAITS[0], at_most=True), WAITS[1]))
-    shown = as_text(lines_of((bounded,)), width=100)
-    assert "line 5 waits for the GPU: .item() 3×, ≤ 250 ms, .cpu() 1×, 1.00 ms" in shown
-    assert "4  ≤ 250 ms" in shown
     html = as_html(lines_of())
     assert "y = model(x)" in html
-    without = lines_of(tuple(replace(each, syncs=0, synchronizations=()) for each in LINES))
-    assert "Syncs" not in as_html(without)
-    assert "Waited" not in as_html(without)
+    assert "Waited" not in as_html(lines_of(LINES[:2]))
     assert "500 ms" in html
 
 
@@ -86,18 +77,17 @@ def test_lines_that_are_left_out_have_their_sum_where_it_is_much() -> None:
 def test_in_a_narrow_terminal_the_source_gives_way_to_the_figures() -> None:
     """Where these do not fit, either, the lines below the table say what the columns would."""
     source = "    loss = criterion(model(x), labels)"
-    waits = (replace(WAITS[0], at_most=True), WAITS[1])
-    waiting = replace(LINES[2], hits=1_000, at_most=True, synchronizations=waits)
+    waiting = replace(LINES[2], hits=1_000, at_most=True)
     timing = LineTimings(SourceTimings("cell", 5, (source,), (waiting,)))
     shown = as_text(timing, width=80)
     heading, _, row, *_ = shown.splitlines()
-    assert heading.split() == ["Line", "Hits", "GPU", "Host", "Syncs", "Waited", "Source"]
-    assert "4  ≤ 250 ms      loss = criterio" in row
+    assert heading.split() == ["Line", "Hits", "GPU", "Host", "Waited", "Source"]
+    assert "250 ms      loss = criterio" in row
     assert "hidden" not in shown
     shown = as_text(timing, width=60)
     assert "loss = criterio" in shown
-    assert "hidden (too narrow): Syncs, Waited" in shown
-    assert "line 5 waits for the GPU: .item() 3×" in shown
+    assert "hidden (too narrow): Waited" in shown
+    assert "line 5 waited for the GPU" in shown
 
 
 def test_without_a_gpu_the_host_has_the_bar() -> None:
@@ -113,22 +103,28 @@ def test_functions_and_what_did_not_run() -> None:
     shown = as_text(lines_of(functions=(step, missing)), width=100)
     assert "\nstep\n" in shown
     assert "other: was not seen to run in this cell's thread" in shown
-    compiled = SourceTimings("fast", 1, ("def fast(): ...",), compiled=True)
-    shown = as_text(lines_of(functions=(compiled,)), width=120)
-    assert "fast: no lines were seen; torch.compile has compiled it" in shown
     empty = LineTimings(SourceTimings("cell", 2, (), (), empty=True))
     assert as_text(empty) == "cell: nothing to run"
 
 
+def test_several_devices_have_columns() -> None:
+    lines = (line(4, 0.5, 0.01, per_device={0: 0.5, 1: 0.2}),)
+    assert "cuda:1" in as_text(lines_of(lines), width=120).splitlines()[0]
+
+
 def test_a_timing_shows_its_lines_first() -> None:
-    timing = CudaTiming(
-        Sample((0.6,)), Sample((0.6,)), Sample((0.1,)), lines=lines_of(verdict="so")
-    )
+    timing = CudaTiming(Sample((0.6,)), Sample((0.6,)), Sample((0.1,)), lines=lines_of(verdict="so"))
     shown = as_text(timing, width=100)
     assert shown.startswith("so\nLine")
     total, waits = (
         shown.index("\n600 ms on the GPU · wall 600 ms"),
-        shown.index("waits for the GPU"),
+        shown.index("waited for the GPU"),
     )
     assert shown.index("(between the lines)") < total < waits, "the total is below the table"
     assert timing.to_dict()["lines"]["cell"]["lines"][1]["gpu"] == 0.5
+
+
+@pytest.mark.parametrize(("host", "shown"), [(0.0, "< 1 µs"), (9e-7, "< 1 µs"), (2e-6, "2.00 µs")])
+def test_the_hosts_time_of_a_line_that_ran_is_never_0(host: float, shown: str) -> None:
+    shown_line = as_text(lines_of((line(2, None, host),)))
+    assert shown in shown_line

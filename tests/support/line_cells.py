@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import linecache
 from typing import Any
 
-from gpumagic.cells.line_sources import cell_source, defined_source, function_source
+from gpumagic.cells.line_sources import cell_source, defined_code, function_source
 from gpumagic.results import CudaTiming
-from gpumagic.timing.line_profiler import LineProfiler
+from gpumagic.timing.lines import LineProfiler
 from gpumagic.timing.run import Stopwatch, summarize
 
 
@@ -21,16 +22,13 @@ def measured(source: str, functions: tuple[Any, ...] = (), **names: Any) -> Cuda
     text = "\n" + source
     tree = ast.parse(text)
     code = compile(tree, "<cell>", "exec")
+    linecache.cache["<cell>"] = len(text), None, text.splitlines(keepends=True), "<cell>"
     sources = [cell_source([code], source, 2, tree)]
     for each in functions:
-        found = (
-            defined_source([code], each)
-            if isinstance(each, str)
-            else function_source(each.__name__, each)
-        )
+        found = defined_code([code], each) if isinstance(each, str) else each.__code__
         assert found is not None, each
-        sources.append(found)
-    profiler, stopwatch = LineProfiler(sources, names), Stopwatch()
+        sources.append(function_source(found.co_name, found))
+    profiler, stopwatch = LineProfiler(sources), Stopwatch()
     partial = True
     profiler.prepare()
     try:
@@ -39,7 +37,7 @@ def measured(source: str, functions: tuple[Any, ...] = (), **names: Any) -> Cuda
         with contextlib.suppress(Exception):
             exec(code, names)
             partial = False
-        profiler.stop()
+        profiler.stop(failed=partial)
         run = stopwatch.stop()
     finally:
         profiler.close()

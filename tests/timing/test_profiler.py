@@ -13,11 +13,8 @@ import pytest
 
 from gpumagic.cuda import torch_cuda
 from gpumagic.errors import SpecError
-from gpumagic.results import KernelReport
 from gpumagic.timing import profiler
-from gpumagic.timing.line_log import LineLog
 from gpumagic.timing.profiler import NvtxRange, Profiled, check_trace
-from tests.support.traces import Trace
 
 
 def test_a_run_is_profiled_and_its_trace_written(gpu_work: Any, tmp_path: Path) -> None:
@@ -37,28 +34,6 @@ def test_a_run_that_raises_has_no_report(gpu_work: Any) -> None:
         _ = 1 / 0
     assert profiled.report is None
     assert not torch_cuda.profiling(), "it is closed"
-
-
-@pytest.mark.parametrize(
-    ("note", "host_time", "visible", "says"),
-    [
-        (None, lambda time: time, False, "torch's profiler cannot see the GPU here (CUPTI was"),
-        ("ValueError: in use", lambda time: time, True, "ValueError: in use"),
-        (None, None, True, "the profiler's clock does not agree with the host's"),
-    ],
-)
-def test_why_there_is_no_work_of_lines(
-    note: str | None, host_time: Any, visible: bool, says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = LineLog([])
-    log.note = note
-    profiled = Profiled(lines=log)
-    monkeypatch.setattr(profiled._clock, "host_time", lambda trace: host_time)
-    trace = Trace().launched("add", 10, 5, 1).written()
-    profiled._read_lines(trace, log, KernelReport(visible=visible))
-    assert profiled.by_line is None
-    assert profiled.lines_note is not None
-    assert profiled.lines_note.startswith(says)
 
 
 def test_without_torch_there_is_no_profile(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +86,7 @@ def test_the_codes_own_profiler_has_priority(gpu_work: Any, code: Any, tmp_path:
         pytest.skip("torch 2.6 starts no session while another thread has one")
     profiler_module = gpu_work.torch.autograd.profiler
     before = {**vars(profiler_module)}
-    profiled = Profiled(tmp_path / "t.json", LineLog([]))
+    profiled = Profiled(tmp_path / "t.json")
     with profiled:
         code(gpu_work.torch)
     assert profiled.problem == "no profile: the code starts torch's profiler itself"

@@ -26,8 +26,6 @@ class Delivery:
         self.options = options
         #: None until there is a result.
         self.result: CudaTiming | None = None
-        #: Whether it is still to be shown.
-        self.is_held = False
 
     @property
     def returned(self) -> CudaTiming | None:
@@ -42,18 +40,9 @@ class Delivery:
             graph_breaks=tuple(map(self._broken_in_cell, result.graph_breaks)),
             show_rows=self.options.rows,
         )
-        self.result, self.is_held = result, False
+        self.result = result
         named_results.store(self.magics, self.options.name, result)
         hand_over(self.shell, result, self.options)
-
-    def hold(self, result: CudaTiming) -> None:
-        """Hold ``result`` back: there is more to come into it, and then `release` delivers it."""
-        self.result, self.is_held = result, True
-
-    def release(self) -> None:
-        """Deliver the result if it is held back."""
-        if self.is_held and self.result is not None:
-            self.deliver(self.result)
 
     def deliver_repeats(self, result: CudaTiming | None) -> None:
         """Deliver the result of the complete repeats, or say that there is none."""
@@ -83,8 +72,6 @@ class Delivery:
         """Add notes to the result and replace fields, wherever it is stored. Shows nothing."""
         assert self.result is not None
         self.result = replace(self.result, notes=(*self.result.notes, *notes), **fields)
-        if self.is_held:
-            return
         named_results.store(self.magics, self.options.name, self.result)
         if self.options.variable:
             self.shell.user_ns[self.options.variable] = self.result

@@ -20,7 +20,7 @@ from gpumagic.results import CudaTiming
 from gpumagic.timing.benchmark import Benchmark
 from gpumagic.timing.compilations import CompilationRecord
 from gpumagic.timing.host_speed import HostSpeed
-from gpumagic.timing.line_profiler import LineProfiler
+from gpumagic.timing.lines import LineProfiler
 from gpumagic.timing.plan import Plan
 from gpumagic.timing.regression import enough_repeats
 from gpumagic.timing.run import Stopwatch, summarize, without_unseen_work
@@ -46,9 +46,9 @@ def run(delivery: Delivery, code: CompiledCell | Loop, plan: Plan | None) -> Any
 def _run_once(delivery: Delivery, cell: CompiledCell) -> Any:
     __tracebackhide__ = True
     line_profiler = lines.profiler(delivery.options, cell)
-    profiled = ProfiledRun(delivery, line_profiler)
+    profiled = ProfiledRun(delivery)
     baseline, _ = _baseline(delivery, None)
-    scope = _SingleRun(delivery, profiled, cell.compile_time, line_profiler)
+    scope = _SingleRun(delivery, cell.compile_time, line_profiler)
 
     async def run() -> Any:
         __tracebackhide__ = True
@@ -124,12 +124,10 @@ class _SingleRun(AbstractContextManager[None]):
     def __init__(
         self,
         delivery: Delivery,
-        profiled: ProfiledRun,
         compile_time: float,
         profiler: LineProfiler | lines.NoLines,
     ) -> None:
         self._delivery = delivery
-        self._profiled = profiled
         self._compile_time = compile_time
         self._lines = profiler
         self._range = nvtx_range(delivery.options)
@@ -143,15 +141,10 @@ class _SingleRun(AbstractContextManager[None]):
         try:
             self._lines.prepare()
             self._host_speed.measure()
-            # Lines are evidence of work that has ended, and watch the calls that wait themselves.
-            self._stopwatch.start(waits=True)
+            self._stopwatch.start()
             self._lines.start()
         except KeyboardInterrupt as interrupt:
-            try:
-                self._stopwatch.cancel()
-                self._lines.stop()
-            finally:
-                self._lines.close()
+            self._lines.close()
             self._range.__exit__(None, None, None)
             if not self._delivery.options.quiet:
                 terminal.write_line(
@@ -160,7 +153,7 @@ class _SingleRun(AbstractContextManager[None]):
             raise interrupt.with_traceback(None) from None
 
     def close(self) -> None:
-        """Put torch's functions and the tracing back, also again; and free the events."""
+        """End the tracing, also again; and free the events."""
         try:
             self._stopwatch.release()
         finally:
@@ -174,7 +167,7 @@ class _SingleRun(AbstractContextManager[None]):
         interrupt: KeyboardInterrupt | None = None
         try:
             with print_failure():
-                self._lines.stop()
+                self._lines.stop(failed=kind is not None)
                 try:
                     run = self._stopwatch.stop()
                 except KeyboardInterrupt as again:
@@ -192,7 +185,7 @@ class _SingleRun(AbstractContextManager[None]):
                     host_speed=self._host_speed.sample,
                 )
                 # Lines may show work that left no sign outside.
-                self._profiled.deliver(without_unseen_work(self._lines.result(result)))
+                self._delivery.deliver(without_unseen_work(self._lines.result(result)))
         finally:
             self._lines.close(error)  # also after a second interrupt
             self._range.__exit__(None, None, None)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections import ChainMap
 
 from gpumagic.cells.compile import CompiledCell
-from gpumagic.magics.named_functions import sources
+from gpumagic.cells.line_sources import selected_sources
 from gpumagic.results import CudaTiming
-from gpumagic.timing.line_profiler import LineProfiler
+from gpumagic.timing.lines import LineProfiler
 
 
 class NoLines:
@@ -18,7 +17,7 @@ class NoLines:
 
     def start(self) -> None: ...
 
-    def stop(self) -> None: ...
+    def stop(self, *, failed: bool = False) -> None: ...
 
     def close(self, error: BaseException | None = None) -> None: ...
 
@@ -37,5 +36,4 @@ def profiler(options: argparse.Namespace, cell: CompiledCell) -> LineProfiler | 
     """
     if not options.lines:
         return NoLines()
-    names = ChainMap(cell.locals, cell.globals)
-    return LineProfiler(sources(cell, options.functions), names)
+    return LineProfiler(selected_sources(cell, options.functions))

@@ -73,10 +73,10 @@ def _measure(magics: Any, options: argparse.Namespace, compiled: CompiledCell) -
     __tracebackhide__ = True
     measured: Measurement | LineMeasurement
     if options.lines:
-        from gpumagic.magics.named_functions import sources
+        from gpumagic.cells.line_sources import selected_sources
         from gpumagic.memory.line_profiler import LineMeasurement
 
-        measured = LineMeasurement(sources(compiled, options.functions))
+        measured = LineMeasurement(selected_sources(compiled, options.functions))
     else:
         measured = Measurement()
     stored = baseline.Baseline(magics.shell, options, baseline.MEMORY)

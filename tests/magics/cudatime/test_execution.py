@@ -9,7 +9,7 @@ import pytest
 
 from gpumagic.magics.cudatime.execution import _SingleRun
 from gpumagic.timing.benchmark import Benchmark
-from gpumagic.timing.line_profiler import LineProfiler
+from gpumagic.timing.lines import LineProfiler
 from gpumagic.timing.run import Stopwatch
 
 FAILURE = "%cudatime: cannot show the times (ValueError: oops)"
@@ -78,37 +78,25 @@ def test_interrupted_before_the_start_nothing_is_run(
 def test_an_interrupt_around_the_cell_ends_the_tracing(
     run_cell: Any, gpu_work: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the scope's exit has begun, and twice at its beginning."""
+    """Before the scope's exit has begun, and while the lines begin."""
     start = LineProfiler.start
 
     def start_and_interrupt(profiler: LineProfiler) -> None:
         start(profiler)
         raise KeyboardInterrupt
 
-    cancel, interrupts = Stopwatch.cancel, [KeyboardInterrupt()]
-
-    def cancel_at_the_second_time(stopwatch: Stopwatch) -> None:
-        if interrupts:
-            raise interrupts.pop()
-        cancel(stopwatch)
-
-    before = sys.gettrace(), gpu_work.torch.Tensor.__dict__.get("item")
+    before = sys.gettrace()
     sys.settrace(None)  # of a coverage tool
+    steps = ((_SingleRun, "__exit__", interrupted), (LineProfiler, "start", start_and_interrupt))
     try:
-        for patched in (
-            {"__exit__": interrupted},
-            {"start": start_and_interrupt, "cancel": cancel_at_the_second_time},
-        ):
+        for owner, name, function in steps:
             with monkeypatch.context() as patch:
-                for name, function in patched.items():
-                    owner = {"start": LineProfiler, "cancel": Stopwatch}.get(name, _SingleRun)
-                    patch.setattr(owner, name, function)
+                patch.setattr(owner, name, function)
                 ran = run_cell("%%cudatime --lines\nx = 5", raising=False)
             assert isinstance(ran.error, KeyboardInterrupt)
             assert sys.gettrace() is None
-            assert gpu_work.torch.Tensor.__dict__.get("item") is before[1]
     finally:
-        sys.settrace(before[0])
+        sys.settrace(before)
 
 
 def test_a_result_comes_with_the_value_displayed(run_cell: Any) -> None:

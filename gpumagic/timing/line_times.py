@@ -1,0 +1,217 @@
+"""The time of each line: Python's, the GPU's, and waits of the one for the other.
+
+Where one line ends and the next begins, the clock is read and a mark recorded, unless the host was
+too short in the line to launch anything. A line has the GPU's time from the end of all work queued
+before it to the end of all work queued by its end. Where the GPU had nothing to do in between, it
+may have been idle for as long as the host was in the line: then the time is an upper bound.
+
+A wait needs no other evidence than times: when the line began, the GPU had work, and the line ended
+when that was done.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from time import perf_counter, sleep
+from typing import NamedTuple
+
+from gpumagic.cells.line_sources import Line
+from gpumagic.system import text
+from gpumagic.timing.marks import Mark, Marks
+
+#: Seconds in which nothing can be launched, and in which no device can come into use. A launch
+#: takes the driver more than 1 µs.
+_NO_LAUNCH, _NO_CONTEXT = 0.3e-6, 50e-6
+#: So many marks wait to be read.
+_WAITING = 256
+#: In the first runs of a line all streams are looked at, which takes 10 to 30 µs.
+_LOOKS = 2
+#: Seconds of the shortest wait, and how long after the GPU a line may end: as a part of the wait,
+#: too.
+_LEAST, _LATE, _LATE_PART = 0.1e-3, 0.2e-3, 0.05
+#: Of a line's runs that had work to wait for, so many must have waited: a few may be a coincidence.
+_MOST, _SURE = 1 / 3, 3
+#: A time is an upper bound if the GPU may have been idle for this part of it.
+_IDLE = 0.02
+#: Seconds between two marks without work, at most, and the part by which clocks differ.
+_MARKS, _CLOCKS = 20e-6, 0.01
+
+
+class LineTime:
+    """The times of a line, in seconds, summed over its runs."""
+
+    __slots__ = ("certain", "could_wait", "gpu", "host", "per_device", "waits")
+
+    def __init__(self) -> None:
+        #: Python's, the GPU's at most, and for how much of that the GPU was busy for certain.
+        self.host = self.gpu = self.certain = 0.0
+        #: By place of the device among those of `Marks`.
+        self.per_device: dict[int, float] = {}
+        #: Runs in which there was something to wait for, and each wait.
+        self.could_wait = 0
+        self.waits: list[float] = []
+
+    @property
+    def at_most(self) -> bool:
+        """Whether the GPU's time is an upper bound."""
+        return self.gpu - self.certain > _IDLE * self.gpu
+
+    @property
+    def sure_waits(self) -> list[float]:
+        """The waits, if they are no coincidence."""
+        least = max(_MOST * self.could_wait, min(_SURE, self.could_wait / 2))
+        return self.waits if self.waits and len(self.waits) >= least else []
+
+
+class _Boundary(NamedTuple):
+    """A mark that is not yet read, and the lines that it ends."""
+
+    lines: tuple[Line, ...]
+    began: float
+    ended: float
+    mark: Mark
+    recorded: float
+
+
+class LineTimes:
+    """Counts the times of lines, as the `LineCounter` of a `LineTracer`.
+
+    ``prepare``, ``start``, the traced code, ``stop``, ``finish``. The figures of a line are its
+    `LineTime`.
+    """
+
+    def __init__(self, tracing: float = 0.0) -> None:
+        #: Seconds that tracing takes at each boundary, beside what is measured here.
+        self._tracing = tracing
+        self._marks = Marks()
+        self._lines: tuple[Line, ...] = ()
+        self._waiting: deque[_Boundary] = deque()
+        self._read_at = _WAITING
+        #: Seconds that the boundaries took, and their number.
+        self.own, self.boundaries = 0.0, 0
+        #: Why there are no times of the GPU.
+        self.note: str | None = None
+
+    def prepare(self) -> None:
+        """Wait until the devices are idle, and make events: all that takes time."""
+        try:
+            self._marks.add_devices()
+        except RuntimeError as error:
+            self._give_up(error)
+
+    def start(self) -> None:
+        """Begin, in no line."""
+        self._began = perf_counter()
+
+    def switch(self, lines: tuple[Line, ...]) -> None:
+        """End the lines that ran until now, and begin others."""
+        ended = perf_counter()
+        passed = ended - self._began - self._tracing
+        for line in self._lines:
+            if line.figures is None:
+                line.figures = LineTime()
+            line.figures.host += max(passed, 0.0)
+        if passed > _NO_LAUNCH and self.note is None:
+            try:
+                self._mark(ended)
+            except RecursionError:
+                raise  # the tracer's: near the limit nothing can be called
+            except RuntimeError as error:
+                self._give_up(error)
+        self._lines = lines
+        self.boundaries += 1
+        self._began = began = perf_counter()
+        self.own += began - ended
+
+    def stop(self) -> None:
+        """Record the last mark; waits for nothing."""
+        self.switch(())
+
+    def finish(self) -> None:
+        """Read the marks when the GPU has finished; none on a device that has failed."""
+        try:
+            while self._waiting and self.note is None:
+                # Marks are reached in another order on several streams; none takes long now.
+                if not self._marks.are_reached(self._waiting[-1].mark):
+                    sleep(1e-4)
+                self._read()
+        except RuntimeError as error:
+            self._give_up(error)
+
+    def release(self) -> None:
+        """Free the events.
+
+        What is garbage in a cycle may be freed in a process that was forked meanwhile: there an
+        event's destructor ends the process, as CUDA has no context.
+        """
+        self._waiting.clear()
+        self._marks = Marks()
+
+    def by_device(self, time: LineTime) -> dict[int, float]:
+        """Return a line's GPU seconds by CUDA ordinal."""
+        devices = self._marks.devices
+        return {devices[place].ordinal: seconds for place, seconds in time.per_device.items()}
+
+    def _give_up(self, error: RuntimeError) -> None:
+        self.note = f"no GPU time of lines: {text.reason(error)}"
+
+    def _mark(self, ended: float) -> None:
+        if ended - self._began > _NO_CONTEXT:
+            self._marks.add_devices(self._began)
+        recorded = perf_counter()
+        mark = self._marks.record(look=bool(self._lines) and self._lines[0].hits <= _LOOKS)
+        if mark:
+            self._waiting.append(_Boundary(self._lines, self._began, ended, mark, recorded))
+            if len(self._waiting) >= self._read_at:
+                self._read()
+
+    def _read(self) -> None:
+        """Read the marks that are reached."""
+        while self._waiting and self._marks.are_reached(self._waiting[0].mark):
+            boundary = self._waiting.popleft()
+            _add(boundary, self._marks.read(boundary.mark, boundary.recorded))
+        self._read_at = len(self._waiting) + _WAITING
+
+
+def _add(boundary: _Boundary, done: Sequence[tuple[float, float]]) -> None:
+    """Add the time between two marks: when the work before each was done, by device."""
+    lines, began, ended, _, _ = boundary
+    before, after = max(then for then, _ in done), max(now for _, now in done)
+    gpu, idle = _gpu_time(before, began, ended, after)
+    waited, late = before - began, ended - before
+    # A `for` line waits for its next value, which may take as long as the GPU.
+    could_wait = min(waited, ended - began) > _LEAST and not (lines and lines[0].loop)
+    has_waited = -_LATE_PART * waited < late < min(_LATE + _LATE_PART * waited, 2 * waited)
+    for line in lines:
+        time: LineTime = line.figures
+        time.gpu += gpu
+        time.certain += gpu - idle
+        for place, (then, now) in enumerate(done):
+            seconds = _gpu_time(then, began, ended, now)[0]
+            time.per_device[place] = time.per_device.get(place, 0.0) + seconds
+        if could_wait:
+            time.could_wait += 1
+            if has_waited:
+                time.waits.append(waited)
+
+
+def _gpu_time(before: float, began: float, ended: float, after: float) -> tuple[float, float]:
+    """Return the GPU's time between two marks, and for how much of it it may have been idle.
+
+    Args:
+        before: When the work before the first mark was done.
+        began: When the host began the line.
+        ended: When it left the line.
+        after: When the work before the second mark was done.
+    """
+    start = max(before, began)  # what the line launched did not begin before it
+    return max(after - start, 0.0), max(min(after, ended) - start, 0.0)
+
+
+def worked(times: Mapping[Line, LineTime]) -> bool:
+    """Return whether the lines show work on the GPU: more than what the marks themselves take."""
+    return any(
+        time.sure_waits or time.certain > _MARKS * line.hits + _CLOCKS * time.gpu
+        for line, time in times.items()
+    )

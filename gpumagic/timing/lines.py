@@ -1,0 +1,203 @@
+"""The lines of a cell while it is timed: traced, marked, and put together as a result."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from math import fsum
+
+from gpumagic.cells.line_sources import Line, Source, cell_source
+from gpumagic.cells.line_tracer import LineTracer, without_tracer
+from gpumagic.results import CudaTiming
+from gpumagic.results.line_timing import BETWEEN, LineTiming, LineTimings, SourceTimings
+from gpumagic.results.timing import NO_SIGN
+from gpumagic.system import text
+from gpumagic.timing.line_times import LineTime, LineTimes, worked
+from gpumagic.timing.line_verdict import verdict
+from gpumagic.timing.run import ENDED
+
+#: The part of the wall time that measuring may take before it is said, and one that distorts.
+_COST, _LARGE_COST = 0.02, 0.2
+_SLOWED = (
+    "; before Python 3.12 the Python code that the lines call is slower, too, with -f, in try, "
+    "with, generators and await: their host times are upper bounds"
+)
+
+
+class LineProfiler:
+    """Measures the lines of ``sources``, the first of which is the cell's.
+
+    ``prepare``, ``start``, the cell, ``stop``, ``close``, ``result``, ``release``. None of them
+    raises an exception: a failure leaves the cell without lines, and the result says so.
+    """
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = sources
+        self._times = LineTimes()
+        self._tracer = LineTracer(sources, self._times)
+        #: Why there are no lines.
+        self.note: str | None = None
+
+    def prepare(self) -> None:
+        """Do what takes time, before the clocks of the cell start."""
+        with self._noting():
+            self._tracing = tracing_cost()
+            self._times = LineTimes(self._tracing)
+            self._tracer = LineTracer(self._sources, self._times)
+            self._times.prepare()
+
+    def start(self) -> None:
+        """Begin to trace, when the clocks have started."""
+        with self._noting():
+            self._times.start()
+            self._tracer.start()
+
+    def stop(self, *, failed: bool = False) -> None:
+        """Stop tracing, before the clocks stop. ``failed``: the cell has raised an exception."""
+        with self._noting():
+            self._tracer.stop(failed=failed)
+            self._times.stop()
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Stop tracing, whatever has interrupted the other steps; may be called again.
+
+        ``error`` is what the cell raised: where it arrived in our code, by Ctrl-C, its traceback
+        ends in the user's line.
+        """
+        self._tracer.stop(failed=True)
+        if error is not None:
+            without_tracer(error)
+
+    def release(self) -> None:
+        """Free the events; there is no result after that."""
+        self._times.release()
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        if self.note is not None:
+            yield
+            return
+        try:
+            yield
+        except Exception as error:
+            self.note = f"no times of lines ({text.named(error)})"
+
+    def result(self, timing: CudaTiming) -> CudaTiming:
+        """Return ``timing`` with its ``lines``, or with a note why there are none."""
+        with self._noting():
+            self._times.finish()
+            ran = [line for source in self._sources for line in source.ran()]
+            if not ran and self._tracer.note is not None:
+                self.note = self._tracer.note
+            else:
+                times = {line: line.figures or LineTime() for line in ran}
+                if timing.gpu_note == NO_SIGN and worked(times):
+                    timing = replace(timing, gpu_note=ENDED)
+                return replace(timing, lines=self._lines(timing, times))
+        return replace(timing, notes=(*timing.notes, str(self.note)))
+
+    def _lines(self, timing: CudaTiming, times: Mapping[Line, LineTime]) -> LineTimings:
+        has_gpu = timing.gpu is not None and timing.gpu_note != NO_SIGN
+        has_gpu = has_gpu and self._times.note is None
+        cell, *functions = (self._of_source(s, timing, times, has_gpu) for s in self._sources)
+        cost = self._times.own + self._times.boundaries * self._tracing
+        part = min(cost / timing.wall.median, 1.0) if timing.wall.median > 0 else 0.0
+        loops = {line.number for line in times if line.loop and line.source is self._sources[0]}
+        complete = self._tracer.note is None
+        notes = (
+            *(source.note for source in self._sources),
+            self._tracer.note,
+            self._times.note if timing.gpu is not None else None,
+            self._cost_note(part),
+        )
+        return LineTimings(
+            cell=cell,
+            functions=tuple(functions),
+            between=_between(cell.lines, timing, has_gpu),
+            verdict=verdict(cell.lines, loops, timing, part) if complete else None,
+            notes=tuple(filter(None, notes)),
+        )
+
+    def _of_source(
+        self, source: Source, timing: CudaTiming, times: Mapping[Line, LineTime], has_gpu: bool
+    ) -> SourceTimings:
+        lines = tuple(
+            LineTiming(
+                line=line.number,
+                source=source.text[line.number - source.first],
+                hits=line.hits,
+                gpu=times[line].gpu if has_gpu else None,
+                host=times[line].host,
+                syncs=len(times[line].sure_waits),
+                sync_time=fsum(times[line].sure_waits),
+                at_most=has_gpu and times[line].at_most,
+                per_device={
+                    ordinal: seconds
+                    for ordinal, seconds in self._times.by_device(times[line]).items()
+                    if has_gpu and ordinal in timing.per_device
+                },
+            )
+            for line in source.ran()
+        )
+        return SourceTimings(source.name, source.first, source.text, lines, empty=not source.codes)
+
+    def _cost_note(self, part: float) -> str | None:
+        """Return what measuring has cost, if that matters."""
+        took = f"measuring the lines took {100 * part:.2g} % of the wall time"
+        if self._tracer.has_slowed:
+            return took + _SLOWED
+        if part <= _COST:
+            return None
+        return took + "; the host times of short lines are upper bounds" * (part > _LARGE_COST)
+
+
+def _between(lines: Sequence[LineTiming], timing: CudaTiming, has_gpu: bool) -> LineTiming:
+    """Return what is left of the cell's times for none of its lines."""
+    host = timing.wall if timing.host is None else timing.host
+    gpu = None
+    if has_gpu and timing.gpu is not None:
+        gpu = max(timing.gpu.median - fsum(line.gpu or 0.0 for line in lines), 0.0)
+    return LineTiming(
+        line=0,
+        source=BETWEEN,
+        hits=0,
+        gpu=gpu,
+        host=max(host.median - fsum(line.host for line in lines), 0.0),
+        syncs=0,
+        sync_time=0.0,
+        at_most=gpu is not None and timing.gpu_at_most,
+    )
+
+
+_EMPTY = "for i in range(200):\n    x = 1\n    y = 2"
+
+
+@cache
+def tracing_cost() -> float:
+    """Return the seconds that tracing takes at a boundary beside what `LineTimes` measures itself.
+
+    The least of some runs of an empty loop: what is subtracted is never too much by other load.
+    """
+
+    def once() -> float:
+        tree = ast.parse(_EMPTY)
+        code = compile(tree, "<empty>", "exec")
+        source = cell_source([code], _EMPTY, 1, tree)
+        times = LineTimes()
+        times.note = "without the GPU"
+        tracer = LineTracer([source], times)
+        times.start()
+        tracer.start()
+        try:
+            exec(code, {})
+        finally:
+            tracer.stop()
+        ran = source.ran()
+        if not ran:
+            return 0.0
+        return fsum(line.figures.host for line in ran) / sum(line.hits for line in ran)
+
+    return min(once() for _ in range(5))
