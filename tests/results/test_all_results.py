@@ -32,7 +32,7 @@ HEADERS = {
     *("Held by", "Also held by", "Kind", "What", "Blocks", "Where"),
     *("PID", "User", "Type", "Command", "Effect", "Processes"),
     *("Notebook", "Folder", "State"),
-    *("Cell", "First line", "Line", "Hits", "Source", "Syncs", "Waited"),
+    *("Cell", "First line", "Line", "Hits", "Source", "Waited"),
     *("Wall", "CPU", "Host", "Time", "Remark", "Limited by", "Over the engines"),
     *("Per loop", "Median", "IQR", "Min", "Max", "Mean", "Mean ± std"),
     *("Kernel", "Copy", "Count", "Total", "Share", "Size", "Per second"),

@@ -113,7 +113,8 @@ def test_several_devices_have_columns() -> None:
 
 
 def test_a_timing_shows_its_lines_first() -> None:
-    timing = CudaTiming(Sample((0.6,)), Sample((0.6,)), Sample((0.1,)), lines=lines_of(verdict="so"))
+    lines = lines_of(verdict="so")
+    timing = CudaTiming(Sample((0.6,)), Sample((0.6,)), Sample((0.1,)), lines=lines)
     shown = as_text(timing, width=100)
     assert shown.startswith("so\nLine")
     total, waits = (

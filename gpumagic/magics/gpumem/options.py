@@ -53,7 +53,7 @@ of torch's allocator, exact, and reading them changes nothing.
   %gpumem snapshot FILE       for torch's memory_viz
 
 of a statement or a cell
-  --lines                     by line: change, peak, what stayed to the end
+  --lines                     by line: change, and peak above the line's start
   -f FUNC                     with --lines: this function's lines, too
   --fit NAME=LOW:HIGH         the largest value of the variable NAME with which
                               the cell fits into memory, in a few runs

@@ -74,16 +74,11 @@ def test_functions(lines: Any, run_cell: Any) -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("-f step", "-f names a function for --lines"),
-        (
-            "--lines -n 3 -r 2",
-            "a single run, and -n, -r repeat it: leave out -n, -r",
-        ),
-        ("--lines --repeat", "a single run, and --repeat repeats it: leave out --repeat"),
-        ("--energy --lines", "a single run, and --energy repeats it: leave out --energy"),
+        ("-f step", "-f needs --lines"),
+        ("--lines -n 3 -r 2", "--lines does not go with -n"),
+        ("--lines --cluster", "--cluster does not go with --lines"),
         ("--lines -f nowhere", "there is no 'nowhere' here"),
         ("--lines -f int", "is a class"),
-        ("--lines --cluster", "--lines measures this process, not engines"),
     ],
 )
 def test_bad_input_runs_nothing(line: str, says: str, ip: Any, run_cell: Any) -> None:
