@@ -14,6 +14,8 @@ find_python = $(shell for p in $(1); do \
 	$$p -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))' >/dev/null 2>&1 \
 	&& { echo $$p; break; }; done)
 PYTHON ?= $(call find_python,python3 python3.13 python3.12 python3.11 python3.10 python3.14 python)
+# Colab's and Kaggle's is 3.12; pyenv has those that are not chosen below its folder of versions.
+COLAB_PYTHON ?= $(call find_python,python3.12 $(wildcard $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions/3.12*/bin/python3.12) python3.13 python3.11 $(PYTHON))
 OLDEST_PYTHON ?= $(call find_python,python3.10 $(PYTHON))
 # The virtual GPU is a few C files; a machine with no compiler takes one from a wheel.
 COMPILER := $(shell command -v cc || command -v gcc || command -v clang || echo --group compiler)
@@ -40,6 +42,10 @@ test-frontends: $(VENV)/ready-frontends ## Run the tests of JupyterLab and the l
 .PHONY: test-oldest
 test-oldest: .venv-oldest/ready ## Run the tests with the lowest versions that pyproject.toml allows
 	.venv-oldest/bin/python -m tests $(ARGS)
+
+.PHONY: test-colab
+test-colab: .venv-colab/ready ## Run the notebooks and the tests in the versions of Colab and Kaggle
+	@.venv-colab/bin/python -m tests.tools.colab $(ARGS)
 
 .PHONY: test-vendor
 test-vendor: $(VENV)/ready ## Run the tests on NVIDIA's own libraries, with no GPU (Debian's packages)
@@ -75,7 +81,7 @@ format: $(VENV)/ready ## Format the code
 
 .PHONY: clean
 clean: ## Remove everything built, with the environments
-	rm -rf .venv .venv-oldest build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf .venv .venv-colab .venv-oldest build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info
 	find gpumagic tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 define new_environment
@@ -117,4 +123,10 @@ $(VENV)/ready-coverage: $(VENV)/ready
 	@mkdir -p build
 	@.venv-oldest/bin/python tests/support/oldest.py > build/oldest.txt
 	@.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check -e . -r build/oldest.txt --group test --group docs $(COMPILER)
+	@touch $@
+
+# gpumagic's own bounds have to admit what is pinned, or nothing is installed.
+.venv-colab/ready: pyproject.toml tests/colab.txt
+	$(call new_environment,.venv-colab,$(COLAB_PYTHON))
+	@.venv-colab/bin/python -m pip install --quiet --disable-pip-version-check -e . -r tests/colab.txt --group test --group docs $(COMPILER)
 	@touch $@

@@ -21,6 +21,10 @@ from tests.support.measured import measured
 PATIENCE = 400.0
 
 
+#: The module that starts ipykernel's kernels: ``python -m ipykernel_launcher -f FILE``.
+LAUNCHER = "ipykernel_launcher"
+
+
 class CellError(AssertionError):
     """A cell raised where the test expected it not to."""
 
@@ -89,9 +93,14 @@ class Kernel:
     """A running ipykernel with one blocking client."""
 
     def __init__(
-        self, environment: Mapping[str, str], cwd: Path, *arguments: str, fresh: bool = False
+        self,
+        environment: Mapping[str, str],
+        cwd: Path,
+        *arguments: str,
+        fresh: bool = False,
+        launcher: str = LAUNCHER,
     ) -> None:
-        self.manager = forks.manage(KernelManager(kernel_name="python3"), fresh=fresh)
+        self.manager = started_by(launcher, KernelManager(kernel_name="python3"), fresh=fresh)
         self.manager.start_kernel(
             env=dict(environment), cwd=str(cwd), extra_arguments=list(arguments)
         )
@@ -190,6 +199,13 @@ class Kernel:
         if self.manager.has_kernel:
             self.manager.shutdown_kernel(now=not measured())
         self.manager.cleanup_resources()
+
+
+def started_by(launcher: str, manager: Any, *, fresh: bool = False) -> Any:
+    """Let a `KernelManager` start its kernels by this module; returns the manager."""
+    command = manager.kernel_spec.argv
+    command[command.index(LAUNCHER)] = launcher
+    return forks.manage(manager, fresh=fresh)
 
 
 def python_environment(environment: Mapping[str, str]) -> dict[str, str]:
