@@ -31,7 +31,7 @@ _OPEN = re.compile(r"""(--?[\w-]+=?)?['"]""")
 #: What follows a name only in a statement: ``log = 3``, ``log [0]``, ``log - 1``,
 #: ``log if x else y``. Not ``-o``, an option, nor ``/tmp/file``, a path.
 _OPERATOR = re.compile(
-    r"[=(\[,:+*%@<>|&^!;]|[-/.](\s|=|$)|//|->|-\d|(if|else|and|or|in|is|not\s+in|for)(\s|$)"
+    r"[=(\[,:+*%@<>|&^!;]|[-/.](\s|=|$)|//|->|-[\d.]+(\s|$)|(if|else|and|or|in|is|not\s+in|for)(\s|$)"
 )
 #: What an option takes of the words that follow it.
 _Takes = Literal["nothing", "one", "many"]

@@ -218,7 +218,7 @@ def test_verbs_are_no_statements(ip: Any, run_cell: Any) -> None:
     assert ip.user_ns["log"] == 3
     assert run_cell("%cudatime -q log + 1").value == 4
     assert run_cell("%cudatime -q -- log").value == 3
-    assert run_cell("%cudatime -q -r 1 -n 1 -o log").value.repeat == 1
+    assert run_cell("%cudatime -q -r 1 -n 1 -o -- log").value.repeat == 1
     assert isinstance(run_cell("%cudatime -q -o log").value, TimingLog)
     assert isinstance(run_cell("x = %cudatime log -o;\nx").value, TimingLog)
     assert isinstance(run_cell("%%cudatime -q -o\nlog").value, CudaTiming)

@@ -161,7 +161,6 @@ if 'child' in globals():
         ("%gpu off --blocking", "--blocking goes with --restart"),
         ("%gpu off --restart --keep nothing", "no variable nothing"),
         ("gen = (i for i in [])\n%gpu off --restart --keep gen", "gen (cannot pickle 'generator'"),
-        ("%gpu off --soft --save", "--save is for a choice of devices, not for a gate"),
     ],
 )
 def test_refusals_change_nothing(frozen_kernel: Kernel, cell: str, said: str) -> None:

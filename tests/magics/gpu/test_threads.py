@@ -67,8 +67,6 @@ def test_threads_for_one_cell(
     [
         ("%gpu off --threads 0", "'0' is not a number of threads"),
         ("%gpu off --threads many", "'many' is not a number of threads"),
-        ("%gpu --threads 2", "--threads goes with a choice of GPUs"),
-        ("%gpu doctor --threads 2", "--threads goes with a choice of GPUs"),
     ],
 )
 def test_wrong_threads_change_nothing(

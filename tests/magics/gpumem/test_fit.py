@@ -125,7 +125,6 @@ def test_an_optimizers_first_step_is_repeated(run_cell: Run, ip: Any, torch: Any
         ("--fit batch", "is not a range; write batch=1:4096"),
         ("--fit batch=8:1", "runs backwards"),
         ("--fit 3=1:2", "is not a range"),
-        ("--fit n=1:2 --lines", "leave --lines out"),
         ("--fit n=1:2 --fit m=1:2", "only one variable can be searched at a time"),
     ],
 )
