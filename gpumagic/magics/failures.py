@@ -2,12 +2,39 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Iterator
 from typing import Any
 
-from gpumagic.magics import output
-from gpumagic.magics.extension import of
-from gpumagic.system import text
+from IPython.core.error import UsageError
+
+from gpumagic.cells.cancellation import end_abandoned
+from gpumagic.cells.hooks import CellHook
+
+_NOT_FOUND = re.compile(r"(?:Line|Cell) magic (?:function )?`(%%?)(\w+)` not found")
+
+
+def hooks(shell: Any, magics: Any) -> Iterator[CellHook[Any]]:
+    """Yield the hooks that end the coroutines of interrupted cells, and that explain failures."""
+    yield CellHook(after=lambda _, __: end_abandoned(shell), cancelled=lambda: end_abandoned(shell))
+
+    def before(_: Any, __: Any) -> Any:
+        """Read the allocator's counters, to compare them after a failure, if torch is imported."""
+        if not magics.explain_oom:
+            return None
+        return counters() if "torch" in sys.modules else {}
+
+    def after(begun: Any, result: Any) -> None:
+        if result.error_in_exec is not None:
+            explain(shell, result.error_in_exec, begun)
+
+    def failed(error: Exception) -> None:
+        from gpumagic.system import text
+
+        print(f"gpumagic: errors are not explained any more ({text.named(error)})", file=sys.stderr)
+
+    yield CellHook(before=before, after=after, failed=failed)
 
 
 def counters() -> Any:
@@ -25,16 +52,35 @@ def explain(shell: Any, error: BaseException, begun: Any = None) -> None:
 
     ``begun`` are the `counters` at the cell's start, if they were read.
     """
+    from gpumagic.system import text
+
     try:
+        magic = near_magic(error)
+        if magic is not None:
+            print(f"gpumagic: did you mean {magic}?", file=sys.stderr)
+            return
         from gpumagic.memory.oom import find
 
-        none = find(error) is None
-        found = _known(error) if none else _out_of_memory(shell, error, begun)
-        if found is None:
-            return
-        output.show(shell, found)
+        found = _known(error) if find(error) is None else _out_of_memory(shell, error, begun)
+        if found is not None:
+            from gpumagic.magics import output
+
+            output.show(shell, found)
     except Exception as ours:
         print(f"gpumagic: no explanation ({text.named(ours)})", file=sys.stderr)
+
+
+def near_magic(error: BaseException) -> str | None:
+    """Return the magic of ours that was meant, if IPython has found none of a similar name."""
+    missing = _NOT_FOUND.search(str(error)) if type(error) is UsageError else None
+    if missing is None:
+        return None
+    import difflib
+
+    from gpumagic.magics.commands import MAGICS
+
+    near = difflib.get_close_matches(missing[2], MAGICS, n=1, cutoff=0.7)
+    return f"{missing[1]}{near[0]}" if near else None
 
 
 def _known(error: BaseException) -> Any:
@@ -44,6 +90,8 @@ def _known(error: BaseException) -> Any:
 
 
 def _out_of_memory(shell: Any, error: BaseException, begun: Any) -> Any:
+    from gpumagic.magics.extension import of
+
     if not of(shell).magics.explain_oom:
         return None
     from gpumagic.memory.oom import elsewhere, explain

@@ -1,28 +1,43 @@
-"""The magics, loaded and unloaded: each imports what it needs when it is called."""
+"""The magics, loaded and unloaded.
+
+Loading reads this file alone: everything else is imported at the next statement. What loading
+changes is undone by one `ExitStack`, filled as it goes.
+"""
 
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
-from IPython.core.magic import line_cell_magic, magics_class, needs_local_scope, no_var_expand
-
-from gpumagic.cells.cancellation import end_abandoned
-from gpumagic.cells.hooks import CellHook
-from gpumagic.errors import GpuMagicWarning
-from gpumagic.magics.commands import command_module, grammar_of, options_module
-from gpumagic.magics.extension import Extension, Settings, find
+from IPython.core.magic import (
+    Magics,
+    line_cell_magic,
+    magics_class,
+    needs_local_scope,
+    no_var_expand,
+)
+from traitlets import Bool, Unicode
 
 if TYPE_CHECKING:
-    from gpumagic.cells.compile import MagicSource
+    from gpumagic.magics.extension import Extension
+
+#: The name under which IPython registers our magics and lists their settings.
+NAME = "GpuMagic"
+_MAGICS = ("gpu", "cudatime", "gpumem")
+#: The class that every result is, by name: the module is imported when there is a result.
+_RESULT = ("gpumagic.results.base", "Result")
+#: See `gpumagic.cuda.nvml_check`.
+_NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 
 def _documented(name: str) -> Callable[[Any], Any]:
-    """Give a magic its help, generated from its parser when it is asked for (``%gpu?``).
+    """Give a magic its help (``%gpu?``).
 
     An interrupt, and a warning that the user has made an error, show no frame of ours behind those
     of the notebook.
@@ -34,22 +49,62 @@ def _documented(name: str) -> Callable[[Any], Any]:
             __tracebackhide__ = True
             try:
                 return function(self, *arguments, **named)
-            except (KeyboardInterrupt, GpuMagicWarning) as error:
+            except (KeyboardInterrupt, UserWarning) as error:
                 from gpumagic.cells.tracebacks import cut_own_end
 
                 cut_own_end(error, self._is_users)
                 raise
 
+        def getdoc() -> str:
+            from gpumagic.magics.commands import options_module
+
+            return str(options_module(name).HELP)
+
         # IPython's inspector asks an object's own getdoc() first.
-        magic.getdoc = lambda: options_module(name).HELP  # type: ignore[attr-defined]
+        magic.getdoc = getdoc  # type: ignore[attr-defined]
         return magic
 
     return decorate
 
 
 @magics_class
-class GpuMagic(Settings):
-    """Defaults of gpumagic's magics."""
+class GpuMagic(Magics):
+    """Defaults of gpumagic's magics, set by ``%config GpuMagic``."""
+
+    quiet = Bool(False, help="Print nothing, as with -q on every call; nor lines after cells.").tag(
+        config=True
+    )
+    min_free = Unicode(
+        "", help="What '%gpu auto' asks of a device when --min-free is not given, e.g. '20GiB'."
+    ).tag(config=True)
+    explain_oom = Bool(True, help="Say below the traceback why GPU memory ran out.").tag(
+        config=True
+    )
+    claim = Bool(
+        True, help="Claim the GPUs that are chosen, and leave others' claims for last in 'auto'."
+    ).tag(config=True)
+
+    max_util = Unicode("", help="What '%gpu auto' asks of a device, in percent.").tag(config=True)
+    publish_notebook = Bool(False, help="Show other users the notebook's name.").tag(config=True)
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell=shell)
+        #: What undoes the loading, the last change first.
+        self.undo = ExitStack()
+        #: Whether loading has set the variable `_NVML_CHECK`.
+        self.sets_check = False
+        self._extension: Extension | None = None
+
+    @property
+    def extension(self) -> Extension:
+        """The state of gpumagic in this shell, made when it is first needed."""
+        if self._extension is None:
+            from gpumagic.magics import failures
+            from gpumagic.magics.extension import Extension
+
+            self._extension = Extension(self.shell, self)
+            self._extension.start(failures.hooks(self.shell, self))
+        return self._extension
 
     @_documented("gpu")
     @line_cell_magic
@@ -82,6 +137,8 @@ class GpuMagic(Settings):
         from gpumagic.errors import GpuMagicError, RegressionError
 
         try:
+            from gpumagic.magics.commands import command_module
+
             command = command_module(name)
         except KeyboardInterrupt:  # a traceback through our imports would not help the user
             raise UsageError("interrupted; nothing was changed") from None
@@ -105,10 +162,7 @@ class GpuMagic(Settings):
         return self.shell is not None and frame.f_globals is self.shell.user_ns
 
     def resume(self, state: Any) -> None:
-        """Resume after a restart in place, from the ``state`` of the process that was replaced.
-
-        Called by `gpumagic.restart.loader`.
-        """
+        """Resume after a restart in place, from the ``state`` of the process that was replaced."""
         from gpumagic.magics.gpu import restarting
 
         restarting.resume(self.shell, state)
@@ -116,26 +170,116 @@ class GpuMagic(Settings):
 
 def load(shell: Any) -> None:
     """Load gpumagic into ``shell``; loading twice is loading once."""
-    if find(shell) is not None:
+    if isinstance(shell.magics_manager.registry.get(NAME), GpuMagic):
         return
-    from gpumagic.cells.compile import MagicCode
+    magics = GpuMagic(shell)
+    if _NVML_CHECK not in os.environ:
+        os.environ[_NVML_CHECK] = "1"
+        magics.sets_check = True
+        magics.undo.callback(_withdraw_check)
+    _register_magics(shell, magics)
+    _add(magics, shell.input_transformers_post, _transformer(shell))
+    matcher = _matcher(shell)
+    if matcher is not None:
+        _add(magics, shell.Completer.custom_matchers, matcher)
+    formatter = shell.display_formatter.mimebundle_formatter
+    formatter.for_type_by_name(
+        *_RESULT,
+        lambda result, include=None, exclude=None: magics.extension.format_result(result),
+    )
+    magics.undo.callback(_remove_format, formatter)
+    if "ctypes" in sys.modules:  # as every library that uses CUDA has imported: it may be in use
+        magics.extension  # noqa: B018
+    else:
+        _begin_with_next_statement(shell, magics)
 
-    extension = GpuMagic(shell).extension
-    extension.load(MagicCode(shell, _source), _matcher(shell))
-    # In a process that has replaced another one `restart.loader` does the rest.
-    loader = sys.modules.get("gpumagic.restart.loader")
-    if getattr(loader, "state", None) is None and hasattr(shell, "kernel"):
-        from gpumagic.magics.gpu import saved_choice
 
-        saved_choice.apply(shell, claim=extension.magics.claim)
-    extension.magics.observe(lambda _: _publish(extension), "publish_notebook")
-    extension.hooks.add(_cleanup_hook(shell))
-    extension.hooks.add(_explanation_hook(extension))
-    if "torch" in sys.modules:
-        # All GPUs may have been hidden when torch tried to initialise CUDA.
-        from gpumagic.selection.apply import note_hiding
+def unload(shell: Any) -> None:
+    """Unload gpumagic from ``shell``, unless variables would be lost by it.
 
-        note_hiding()
+    A failure is one line, and the rest is undone nevertheless.
+    """
+    magics = shell.magics_manager.registry.get(NAME)
+    if not isinstance(magics, GpuMagic):
+        return
+    from gpumagic.errors import DeviceError
+
+    try:
+        magics.extension.release()
+    except DeviceError as error:
+        raise UsageError(f"gpumagic stays loaded: {error}") from None
+    try:
+        magics.undo.close()
+    except Exception as error:  # the user may have unloaded a part of torch
+        from gpumagic.system import text
+
+        print(
+            f"gpumagic: not everything could be undone ({text.named(error)})",
+            file=sys.stderr,
+        )
+
+
+def _register_magics(shell: Any, magics: GpuMagic) -> None:
+    """Register the magics, and have those of the same names come back."""
+    manager = shell.magics_manager
+    before = [
+        (kind, name, manager.magics[kind].get(name))
+        for kind in ("line", "cell")
+        for name in _MAGICS
+    ]
+    shell.register_magics(magics)
+
+    def undo() -> None:
+        for kind, name, function in before:
+            if function is None:
+                manager.magics[kind].pop(name, None)
+            else:
+                manager.magics[kind][name] = function
+        manager.registry.pop(NAME, None)
+        if magics in shell.configurables:
+            shell.configurables.remove(magics)
+
+    magics.undo.callback(undo)
+
+
+def _add(magics: GpuMagic, to: list[Any], function: Any) -> None:
+    """Add a function to one of the shell's lists until gpumagic is unloaded."""
+    to.append(function)
+
+    def undo() -> None:
+        if function in to:  # the user may have emptied the list
+            to.remove(function)
+
+    magics.undo.callback(undo)
+
+
+def _remove_format(formatter: Any) -> None:
+    formatter.deferred_printers.pop(_RESULT, None)
+    for type_ in [t for t in formatter.type_printers if t.__module__ == _RESULT[0]]:
+        formatter.pop(type_)
+
+
+def _withdraw_check() -> None:
+    from gpumagic.cuda import nvml_check
+
+    nvml_check.withdraw()
+
+
+def _transformer(shell: Any) -> Callable[[list[str]], list[str]]:
+    """Return what has the shell await a statement of ours that awaits: see `MagicCode`."""
+    made: list[Callable[[list[str]], list[str]]] = []
+
+    def transform(lines: list[str]) -> list[str]:
+        if not made:
+            if not any("_magic('gpu" in line or "_magic('cudatime'" in line for line in lines):
+                return lines
+            from gpumagic.cells.compile import MagicCode
+            from gpumagic.magics.commands import source
+
+            made.append(MagicCode(shell, source))
+        return made[0](lines)
+
+    return transform
 
 
 def _matcher(shell: Any) -> Any:
@@ -160,77 +304,22 @@ def _matcher(shell: Any) -> Any:
     return match
 
 
-def unload(shell: Any) -> None:
-    """Unload gpumagic from ``shell``, unless variables would be lost by it."""
-    extension = find(shell)
-    if extension is None:
-        return
-    from gpumagic.errors import DeviceError
+def _begin_with_next_statement(shell: Any, magics: GpuMagic) -> None:
+    """Make the extension before the next statement runs, which may be the first to use CUDA."""
+    run_code = shell.run_code
 
-    try:
-        extension.unload()
-    except DeviceError as error:
-        raise UsageError(f"gpumagic stays loaded: {error}") from None
+    def stop() -> None:
+        if shell.__dict__.get("run_code") is begin:
+            del shell.run_code
 
+    def begin(code: Any, result: Any = None, **options: Any) -> Any:
+        stop()
+        try:
+            magics.extension  # noqa: B018
+        except Exception as error:  # an error of gpumagic must not stop the user's statement
+            print(f"gpumagic: {type(error).__name__}: {error}", file=sys.stderr)
+            return run_code(code, result, **options)
+        return shell.run_code(code, result, **options)
 
-def _publish(extension: Extension) -> None:
-    """Begin or stop publishing the notebook's name with its claim, if there is one."""
-    if "gpumagic.selection.claims" in sys.modules:
-        from gpumagic.magics.gpu import publishing
-
-        publishing.update(extension)
-
-
-def _source(name: str, line: str, cell: str | None) -> MagicSource | None:
-    """Return the code that a magic runs in this process; None if it runs none."""
-    from gpumagic.cells.compile import MagicSource
-
-    if name == "gpu":
-        return None if cell is None else MagicSource(cell)
-    parsed = grammar_of(name).read(line, cell=cell is not None)
-    if parsed.verb or parsed.options.cluster or (cell is None and not parsed.code):
-        return None
-    source, above = (parsed.code, "") if cell is None else (cell, parsed.code)
-    if name == "gpumem":
-        return MagicSource(source)
-    from gpumagic.magics.cudatime.options import REPEATING
-    from gpumagic.magics.cudatime.repeat_options import setup_code
-
-    if REPEATING.isdisjoint(parsed.given):
-        return MagicSource(source)
-    return MagicSource(source, setup_code(parsed.options, above), is_repeated=True)
-
-
-def _cleanup_hook(shell: Any) -> CellHook[None]:
-    """Return the hook that ends the coroutines of an interrupted cell."""
-    return CellHook(
-        after=lambda _, __: end_abandoned(shell),
-        cancelled=lambda: end_abandoned(shell),
-    )
-
-
-def _explanation_hook(extension: Extension) -> CellHook[Any]:
-    """Return the hook that explains a cell's failure below its traceback."""
-
-    def before(_: Any, __: Any) -> Any:
-        """Read the allocator's counters, to compare them after a failure, if torch is imported."""
-        if not extension.magics.explain_oom:
-            return None
-        if "torch" not in sys.modules:
-            return {}
-        from gpumagic.magics import failures
-
-        return failures.counters()
-
-    def after(begun: Any, result: Any) -> None:
-        if result.error_in_exec is not None:
-            from gpumagic.magics import failures
-
-            failures.explain(extension.shell, result.error_in_exec, begun)
-
-    def failed(error: Exception) -> None:
-        from gpumagic.system import text
-
-        print(f"gpumagic: errors are not explained any more ({text.named(error)})", file=sys.stderr)
-
-    return CellHook(before=before, after=after, failed=failed)
+    shell.run_code = begin
+    magics.undo.callback(stop)

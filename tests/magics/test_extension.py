@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpumagic.magics.extension import Settings, find, of
+from gpumagic.magics.extension import find, of
+from gpumagic.magics.loading import GpuMagic
 from gpumagic.memory.peak_ledger import LEDGER
 from gpumagic.results import MemoryDelta
 from tests.support.shells import shell
@@ -21,7 +22,7 @@ def test_found_by_what_ipython_has_registered() -> None:
         extension = of(ip)
         assert find(ip) is extension is ip.magics_manager.registry["GpuMagic"].extension
         assert extension.shell is ip
-        assert isinstance(extension.magics, Settings)
+        assert isinstance(extension.magics, GpuMagic)
         assert not [name for name in vars(ip) if "gpumagic" in name]
         ip.extension_manager.unload_extension("gpumagic")
         assert find(ip) is None
