@@ -25,8 +25,8 @@ def test_below_the_error_the_right_one_is_named(run_cell: Any, line: str, says: 
 
 
 def test_only_ipythons_own_error_is_read() -> None:
-    class Hostile(UsageError):
+    class HostileError(UsageError):
         def __str__(self) -> str:
             raise AssertionError("the user's code was run")
 
-    assert near_magic(Hostile()) is None
+    assert near_magic(HostileError()) is None
