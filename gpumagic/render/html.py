@@ -29,7 +29,7 @@ from gpumagic.system.text import harmless
 
 _STYLES: Mapping[Style, str] = {
     "": "",
-    "dim": "opacity:.7",
+    "dim": "opacity:.75",
     "strong": "font-weight:600",
     "code": "font-family:var(--jp-code-font-family, monospace);white-space:pre",
     "command": "",

@@ -37,7 +37,7 @@ def test_a_table() -> None:
         r'<span style="font-family:.*?;white-space:pre">x</span></th>',
         html,
     )
-    assert '<td style="text-align:right;white-space:pre"><span style="opacity:.7">1' in html
+    assert '<td style="text-align:right;white-space:pre"><span style="opacity:.75">1' in html
     # What stays while the rest is scrolled must hide it: the rows have a background.
     assert html.count("<tr") == html.count('<tr style="background:var(--jp-layout-color0')
     assert "<thead>" not in render([Grid(grid.columns, grid.rows, header=False)])
