@@ -35,12 +35,6 @@ def parser() -> argparse.ArgumentParser:
     ):
         shown = commands.add_parser(name, help=text, description=text)
         shown.add_argument("--json", action="store_true", help="print it as JSON")
-        if name == "table":
-            shown.add_argument(
-                "--arguments",
-                action="store_true",
-                help="with the full command lines of your own processes",
-            )
     kernel = commands.add_parser("kernel", help="kernels that start with a selection of GPUs")
     actions = kernel.add_subparsers(dest="action", metavar="ACTION", required=True)
     install = actions.add_parser(
@@ -53,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
         "--gpu",
         metavar="SPEC",
         required=True,
-        help="off, an index, a list (0,2), a range (1-3), a UUID or its beginning, auto [N]: "
+        help="off, an index, a list (0,2), a range (1-3), a UUID or its beginning: "
         "resolved to UUIDs now",
     )
     install.add_argument(
@@ -95,7 +89,7 @@ def _show(options: argparse.Namespace) -> None:
 
     as_json = options.command is not None and options.json
     if options.command != "doctor":
-        table = devices.devices(arguments=options.command == "table" and options.arguments)
+        table = devices.devices()
         _print(table, as_json=as_json)
     if options.command is None:
         print()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gpumagic.cuda import devices, visible_devices
 from gpumagic.errors import DeviceError, SpecError
-from gpumagic.selection.spec import NO_WANTS, parse, pick, resolve
+from gpumagic.selection.spec import parse, resolve
 
 #: Most characters of a name: file systems allow 255 bytes.
 _LONGEST = 100
@@ -68,21 +68,21 @@ def variables(spec: str) -> dict[str, str]:
 
     Raises:
         SpecError: the spec is not valid on this machine, or needs no variable.
-        DeviceError: the devices cannot be listed, or not enough are free.
+        DeviceError: the devices cannot be listed.
     """
     parsed = parse(spec)
     if parsed.kind == "off":
         return {visible_devices.MASK: visible_devices.HIDE_ALL}
     if parsed.kind in ("on", "reset"):
         raise SpecError(f"{spec!r} needs no kernelspec: every kernel starts with these GPUs")
+    if parsed.kind == "auto":
+        raise SpecError(
+            "'auto' chooses when it runs, which a kernelspec cannot: name GPUs here, or write "
+            "%gpu auto in the notebook's first cell"
+        )
     table = devices.devices(processes=False)
     devices.check(table)
-    if parsed.kind == "auto":
-        undivided = [replace(device, instance=None) for device in table]
-        chosen = pick(undivided, parsed.count, NO_WANTS)
-    else:
-        chosen = resolve(parsed, table)
-    return {visible_devices.MASK: ",".join(chosen)}
+    return {visible_devices.MASK: ",".join(resolve(parsed, table))}
 
 
 def _kernel_name(text: str) -> str:

@@ -96,10 +96,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Profiles, histories and runtime files of these tests stay out of the user's home.
-
-    And their claims of GPUs out of the folder that the machine's users share.
-    """
+    """Profiles, histories and runtime files of these tests stay out of the user's home."""
     home = tmp_path_factory.mktemp("home")
     folders = {
         name: str(home / name.lower())
@@ -111,8 +108,6 @@ def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             patch.setenv(name, folder)
         (home / "matplotlibrc").touch()
         patch.setenv("MATPLOTLIBRC", str(home / "matplotlibrc"))
-        (home / "claims").mkdir()
-        patch.setenv("GPUMAGIC_CLAIMS", str(home / "claims"))
         patch.setenv("TERM", "xterm-256color")  # that of who runs the tests may be a dumb one
         yield
 

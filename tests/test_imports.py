@@ -23,7 +23,7 @@ LAYOUT: dict[str, set[str]] = {
     "results": {"errors", "system", "render"},
     "cells": {"errors", "system"},
     "cuda": {"_version", "errors", "system", "results", "cells"},
-    "selection": {"errors", "system", "results", "cells", "cuda"},
+    "selection": {"errors", "system", "render", "results", "cells", "cuda"},
     "timing": {"errors", "system", "results", "cells", "cuda"},
     "memory": {"errors", "system", "render", "results", "cells", "cuda"},
     "restart": {"_version", "errors", "system", "results", "cells", "cuda"},

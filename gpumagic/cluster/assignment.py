@@ -10,7 +10,8 @@ from typing import TypeVar
 
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.results import Claim, ClusterTable, Device, EngineDevices
-from gpumagic.selection.spec import NO_WANTS, Spec, Wants, refusal, resolve
+from gpumagic.selection.auto import NO_WANTS, Wants, refusal
+from gpumagic.selection.spec import Spec, resolve
 from gpumagic.system.text import noun
 
 
@@ -48,8 +49,7 @@ def units(devices: Iterable[Device], pids: Collection[int | None] = ()) -> list[
             for part in device.mig:
                 known = None not in (part.memory_total, part.memory_used)
                 free = (part.memory_total or 0) - (part.memory_used or 0) if known else None
-                named = {part.uuid, device.uuid}
-                by = tuple(claim for claim in claims if not named.isdisjoint(claim.uuids))
+                by = tuple(claim for claim in claims if claim.instance in (None, part.uuid))
                 found.append(Unit(part.uuid, device.index, free, device.uuid, by))
         elif device.uuid is not None and device.error is None:
             by = tuple(claims)
@@ -92,7 +92,8 @@ def known_claims(table: ClusterTable) -> dict[str, list[int]]:
     known: dict[str, list[int]] = {}
     for engines in table.hosts.values():
         for unit in _units_of(engines):
-            known.setdefault(unit.uuid, sorted({*pids, *(claim.pid for claim in unit.claims)}))
+            claiming = {claim.pid for claim in unit.claims if claim.pid is not None}
+            known.setdefault(unit.uuid, sorted(pids | claiming))
     return known
 
 

@@ -120,8 +120,8 @@ def choose(
     """Select the devices of this engine; with ``restart``, restart it in place if it is too late.
 
     After the restart the same request is answered again, by the new process. With ``known``,
-    by UUID the pids whose claims the choice was made by, also return whether another process has
-    claimed one of the devices before.
+    by UUID the pids whose claims the choice was made by, also return whether another process
+    claims one of the devices.
     """
     from gpumagic.cluster import engine_restart
     from gpumagic.cuda.process_state import STATE
@@ -148,8 +148,13 @@ def _chosen(
     from gpumagic.cuda.process_state import STATE
     from gpumagic.selection import claims
 
-    uuids = STATE.choice.claim
-    return place(), chosen, known is not None and claims.is_claimed_before(uuids, known)
+    others = claims.others_of(STATE.choice.claim) if known is not None else {}
+    conflict = any(
+        claim.pid not in (known or {}).get(uuid, ())
+        for uuid, found in others.items()
+        for claim in found
+    )
+    return place(), chosen, conflict
 
 
 def _shell() -> Any:

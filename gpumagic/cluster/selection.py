@@ -14,7 +14,8 @@ from gpumagic.cluster.timeouts import TIMEOUT
 from gpumagic.errors import DeviceError
 from gpumagic.render.units import spans
 from gpumagic.results import ClusterSelection, ClusterTable, EngineDevices, EngineSelection
-from gpumagic.selection.spec import NO_WANTS, Wants, parse
+from gpumagic.selection.auto import NO_WANTS, Wants
+from gpumagic.selection.spec import parse
 from gpumagic.system.text import noun
 
 #: Seconds for an engine to select devices, and to restart.

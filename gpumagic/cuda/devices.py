@@ -25,15 +25,14 @@ _IDLE_USE = 64 * 2**20
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC
 
 
-def devices(*, processes: bool = True, arguments: bool = False) -> DeviceTable:
+def devices(*, processes: bool = True) -> DeviceTable:
     """Return the GPUs of this machine, and which of them this process sees.
 
     Does not initialise CUDA and imports no torch. Without NVML the CUDA driver lists the devices in
     a child process, and fields that only NVML knows are None. On a machine without GPUs, or without
     a driver, the table is empty and its ``error`` says why.
 
-    ``processes`` also looks up each process's user and command; with ``arguments`` the whole
-    command lines of this user's own.
+    ``processes`` also looks up each process's user and command.
     """
     state = driver.state()
     environment = visible_devices.variables(os.environ)
@@ -56,7 +55,7 @@ def devices(*, processes: bool = True, arguments: bool = False) -> DeviceTable:
         environment = {**environment, visible_devices.MASK: visible_devices.HIDE_ALL}
         common["notes"] = (f"{driver.MISSING}.",)
     return DeviceTable(
-        compose(readings, environment, state, commands=processes, arguments=arguments),
+        compose(readings, environment, state, commands=processes),
         cuda_missing=missing,
         driver_version=session.driver_version,
         cuda_version=session.cuda_version,
@@ -115,11 +114,10 @@ def compose(
     state: driver.DriverState,
     *,
     commands: bool = False,
-    arguments: bool = False,
 ) -> tuple[Device, ...]:
     """Return the readings as devices, with visibility and memory of this process.
 
-    ``commands`` also looks up the processes' users and commands; ``arguments``: see `devices`.
+    ``commands`` also looks up the processes' users and commands.
     """
     ordinals, visible, instances = _seen(readings, environment, state)
     with_context = {index for index, ordinal in ordinals.items() if ordinal in state.contexts}
@@ -136,7 +134,7 @@ def compose(
             marked = own or not state.initialized
             listed = tuple(replace(p, own=own and p.pid == pid if marked else None) for p in listed)
             if commands:
-                listed = look_up(listed, _is_here, arguments=arguments)
+                listed = look_up(listed, _is_here)
             fields["processes"] = listed
         fields["memory_own"] = _own_memory(listed, index in with_context, own, state.initialized)
         fields["memory_others"] = _others_memory(listed, fields)

@@ -16,7 +16,7 @@ Imported when the extension loads: imports nothing of the package at its top.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -50,15 +50,12 @@ class ClosedGate(Protocol):
     def lift(self) -> None: ...
 
 
-class PublishedClaim(Protocol):
-    """A `gpumagic.selection.claims.Registration`."""
+class Claims(Protocol):
+    """The `gpumagic.selection.claims.HeldClaims` of this process."""
 
-    #: The open file whose lock is the claim; it is inherited by a restart in place.
-    descriptor: int | None
+    def hold(self, uuids: tuple[str, ...]) -> None: ...
 
-    def restore(self, uuids: tuple[str, ...]) -> tuple[str, ...]: ...
-
-    def withdraw(self) -> None: ...
+    def pass_on(self, environment: dict[str, str]) -> Collection[int]: ...
 
 
 @dataclass(eq=False, repr=False)
@@ -69,7 +66,7 @@ class Choice:
     variables: dict[str, WrittenVariable] = field(default_factory=dict)
     threads: ThreadCount | None = None
     gate: ClosedGate | None = None
-    #: The UUIDs of the devices that this process claims in the machine's registry.
+    #: The UUIDs of the devices that this process claims.
     claim: tuple[str, ...] = ()
 
 
@@ -125,12 +122,10 @@ class ProcessState:
     init_failure: InitFailure = field(default_factory=InitFailure)
     #: What destroyed this process's CUDA context (`failure`); None while nothing is known.
     dead_context: str | None = None
-    #: ``CUDA_LAUNCH_BLOCKING`` if a restart has set it for this process (`launch_blocking`).
-    launch_blocking: WrittenVariable | None = None
     #: The `init_trace.InitTrace` that is attached, or that has found where CUDA was initialised.
     init_trace: Any = None
-    #: The registration that holds the claim; None before the first claim.
-    registration: PublishedClaim | None = None
+    #: None before the first claim.
+    claims: Claims | None = None
 
     def snapshot(self) -> Snapshot:
         """Return the current choice, for `restore`."""
@@ -152,11 +147,12 @@ class ProcessState:
             set_variable(name, value)
         self._restore_threads(snapshot)
         self._restore_gate(snapshot.choice.gate)
-        claim = snapshot.choice.claim
-        if self.registration is not None and self.choice.claim != claim:
-            claim = self.registration.restore(claim)
+        if self.claims is not None and self.choice.claim != snapshot.choice.claim:
+            self.claims.hold(snapshot.choice.claim)
         self.choice = replace(
-            snapshot.choice, variables=dict(snapshot.choice.variables), claim=claim
+            snapshot.choice,
+            variables=dict(snapshot.choice.variables),
+            claim=self.choice.claim,
         )
 
     def _restore_threads(self, snapshot: Snapshot) -> None:

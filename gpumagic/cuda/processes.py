@@ -1,8 +1,7 @@
 """Look up the users and commands of processes on a GPU.
 
 Command lines contain tokens, paths and names of people, and notebooks are saved with their outputs.
-So only the names of program and script are shown; arguments only of the user's own processes, on
-request.
+So only the names of program and script are shown.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from gpumagic.results import Process
 
 #: The most processes of a device that are looked up: those with the most memory.
 _MOST = 200
-#: The most characters of a name, and of a command line with its arguments.
-_NAME, _COMMAND = 64, 1000
+#: The most characters of a name.
+_NAME = 64
 #: Python's long options that take a value in the next word.
 _WITH_VALUE = ("--check-hash-based-pycs",)
 #: Python's short options without a value.
@@ -29,25 +28,22 @@ _JOINED = re.compile(r"[^\S ]|\s-")
 _PYTHON = re.compile(r"(python|pypy)w?[\d.]*t?d?(\.exe)?")
 
 
-def look_up(
-    listed: Sequence[Process], is_here: Callable[[int], bool], *, arguments: bool = False
-) -> tuple[Process, ...]:
+def look_up(listed: Sequence[Process], is_here: Callable[[int], bool]) -> tuple[Process, ...]:
     """Return the processes with their users and commands, as far as they can be read.
 
     ``is_here(pid)`` returns whether the process of that pid is certainly the one that NVML lists.
-    With ``arguments`` the user's own processes have their whole command line.
     """
     by_memory = sorted(range(len(listed)), key=lambda place: -(listed[place].memory or 0))
     chosen = {*by_memory[:_MOST]}
     return tuple(
-        _with_command(process, arguments)
+        _with_command(process)
         if place in chosen and process.own is not None and is_here(process.pid)
         else process
         for place, process in enumerate(listed)
     )
 
 
-def _with_command(process: Process, arguments: bool) -> Process:
+def _with_command(process: Process) -> Process:
     import psutil
 
     try:
@@ -55,8 +51,7 @@ def _with_command(process: Process, arguments: bool) -> Process:
         with found.oneshot():
             mine = _is_mine(found)
             words = found.cmdline()
-            whole = " ".join([_base(words[0]), *words[1:]]) if arguments and mine and words else ""
-            command = whole[:_COMMAND] or command_name(words, found.name())
+            command = command_name(words, found.name())
             return replace(process, user=found.username()[:_NAME], command=command, mine=mine)
     except (psutil.Error, OSError, KeyError):
         return process

@@ -96,10 +96,10 @@ def _unusable(facts: Facts, number: int) -> Counter[str]:
     Empty where the table shows other devices than CUDA counts.
     """
     visible = [device for device in facts.table if device.visible]
-    closed = gate.current()
+    if gate.is_closed():
+        return Counter({_BLOCKED: number})
     if len(visible) != number:
-        blocked = closed is not None and not closed.allowed
-        return Counter({_BLOCKED: number} if blocked else {})
+        return Counter()
     found: Counter[str] = Counter()
     for device in visible:
         kernels = build.kernel(device, facts.build.architectures)
@@ -107,6 +107,4 @@ def _unusable(facts: Facts, number: int) -> Counter[str]:
             found[_LOST] += 1
         elif facts.build.hip is None and kernels is not None and kernels.status == "bad":
             found[_NO_KERNELS] += 1
-        elif closed is not None and device.ordinal not in closed.allowed:
-            found[_BLOCKED] += 1
     return found

@@ -114,13 +114,11 @@ def cuda(facts: Facts) -> Iterator[Finding]:
 
 
 def gate(_: Facts) -> Iterator[Finding]:
-    """Report an active gate (``%gpu … --soft``)."""
-    found = closed_gate.current()
-    if found is not None:
-        allowed = ", ".join(f"cuda:{ordinal}" for ordinal in found.allowed) or "no device"
-        command = f"'%gpu {found.spec} --soft'"
-        cause = None if found.allowed else f"{command} blocks it"
-        yield Finding("gate", "warn", f"active: {command} allows {allowed}", "%gpu on", cause)
+    """Report a closed gate (``%gpu off --soft``)."""
+    if closed_gate.is_closed():
+        command = "'%gpu off --soft'"
+        evidence = f"closed: {command} allows no device"
+        yield Finding("gate", "warn", evidence, "%gpu on", f"{command} blocks it")
 
 
 def start(facts: Facts) -> Iterator[Finding]:

@@ -130,7 +130,7 @@ def _devices(fragment: str) -> Iterator[str]:
     session = None if nvml is None else nvml.opened()
     known = () if session is None else tuple(session.identities())
     before, comma, last = fragment.rpartition(",")
-    for index, uuid in known or listed_devices():
+    for index, uuid, *_ in known or listed_devices():
         device = str(index) if not last or last.isdecimal() else uuid
         if device is not None and device not in before.split(","):
             yield f"{before}{comma}{device}"

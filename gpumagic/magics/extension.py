@@ -36,7 +36,7 @@ _OF_PROCESS = (
     ("cuda.nvml", "close", False),
     ("selection.environment", "undo", True),
     ("selection.cpu_threads", "undo", True),
-    ("selection.claims", "undo", True),
+    ("selection.claims", "release", True),
 )
 
 
@@ -61,8 +61,6 @@ class Extension:
         self.named_timings: dict[str, CudaTiming] = {}
         #: The last report of ``%gpumem``, for the change since.
         self.memory_report: MemoryReport | None = None
-        #: Publishes the notebook's state with the claim; None where that is not published.
-        self.publishing: CellHook[None] | None = None
         #: The cluster that ``%gpu --cluster`` has named last; None for that of ``%px``.
         self.cluster: str | None = None
         #: Whether the first table has shown what to try next.

@@ -84,9 +84,6 @@ class GpuMagic(Magics):
         True, help="Claim the GPUs that are chosen, and leave others' claims for last in 'auto'."
     ).tag(config=True)
 
-    max_util = Unicode("", help="What '%gpu auto' asks of a device, in percent.").tag(config=True)
-    publish_notebook = Bool(False, help="Show other users the notebook's name.").tag(config=True)
-
     def __init__(self, shell: Any) -> None:
         super().__init__(shell=shell)
         #: What undoes the loading, the last change first.

@@ -86,9 +86,9 @@ def replace(
     """
     import posix  # not on Windows
 
-    held = STATE.registration  # the lock of its file is the claim of the chosen GPUs
-    claim = () if held is None or held.descriptor is None else (held.descriptor,)
-    close_at_exec({*inherited, *claim})
+    environment = dict(environment)
+    claims = () if STATE.claims is None else STATE.claims.pass_on(environment)
+    close_at_exec({*inherited, *claims})
     blocked = (signal.SIGINT,) if defer_interrupts else ()
     with signals.default_dispositions(blocked), working_in(folder):
         interrupts = signal.getsignal(signal.SIGINT)
@@ -96,7 +96,7 @@ def replace(
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             # Not os.execve: debuggers replace it by a function that starts another process.
-            posix.execve(command[0], list(command), dict(environment))
+            posix.execve(command[0], list(command), environment)
         finally:
             signal.signal(signal.SIGINT, interrupts)
 

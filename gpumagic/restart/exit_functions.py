@@ -12,8 +12,6 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppres
 from types import MethodType
 from typing import Any, ClassVar
 
-from gpumagic.cuda.process_state import STATE
-
 
 def run_exit_functions(shell: Any) -> None:
     """Call the `atexit` functions of the user and of libraries, which remove temporary folders.
@@ -82,7 +80,7 @@ def _logs_open() -> Iterator[None]:
 
 
 def _of_ipython(shell: Any) -> Iterator[MethodType]:
-    """Find the functions that IPython and ipykernel register, and that of a claim of GPUs."""
+    """Find the functions that IPython and ipykernel register."""
     app = getattr(getattr(shell, "kernel", shell), "parent", None)
     places = (
         (app, "cleanup_connection_file"),
@@ -90,7 +88,6 @@ def _of_ipython(shell: Any) -> Iterator[MethodType]:
         (getattr(app, "iopub_thread", None), "stop"),
         (shell, "atexit_operations"),
         (getattr(shell.history_manager, "save_thread", None), "stop"),
-        (STATE.registration, "end"),  # the new program keeps the claim of GPUs
     )
     for owner, name in places:
         function = getattr(owner, name, None)

@@ -19,23 +19,20 @@ if TYPE_CHECKING:
     from gpumagic.results.cell_holdings import CellHolding, CellHoldings
     from gpumagic.results.cell_memory import CellLog, CellMemory
     from gpumagic.results.cell_timings import CellTiming, TimingLog
-    from gpumagic.results.claims import Claim
     from gpumagic.results.cluster_devices import ClusterTable, EngineDevices
     from gpumagic.results.cluster_memory import ClusterMemory, EngineMemory
     from gpumagic.results.cluster_selection import ClusterSelection, EngineSelection
     from gpumagic.results.cluster_timing import ClusterTiming, EngineTiming
     from gpumagic.results.comparison import Compared, Comparison, Quantity, Verdict
-    from gpumagic.results.devices import Device, DeviceTable, MigInstance
+    from gpumagic.results.devices import Claim, Device, DeviceTable, MigInstance, Process
     from gpumagic.results.freed import Freed, FreeStep
     from gpumagic.results.history import HistoryState, SnapshotFile
     from gpumagic.results.holders import DeviceHolders, Holder, Holders, Site
     from gpumagic.results.kernels import Copy, Kernel, KernelReport
     from gpumagic.results.lines import LineMemory, LineReport, SourceLines
     from gpumagic.results.memory import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
-    from gpumagic.results.notebooks import Notebook, NotebookTable, Shutdown
     from gpumagic.results.oom import OutOfMemory, Remedy
     from gpumagic.results.process_group import ProcessGroup
-    from gpumagic.results.processes import Process
     from gpumagic.results.sample import Sample
     from gpumagic.results.selection import Selection, Status, WayOut
     from gpumagic.results.timing import Bound, CudaTiming
@@ -56,23 +53,20 @@ _FILES = {
         "cell_holdings": "CellHolding CellHoldings",
         "cell_memory": "CellLog CellMemory",
         "cell_timings": "CellTiming TimingLog",
-        "claims": "Claim",
         "cluster_devices": "ClusterTable EngineDevices",
         "cluster_memory": "ClusterMemory EngineMemory",
         "cluster_selection": "ClusterSelection EngineSelection",
         "cluster_timing": "ClusterTiming EngineTiming",
         "comparison": "Compared Comparison Quantity Verdict",
-        "devices": "Device DeviceTable MigInstance",
+        "devices": "Claim Device DeviceTable MigInstance Process",
         "freed": "FreeStep Freed",
         "history": "HistoryState SnapshotFile",
         "holders": "DeviceHolders Holder Holders Site",
         "kernels": "Copy Kernel KernelReport",
         "lines": "LineMemory LineReport SourceLines",
         "memory": "DeviceMemory DeviceMemoryDelta MemoryDelta MemoryReport",
-        "notebooks": "Notebook NotebookTable Shutdown",
         "oom": "OutOfMemory Remedy",
         "process_group": "ProcessGroup",
-        "processes": "Process",
         "sample": "Sample",
         "selection": "Selection Status WayOut",
         "timing": "Bound CudaTiming",

@@ -11,8 +11,7 @@ from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line
 from gpumagic.render.units import bytes_, percent, spans
 from gpumagic.results.base import Series, data_frame, plain
 from gpumagic.results.cluster_engines import EngineResult, failure_lines, failures
-from gpumagic.results.devices import Device, DeviceTable, memory_cell
-from gpumagic.results.processes import Process, most_memory, process_rows
+from gpumagic.results.devices import Device, DeviceTable, Process, memory_cell, most_memory
 from gpumagic.system.text import plural
 
 if TYPE_CHECKING:
@@ -168,16 +167,14 @@ def _processes(table: ClusterTable) -> list[Block]:
         ]
     if not found:
         return [Line.of("No process uses a GPU, as far as NVML lists them.", "dim")]
-    shown, rest = most_memory(process_rows(found))
+    shown, rest = most_memory(found)
     rows = [
         [
-            *map(Cell, row.place[:2]),
-            row.pids,
-            Cell(row.place[2]),
-            Cell(row.first.user or DASH),
-            Cell(bytes_(row.memory)),
-            row.command,
+            *map(Cell, (host, index, str(process.pid), engine)),
+            Cell(process.user or DASH),
+            Cell(bytes_(process.memory)),
+            process.title,
         ]
-        for row in shown
+        for (host, index, engine), process in shown
     ]
     return [Grid(_PROCESS_COLUMNS, rows), *rest]

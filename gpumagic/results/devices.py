@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from gpumagic.render.blocks import (
     DASH,
@@ -18,19 +19,11 @@ from gpumagic.render.blocks import (
     Style,
     marked_memory,
     short_uuids,
+    shortened,
 )
 from gpumagic.render.units import bytes_, percent, rounded, spans
 from gpumagic.results.base import Series, data_frame, plain
-from gpumagic.results.claims import Claim
-from gpumagic.results.device_errors import error_cell, long_errors
-from gpumagic.results.processes import (
-    Process,
-    ProcessRow,
-    most_memory,
-    own_first,
-    process_rows,
-)
-from gpumagic.system.text import plural
+from gpumagic.system.text import noun, plural
 
 if TYPE_CHECKING:
     import pandas
@@ -63,6 +56,64 @@ _PROCESS_COLUMNS = (
     Column("Type", rank=3),
     Column("Command", least=12),
 )
+#: The most processes that are shown, those with the most memory; and characters of a command.
+_PROCESSES, _COMMAND = 50, 80
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process that holds memory on a device, as NVML reports it."""
+
+    pid: int
+    #: Bytes of device memory; None where the driver does not report them (WDDM, MIG without
+    #: permission).
+    memory: int | None = None
+    #: ``"compute"`` or ``"graphics"``.
+    kind: str = "compute"
+    #: None where the process cannot be looked up (ended, another pid namespace, no permission).
+    user: str | None = None
+    #: The program and the script, ``python train.py``, never its arguments.
+    command: str | None = None
+    #: Whether it is this process; None where NVML's pids cannot be compared with this process's.
+    own: bool | None = None
+    #: Whether it belongs to the current user; None where it cannot be looked up.
+    mine: bool | None = None
+    #: The name of its notebook when its kernel started, if it is a kernel of the user's Jupyter;
+    #: the path where several have the same name; None where not known.
+    notebook: str | None = None
+
+    @property
+    def title(self) -> Cell:
+        """The notebook or the command; the whole of it on hover only where it is the user's own."""
+        text = self.notebook or self.command or DASH
+        return Cell(shortened(text, _COMMAND), whole=text if self.own or self.mine else None)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A process that has chosen a device, as the lock that it holds shows (`selection.claims`)."""
+
+    #: None for a process that this system does not list: it is in another container.
+    pid: int | None = None
+    #: None where the user's name is not known.
+    user: str | None = None
+    #: The name of its notebook, as in `Process`.
+    notebook: str | None = None
+    #: Whether it is this process.
+    own: bool = False
+    #: Whether it belongs to the current user.
+    mine: bool = False
+    #: The UUID of the MIG instance that it has chosen; None for a whole device.
+    instance: str | None = None
+
+    def __str__(self) -> str:
+        """Return notebook or process, and the user: ``process 4711 of ann``."""
+        if self.own:
+            return "this kernel"
+        if self.pid is None:
+            return "a process outside of this container"
+        who = self.notebook or f"process {self.pid}"
+        return who if self.mine else f"{who} of {self.user or 'another user'}"
 
 
 @dataclass(frozen=True)
@@ -107,7 +158,7 @@ class Device:
     #: The UUID of the MIG instance that this process sees of the device, if it has any; None where
     #: not known.
     instance: str | None = None
-    #: The processes that have chosen the device, as the machine's registry lists them.
+    #: The processes that have chosen the device with gpumagic, as far as they are seen here.
     claims: tuple[Claim, ...] = ()
     #: Why the device could not be read, if it could not (for example ``"GPU is lost"``).
     error: str | None = None
@@ -157,21 +208,14 @@ class DeviceTable(Series[Device]):
     show_processes: bool = False
     #: Further remarks, a line each.
     notes: tuple[str, ...] = ()
-    #: The spec of the closed gate (``off``), None if none is closed, and the CUDA ordinals that it
-    #: allows.
-    gate: str | None = None
-    allowed: tuple[int, ...] = ()
+    #: Whether a gate refuses new work on every device (``%gpu off --soft``).
+    gated: bool = False
 
     @property
     def visible(self) -> list[Device]:
         """The devices that this process sees and whose ordinal is known, in CUDA's order."""
         ordinals = {d.ordinal: d for d in self if d.visible and d.ordinal is not None}
         return [ordinals[ordinal] for ordinal in sorted(ordinals)]
-
-    def is_gated(self, device: Device) -> bool:
-        """Return whether new work on a device that this process sees is refused."""
-        is_visible = device.visible is not False
-        return self.gate is not None and is_visible and device.ordinal not in self.allowed
 
     def _blocks(self) -> list[Block]:
         if self.error is not None:
@@ -183,7 +227,7 @@ class DeviceTable(Series[Device]):
             ]
         blocks = _devices(self)
         blocks += [Grid(_MIG_COLUMNS, rows)] if (rows := _mig_rows(self)) else []
-        blocks += long_errors((device.index, device.error) for device in self)
+        blocks += _long_errors(self)
         blocks += _claims(self)
         blocks += _sees(self)
         if self.show_processes:
@@ -205,7 +249,7 @@ def _devices(table: DeviceTable) -> list[Block]:
     """Return the table, and above it the devices' name if it is the same for all."""
     names = Counter(device.name for device in table)
     common = next(iter(names)) if len(names) == 1 else None
-    rows = [_row(device, gated=table.is_gated(device)) for device in table]
+    rows = [_row(device, table.gated) for device in table]
     if common is not None:
         count = f"{len(table)} × " * (len(table) > 1)
         return [Line.of(f"{count}{common}", "strong"), Grid(_COLUMNS, rows)]
@@ -214,7 +258,7 @@ def _devices(table: DeviceTable) -> list[Block]:
     return [Grid((*_COLUMNS, _NAME), rows)]
 
 
-def _row(device: Device, *, gated: bool) -> list[Cell]:
+def _row(device: Device, gated: bool) -> list[Cell]:
     if device.error is not None:
         blank = [Cell(DASH, "dim")] * (len(_COLUMNS) - 3)
         error = error_cell(device.error)
@@ -237,7 +281,7 @@ def _bytes(value: int | None) -> Cell:
 
 
 def _ordinal(device: Device, gated: bool) -> Cell:
-    if gated:
+    if gated and device.visible is not False:
         return Cell("gated", "warn")
     if device.ordinal is not None:
         return Cell(f"cuda:{device.ordinal}", "good")
@@ -297,17 +341,10 @@ def _sees(table: DeviceTable) -> Iterator[Line]:
         order = "; CUDA's own order (fastest first) is not known before it starts"
     if any(d.instance for d in table) and len(table) > 1:
         order += "; CUDA shows a process one MIG instance, and no other GPU beside it"
-    if table.gate is not None:
-        names = ", ".join(f"cuda:{ordinal}" for ordinal in table.allowed)
-        yield Line(
-            (
-                Cell("! Gated", "warn"),
-                Cell(f": '%gpu {table.gate} --soft' allows new work on {names or 'no GPU'}; "),
-                Cell("to lift that: "),
-                Cell("%gpu on", "command"),
-            )
-        )
-        count = f"Behind the gate {count[0].lower()}{count[1:]}"
+    if table.gated:
+        why = Cell(": '%gpu off --soft' allows no new work on a GPU; to lift that: ")
+        yield Line((Cell("! Gated", "warn"), why, Cell("%gpu on", "command")))
+        count = count and f"Behind the gate {count[0].lower()}{count[1:]}"
     named = variables(table.environment)
     rest = f"; {state}{order}."
     if _is_too_late(table):
@@ -341,7 +378,8 @@ def _claims(table: DeviceTable) -> list[Block]:
     indexes: dict[Claim, list[int]] = {}
     for device in table:
         for claim in device.claims:
-            indexes.setdefault(claim, []).append(device.index)
+            found = indexes.setdefault(dataclasses.replace(claim, instance=None), [])
+            found += [device.index] * (device.index not in found)
     return [
         Line.of(f"GPU {spans(found)}: claimed by {claim}.", "dim")
         for claim, found in indexes.items()
@@ -349,12 +387,17 @@ def _claims(table: DeviceTable) -> list[Block]:
 
 
 def _processes(table: DeviceTable) -> list[Block]:
-    listed = (((str(d.index),), process) for d in table for process in d.processes or ())
-    shown, rest = most_memory(own_first(process_rows(listed)))
+    """Return the table of processes, the user's own first; without their type if all compute."""
+    listed = [(device.index, p) for device in table for p in device.processes or ()]
+    shown, rest = most_memory(listed)
+    shown.sort(key=lambda each: (not (each[1].own or each[1].mine), -(each[1].memory or 0)))
     unlisted = [str(device.index) for device in table if device.processes is None]
-    found: list[Block] = [_process_table(shown)] if shown else []
-    found += rest
-    if not shown and len(unlisted) < len(table):
+    found: list[Block] = []
+    if shown:
+        has_types = any(process.kind != "compute" for _, process in shown)
+        used = [column for column in _PROCESS_COLUMNS if has_types or column.header != "Type"]
+        found += [Grid(used, [_process(*each, has_types) for each in shown]), *rest]
+    elif len(unlisted) < len(table):
         found.append(Line.of("No process uses a GPU, as far as NVML lists them.", "dim"))
     if unlisted:
         text = f"NVML does not list the processes of GPU {', '.join(unlisted)}."
@@ -362,24 +405,49 @@ def _processes(table: DeviceTable) -> list[Block]:
     return found
 
 
-def _process_table(shown: Sequence[ProcessRow]) -> Grid:
-    """Return the table of processes; without their type where all compute."""
-    has_types = any(row.first.kind != "compute" for row in shown)
-    used = [i for i, each in enumerate(_PROCESS_COLUMNS) if has_types or each.header != "Type"]
-    rows = [[cells[i] for i in used] for cells in map(_process, shown)]
-    return Grid([_PROCESS_COLUMNS[i] for i in used], rows)
-
-
-def _process(row: ProcessRow) -> list[Cell]:
-    pid = Cell(f"{row.first.pid} (this kernel)", "strong") if row.first.own else row.pids
+def _process(index: int, process: Process, has_types: bool) -> list[Cell]:
+    pid = Cell(f"{process.pid} (this kernel)", "strong") if process.own else Cell(str(process.pid))
     return [
-        *map(Cell, row.place),
+        Cell(str(index)),
         pid,
-        Cell(row.first.user or DASH),
-        Cell(bytes_(row.memory)),
-        Cell(row.first.kind, "dim"),
-        row.command,
+        Cell(process.user or DASH),
+        Cell(bytes_(process.memory)),
+        *[Cell(process.kind, "dim")] * has_types,
+        process.title,
     ]
+
+
+_Place = TypeVar("_Place")
+
+
+def most_memory(
+    listed: Sequence[tuple[_Place, Process]],
+) -> tuple[list[tuple[_Place, Process]], list[Block]]:
+    """Return the processes to show, and a line on the others; each with the place that it has."""
+    ordered = sorted(listed, key=lambda each: -(each[1].memory or 0))
+    rest = [process for _, process in ordered[_PROCESSES:]]
+    size = bytes_(sum(process.memory or 0 for process in rest))
+    line = Line.of(f"and {len(rest)} more, with {size} in all", "dim")
+    return ordered[:_PROCESSES], [line] if rest else []
+
+
+def error_cell(error: str) -> Cell:
+    """Return a cell with a device's error in place of its figures, shortened."""
+    return Cell(f"✗ {_short(error)}", "bad", whole=error)
+
+
+def _long_errors(devices: Iterable[Device]) -> Iterator[Line]:
+    """Yield the errors that are shortened in the table: each once."""
+    indexes: dict[str, list[int]] = {}
+    for device in devices:
+        if device.error is not None and device.error != _short(device.error):
+            indexes.setdefault(device.error, []).append(device.index)
+    for error, found in indexes.items():
+        yield Line.of(f"{noun(len(found), 'GPU')} {spans(found)}: {error}.", "bad")
+
+
+def _short(error: str) -> str:
+    return textwrap.shorten(error, 24, placeholder=" …")
 
 
 def memory_cell(device: Device) -> Cell:

@@ -21,13 +21,9 @@ from gpumagic.render.blocks import (
 from gpumagic.render.units import bytes_
 from gpumagic.results.base import Result
 from gpumagic.results.devices import Device, variables
-from gpumagic.results.holders import NO_VARIABLE, Holders
 from gpumagic.system.text import plural
 
 Status = Literal["applied", "too-late", "gated", "restarted", "unchanged"]
-
-#: The most holders of memory that have a row below a closed gate.
-_EXISTING = 8
 
 STATUS_STYLES: Mapping[str, Style] = {
     "applied": "good",
@@ -74,8 +70,6 @@ class Selection(Result):
     problem: str | None = None
     where: str | None = None
     ways_out: tuple[WayOut, ...] = ()
-    #: What holds GPU memory that a gate has left; None where that was not looked for.
-    existing: Holders | None = None
 
     def _blocks(self) -> list[Block]:
         count = len(self.devices)
@@ -98,8 +92,6 @@ class Selection(Result):
         if self.lost:
             number = plural(len(self.lost), "variable")
             blocks.append(names_line(f"Lost: {number} (", self.lost, ")."))
-        if self.existing is not None:
-            blocks += _existing(self.existing)
         return [*blocks, *dim_lines(self.notes)]
 
     def __repr__(self) -> str:
@@ -112,31 +104,6 @@ def too_full_text(min_free: int | None, devices: Sequence[Device]) -> str:
     name = freest.instance or f"GPU {freest.index}"
     most = f"the most is {bytes_(freest.memory_free)} on {name}"
     return f"no GPU has {bytes_(min_free)} free; {most}"
-
-
-def _existing(found: Holders) -> list[Block]:
-    """Return what still holds GPU memory, largest first; the small ones are summed."""
-    rows = [
-        (size, name, ordinal)
-        for ordinal, device in found.devices.items()
-        for name, size in [
-            *((holder.name, holder.bytes) for holder in device.holders),
-            (NO_VARIABLE, device.unattributed),
-        ]
-        if size
-    ]
-    rows.sort(key=lambda row: -row[0])
-    total = sum(size for size, *_ in rows)
-    large = [row for row in rows[:_EXISTING] if row[0] * 100 >= total]
-    cells = [
-        [Cell(name, "strong"), Cell(bytes_(size)), Cell(f"cuda:{ordinal}", "dim")]
-        for size, name, ordinal in large
-    ]
-    if rest := rows[len(large) :]:
-        size = sum(size for size, *_ in rest)
-        cells.append([Cell(f"{len(rest)} more", "dim"), Cell(bytes_(size), "dim"), Cell("")])
-    columns = (Column("Held by", least=12), Column("Memory", "right"), Column("Device"))
-    return [Line.of("Still on the GPU:"), Grid(columns, cells, header=False)] if cells else []
 
 
 def _callout(result: Selection) -> Callout:

@@ -11,7 +11,7 @@ from typing import Any
 from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line, Sparkline, Style
 from gpumagic.render.units import bytes_, percent, rounded
 from gpumagic.results.base import Result
-from gpumagic.results.device_errors import error_cell
+from gpumagic.results.devices import error_cell
 from gpumagic.results.watch import DeviceSample, UtilizationSample, WatchedDevice, ordinal_cell
 
 #: Seconds that the curves show.

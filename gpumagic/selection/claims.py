@@ -1,354 +1,215 @@
-"""Claim GPUs in a registry that the users of a machine share, so that ``auto`` spreads them.
+"""Claim GPUs by a lock on what the kernel shows of each, so that ``auto`` spreads processes.
 
-Claims only order the GPUs that fit: a claimed GPU is never refused, and NVML's data decides which
-fit. Where no claim can be made, a `ClaimError` has the reason, and the choice is made without.
+A kernel that has just chosen a GPU uses no memory on it yet. So every process that chooses holds a
+``flock`` on ``/proc/driver/nvidia/gpus/…/information`` of its GPUs, which nobody can create, remove
+or replace: there is no file to distrust or to clean up. Where that is missing, and for a MIG
+instance, it is an empty file in ``/dev/shm``. Who gets the exclusive lock is the first, and shares
+it then with those that choose the GPU all the same. ``/proc/locks`` has the pids. A claim ends with
+its process, however that ends.
 
-Published are pid, start time, pid namespace, the GPUs' UUIDs and, once it has been, whether the
-memory is parked; the notebook's name and the time of its last cell only if the user has requested
-it.
+Claims only order the GPUs that fit: none is refused because of one. Without ``flock`` (Windows)
+there are none.
 """
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from pathlib import Path
 
-from gpumagic.cuda import devices
 from gpumagic.cuda.process_state import STATE
-from gpumagic.results import Claim, Device
-from gpumagic.selection.claim_entry import NOTEBOOK, ClaimError, Entry, TooManyFilesError
-from gpumagic.selection.claim_folder import Folder, Found, open_folder, own_descriptors
-
-#: Seconds to wait for the common lock, and how often a choice without it is repeated.
-_PATIENCE, _ROUNDS = 1.0, 10
-#: Seconds after which a claim without memory on its GPUs no longer counts.
-_UNUSED = 1800.0
+from gpumagic.results import Claim
+from gpumagic.system import system_files
 
 #: The claims of other processes, by UUID.
-Claims = Mapping[str, Sequence[Found]]
+Others = Mapping[str, Sequence[Claim]]
 #: Returns the UUIDs to choose, from others' claims.
-Pick = Callable[[Claims], tuple[str, ...]]
+Pick = Callable[[Others], tuple[str, ...]]
+
+#: Passes the locked files to the program that replaces this one: ``pid:UUID=descriptor,…``.
+_INHERITED = "_GPUMAGIC_CLAIMED"
+_FOLDER = "/dev/shm"
 
 
-class Registration:
-    """The claim of this process: a file that it keeps locked."""
+class HeldClaims:
+    """The claims of this process; the only object is in `STATE`, see `held`."""
 
     def __init__(self) -> None:
-        self.descriptor: int | None = None
-        #: Whether a process that this one has replaced may have left its file open.
-        self.may_inherit = True
-        #: Published with the UUIDs; None for each that the user has not requested.
-        self.notebook: str | None = None
-        self.last_cell: float | None = None
-        #: None before anything was parked.
-        self.parked: bool | None = None
+        #: The open file whose lock is the claim, by UUID.
+        self._descriptors: dict[str, int] = {}
+        pid, _, entries = os.environ.pop(_INHERITED, "").partition(":")
+        for entry in entries.split(",") if pid == str(os.getpid()) else ():
+            uuid, _, descriptor = entry.partition("=")
+            os.set_inheritable(int(descriptor), False)
+            self._descriptors[uuid] = int(descriptor)
+        if hasattr(os, "register_at_fork"):  # a forked worker may live longer than this process
+            os.register_at_fork(after_in_child=lambda: self.hold(()))
 
-    def publish(self, folder: Folder, uuids: tuple[str, ...]) -> None:
-        """Publish the UUIDs in place of the earlier ones; without UUIDs, withdraw the claim.
+    def hold(self, uuids: tuple[str, ...]) -> None:
+        """Claim these devices, whoever else does, and no others.
+
+        `STATE` has those that could be claimed.
+        """
+        for uuid in {*self._descriptors}.difference(uuids):
+            os.close(self._descriptors.pop(uuid))
+        for uuid in uuids:
+            with suppress(OSError):
+                self._lock(uuid)
+        STATE.choice.claim = tuple(uuid for uuid in uuids if uuid in self._descriptors)
+
+    def is_first(self, uuid: str) -> bool:
+        """Claim a device unless another process has; return False if one has.
+
+        True also where it cannot be claimed: then nothing is known of others' claims either.
+        """
+        try:
+            self._lock(uuid, alone=True)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+        return True
+
+    def pass_on(self, environment: dict[str, str]) -> Collection[int]:
+        """Keep the claims through an ``execve`` with this environment; return their descriptors."""
+        for descriptor in self._descriptors.values():
+            os.set_inheritable(descriptor, True)
+        if self._descriptors:
+            entries = (f"{uuid}={each}" for uuid, each in self._descriptors.items())
+            environment[_INHERITED] = f"{os.getpid()}:{','.join(entries)}"
+        return self._descriptors.values()
+
+    def _lock(self, uuid: str, *, alone: bool = False) -> None:
+        """Lock a device's file; with ``alone`` only if no other process has.
 
         Raises:
-            ClaimError: they cannot be published; nothing is claimed.
+            BlockingIOError: another process has locked it, or does not share it.
+            OSError: it cannot be opened or locked.
         """
-        if not uuids:
-            self.withdraw(folder)
+        if uuid in self._descriptors:
             return
-        inherited = own_descriptors(folder.path, folder.me.name) if self.may_inherit else ()
-        self.may_inherit = False
-        me = folder.me
-        entry = Entry(
-            *(me.pid, me.start, me.namespace, me.boot, uuids),
-            *(self.notebook, self.last_cell, self.parked),
-        )
+        if os.name == "nt":
+            raise OSError("Windows has no flock")
+        import fcntl
+
+        descriptor = _open(uuid)
         try:
-            folder.remove_orphans()
-            descriptor = folder.publish(entry)
-        except ClaimError:
-            self.withdraw(folder)
+            if alone:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Not atomic after that: another process may come in between, and is the first then.
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(descriptor)
             raise
-        self._close()
-        for each in inherited:  # from the process that this one has replaced
-            os.close(each)
-        self.descriptor = descriptor
-        STATE.choice.claim = uuids
-
-    def withdraw(self, folder: Folder | None = None) -> None:
-        """Withdraw the claim and remove its file."""
-        STATE.choice.claim = ()
-        if self.descriptor is not None:
-            with suppress(ClaimError):
-                if folder is not None:
-                    folder.remove()
-                else:
-                    with open_folder() as opened:
-                        opened.remove()
-        self._close()
-
-    def restore(self, uuids: tuple[str, ...]) -> tuple[str, ...]:
-        """Publish the claim of an earlier choice; return the UUIDs that could be claimed."""
-        try:
-            with open_folder() as folder:
-                self.publish(folder, uuids)
-        except ClaimError:
-            self.withdraw()
-        return STATE.choice.claim
-
-    def refresh(self) -> None:
-        """Publish the claim again, with its current fields."""
-        self.restore(STATE.choice.claim)
-
-    def is_published(self) -> bool:
-        """Return whether the file still exists: programs that clean ``/tmp`` may remove it."""
-        return self.descriptor is not None and os.fstat(self.descriptor).st_nlink > 0
-
-    def end(self) -> None:
-        """Remove the file at the end of the process."""
-        with suppress(OSError):
-            self.withdraw()
-
-    def forget(self) -> None:
-        """Close the file in a forked process: the claim belongs to its parent."""
-        self._close()
-        STATE.choice.claim = ()
-
-    def _close(self) -> None:
-        if self.descriptor is not None:
-            with suppress(OSError):
-                os.close(self.descriptor)
-        self.descriptor = None
+        self._descriptors[uuid] = descriptor
+        STATE.choice.claim = (*STATE.choice.claim, uuid)
 
 
-def registration() -> Registration:
-    """Return this process's registration; the first call creates it."""
-    found = STATE.registration
-    if isinstance(found, Registration):
-        return found
-    import atexit
-
-    new = Registration()
-    atexit.register(new.end)
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=new.forget)
-    STATE.registration = new
-    return new
+def held() -> HeldClaims:
+    """Return this process's claims."""
+    if STATE.claims is None:
+        STATE.claims = HeldClaims()
+    found = STATE.claims
+    assert isinstance(found, HeldClaims)
+    return found
 
 
-def claim(uuids: tuple[str, ...]) -> Claims:
-    """Claim devices, also those that others claim; return others' claims.
+def release() -> None:
+    """End the claims of this process."""
+    held().hold(())
 
-    Raises:
-        ClaimError: no claim can be made.
+
+def choose(pick: Pick, usable: Sequence[str]) -> tuple[tuple[str, ...], Others]:
+    """Choose by others' claims on ``usable`` devices, and claim the choice; return both.
+
+    Where another process was first meanwhile, its claim is known, and the choice is made again.
     """
-    if not uuids and not STATE.choice.claim:
-        return {}
-    with open_folder() as folder:
-        registration().publish(folder, uuids)
-        try:
-            return _by_uuid(_others(folder)) if uuids else {}
-        except TooManyFilesError:
-            registration().withdraw(folder)
-            raise
-
-
-def choose(
-    pick: Pick, patience: float = _PATIENCE
-) -> tuple[tuple[str, ...], Claims, ClaimError | None]:
-    """Choose by others' claims and claim the choice, so that no two processes choose the same.
-
-    Return the UUIDs, the claims of others, and why no claim was made, None if one was. An exception
-    of ``pick`` passes.
-
-    Every process holds a common lock while it chooses. Where it cannot acquire the lock within
-    ``patience`` seconds, another process may choose the same GPUs at the same time: the one that
-    has published its claim later chooses again.
-    """
-    others: Claims = {}
-    chosen: tuple[str, ...] | None = None
-    try:
-        with open_folder() as folder:
-            with folder.lock(patience):
-                others = _by_uuid(_others(folder))
-                chosen = pick(others)
-                registration().publish(folder, chosen)
-            return _chosen_again(folder, pick, chosen, others)
-    except ClaimError as error:
-        if isinstance(error, TooManyFilesError):
-            registration().withdraw()
-        return pick(others) if chosen is None else chosen, others, error
-
-
-def _chosen_again(
-    folder: Folder, pick: Pick, chosen: tuple[str, ...], others: Claims
-) -> tuple[tuple[str, ...], Claims, ClaimError | None]:
-    """Choose again while there is an earlier claim on the choice that was not read before it."""
-    error = ClaimError("other processes claim the GPUs at the same time")
-    for _ in range(_ROUNDS):
-        seen, found = others, folder.read()
-        me = next((each for each in found if _is_own(each, folder)), None)
-        others = _by_uuid([each for each in found if not _is_own(each, folder)])
-        if me is None or not _has_conflict(chosen, me, seen, others):
-            return chosen, others, None
+    unlisted: set[str] = set()
+    while True:
+        others = others_of(usable)
+        for uuid in unlisted:
+            others[uuid] = others[uuid] or [Claim()]
         chosen = pick(others)
-        registration().publish(folder, chosen)
-        time.sleep(0.01)
-    return chosen, others, error
+        taken = [uuid for uuid in chosen if not others.get(uuid) and not held().is_first(uuid)]
+        if not taken:
+            held().hold(chosen)
+            return chosen, others
+        # Of a process in another container only the lock is seen.
+        unlisted.update(taken)
 
 
-def is_claimed_before(uuids: Sequence[str], known: Mapping[str, Collection[int]]) -> bool:
-    """Return whether another process has, or may have, claimed one of these GPUs before this one.
+def others_of(uuids: Iterable[str]) -> dict[str, Sequence[Claim]]:
+    """Return the claims of other processes on each device."""
+    found = all_of(uuids)
+    return {uuid: [claim for claim in claims if not claim.own] for uuid, claims in found.items()}
 
-    Of two that choose at the same time, and do not hold the common lock, that one chooses again
-    which has published its claim later. Within one tick of the file system's clock (4 ms) that is
-    unknown: the other may have looked before this one's claim was there, so this one chooses again.
-    ``known`` are the pids whose claims it was chosen by.
-    """
+
+def all_of(uuids: Iterable[str]) -> dict[str, list[Claim]]:
+    """Return the claims on each device, this process's too, as far as they are listed here."""
     try:
-        with open_folder() as folder:
-            found = folder.read()
-            me = next((each for each in found if _is_own(each, folder)), None)
-            others = [each for each in found if not _is_own(each, folder)]
-    except ClaimError:
-        return False
-    return me is not None and any(
-        each.entry.pid not in known.get(uuid, ()) and each.published <= me.published
-        for each in others
-        for uuid in {*uuids}.intersection(each.entry.uuids)
-    )
+        lines = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        lines = []
+    pids: dict[str, set[int]] = {}
+    for words in map(str.split, lines):
+        if "FLOCK" in words[1:2]:
+            pids.setdefault(words[5], set()).add(int(words[4]))
+    found: dict[str, list[Claim]] = {}
+    path = _paths()
+    for uuid in uuids:
+        claims = map(_claim, sorted(pids.get(_place(path(uuid)), ())))
+        found[uuid] = [claim for claim in claims if claim is not None]
+    return found
 
 
-def _has_conflict(chosen: Sequence[str], me: Found, seen: Claims, now: Claims) -> bool:
-    """Return whether another process has claimed a GPU before this one, and was not in ``seen``."""
-    for uuid in chosen:
-        known = {_key(each)[1:] for each in seen.get(uuid, ())}
-        for each in now.get(uuid, ()):
-            if _key(each)[1:] not in known and _key(each) < _key(me):
-                return True
-    return False
-
-
-def _key(claim: Found) -> tuple[int, int, int, int]:
-    return claim.published, claim.uid, claim.entry.pid, claim.entry.start
-
-
-def _is_own(found: Found, folder: Folder) -> bool:
-    me, entry = folder.me, found.entry
-    return found.here and (found.uid, entry.pid, entry.start) == (me.uid, me.pid, me.start)
-
-
-def _others(folder: Folder) -> list[Found]:
-    return [found for found in folder.read() if not _is_own(found, folder)]
-
-
-def _by_uuid(claims: Sequence[Found]) -> dict[str, list[Found]]:
-    by_uuid: dict[str, list[Found]] = {}
-    for each in claims:
-        for uuid in each.entry.uuids:
-            by_uuid.setdefault(uuid, []).append(each)
-    return by_uuid
-
-
-# --- claims of a device ----------------------------------------------------------------------
-
-
-def count(device: Device, claims: Claims) -> int:
-    """Return the number of others' claims on a device, without those that are long unused."""
-    found = claims.get(device.instance or device.uuid or "", ())
-    return sum(not _is_unused(each, device) for each in found)
-
-
-def _is_unused(claim: Found, device: Device) -> bool:
-    """Return whether a process has claimed a device for `_UNUSED` seconds, and has no memory on it.
-
-    False where NVML's processes cannot be compared with the claim's.
-    """
-    known = claim.here and device.processes is not None and devices.in_first_pid_namespace()
-    pids = [process.pid for process in device.processes or ()]
-    return known and claim.age > _UNUSED and claim.entry.pid not in pids
-
-
-def all_claims() -> list[Claim]:
-    """Return all claims of the machine, this process's too.
-
-    Raises:
-        ClaimError: the registry cannot be read.
-    """
-    with open_folder() as folder:
-        held = STATE.registration
-        if isinstance(held, Registration) and held.descriptor and not held.is_published():
-            held.publish(folder, STATE.choice.claim)
-        return [
-            replace(as_result(each), own=_is_own(each, folder), mine=each.uid == folder.me.uid)
-            for each in folder.read()
-        ]
-
-
-def as_result(found: Found) -> Claim:
-    """Return a claim as a result."""
-    entry = found.entry
-    idle = None
-    if entry.last_cell is not None:
-        idle = 0.0 if entry.last_cell == 0 else max(now() - entry.last_cell, 1.0)
-    return Claim(
-        uuids=entry.uuids,
-        pid=entry.pid,
-        user=_user(found.uid),
-        notebook=entry.notebook,
-        idle=idle,
-        parked=entry.parked,
-        mine=found.uid == os.geteuid(),
-    )
-
-
-def _user(uid: int) -> str | None:
-    import pwd
+def _claim(pid: int) -> Claim | None:
+    """Return the claim of a process; None if it has ended, and only a child keeps its lock."""
+    import psutil
 
     try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"
+        process = psutil.Process(pid)
+        mine = process.uids().effective == os.geteuid()
+        user = process.username()
+    except psutil.Error:
+        return None
+    return Claim(pid, user, own=pid == os.getpid(), mine=mine)
 
 
-def with_claims(table: Sequence[Device], claims: Sequence[Claim]) -> tuple[Device, ...]:
-    """Return the devices, each with the claims on it."""
-    return tuple(
-        replace(device, claims=tuple(c for c in claims if {*c.uuids} & uuids_of(device)))
-        for device in table
-    )
+# --- the file that is locked -------------------------------------------------------------------
 
 
-def uuids_of(device: Device) -> set[str]:
-    """Return the UUIDs of a device and of its MIG instances."""
-    return {uuid for uuid in (device.uuid, *(part.uuid for part in device.mig)) if uuid}
+def _paths() -> Callable[[str], Path]:
+    """Return a function that returns the file of a UUID."""
+    listed = {uuid: path for _, uuid, path in system_files.listed_devices()}
+
+    def path(uuid: str) -> Path:
+        name = f"gpumagic-{uuid.replace('/', '-')}"
+        return listed.get(uuid) or system_files.at(f"{_FOLDER}/{name}")
+
+    return path
 
 
-# --- what the user publishes -----------------------------------------------------------------
+def _place(path: Path) -> str:
+    """Return device and inode of a file as ``/proc/locks`` writes them; empty without one."""
+    try:
+        status = path.stat()
+    except OSError:
+        return ""
+    device = status.st_dev
+    return f"{os.major(device):02x}:{os.minor(device):02x}:{status.st_ino}"
 
 
-def publish_notebook(notebook: str | None, *, busy: bool) -> None:
-    """Publish the notebook's name and whether a cell runs with the claim; None removes both."""
-    held = registration()
-    held.notebook = None if notebook is None else notebook.replace("/", "_")[:NOTEBOOK]
-    held.last_cell = None if notebook is None else 0.0 if busy else now()
-    if STATE.choice.claim:
-        held.refresh()
-
-
-def set_parked(parked: bool) -> None:
-    """Publish with the claim, if there is one, whether the GPU memory is parked."""
-    held = registration()
-    held.parked = parked
-    if STATE.choice.claim:
-        held.refresh()
-
-
-def now() -> float:
-    """Return the seconds since the machine's start, the same for all its processes."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def undo() -> None:
-    """Withdraw this process's claim."""
-    if STATE.registration is not None:
-        STATE.registration.withdraw()
+def _open(uuid: str) -> int:
+    """Open the file of a device for reading; one in ``/dev/shm`` is created for every user."""
+    path = _paths()(uuid)
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with suppress(FileNotFoundError):
+        return os.open(path, flags)
+    # Linux refuses O_CREAT for a file of another user in a folder that everyone may write to.
+    try:
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o444)
+    except FileExistsError:  # made by another process meanwhile
+        return os.open(path, flags)
+    os.fchmod(descriptor, 0o444)
+    return descriptor

@@ -30,15 +30,18 @@ def read(path: str) -> str | None:
         return None
 
 
-def listed_devices() -> tuple[tuple[int, str | None], ...]:
-    """Return index and UUID of the GPUs in ``/proc``; none where there is no such list.
+def listed_devices() -> tuple[tuple[int, str | None, Path], ...]:
+    """Return index, UUID and file of the GPUs in ``/proc``; none where there is no such list.
 
     Starts no driver. NVML counts by bus address, which the folders are named after. Unknown UUIDs
     are None.
     """
     try:
-        addresses = sorted(folder.name for folder in at(_GPUS).iterdir())
+        folders = sorted(at(_GPUS).iterdir())
     except OSError:
         return ()
-    found = (_UUID.search(read(f"{_GPUS}/{each}/information") or "") for each in addresses)
-    return tuple((index, uuid[1] if uuid else None) for index, uuid in enumerate(found))
+    found = []
+    for index, folder in enumerate(folders):
+        uuid = _UUID.search(read(f"{_GPUS}/{folder.name}/information") or "")
+        found.append((index, uuid[1] if uuid else None, folder / "information"))
+    return tuple(found)

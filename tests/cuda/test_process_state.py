@@ -20,8 +20,10 @@ from gpumagic.cuda.process_state import (
 )
 from gpumagic.cuda.visible_devices import MASK, ORDER
 from gpumagic.selection import claims, cpu_threads, environment, gate
+from tests.virtual_gpu import default_uuid
 
 THREADS = torch.get_num_threads()
+UUIDS = tuple(default_uuid(index) for index in range(3))
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +34,7 @@ def _own_choice(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setenv(name, value)
     yield
     gate.lift()
-    claims.undo()
+    claims.release()
     torch.set_num_threads(THREADS)
 
 
@@ -41,7 +43,7 @@ def effects() -> dict[str, Any]:
     return {
         "variables": environment.now(),
         "threads": torch.get_num_threads(),
-        "claim": [claim.uuids for claim in claims.all_claims()],
+        "claim": [uuid for uuid in UUIDS if any(c.own for c in claims.all_of([uuid])[uuid])],
         "gate": (torch.cuda.is_available.__qualname__, torch.overrides._len_torch_function_stack()),
     }
 
@@ -50,8 +52,8 @@ def effects() -> dict[str, Any]:
 CHANGES: dict[str, Callable[[], Any]] = {
     "variables": lambda: environment.write({MASK: "-1"}),
     "threads": lambda: cpu_threads.use(THREADS + 1),
-    "claim": lambda: claims.claim(("GPU-1",)),
-    "gate": lambda: gate.close((), "off"),
+    "claim": lambda: claims.held().hold(UUIDS[:1]),
+    "gate": lambda: gate.close(),
 }
 
 
@@ -70,7 +72,7 @@ def test_restore_undoes_a_choice(name: str, earlier: tuple[str, ...]) -> None:
     before = STATE.snapshot()
     others = {
         "variables": lambda: environment.write({MASK: "1", ORDER: None}),
-        "claim": lambda: claims.claim(("GPU-2", "GPU-3")),
+        "claim": lambda: claims.held().hold(UUIDS[1:]),
     }
     {**CHANGES, **others}[name]()
     assert getattr(STATE.choice, name) != getattr(before.choice, name)
@@ -85,9 +87,8 @@ FACTS: dict[str, Any] = {
     "nvml_check_set": "set",
     "init_failure": InitFailure(failed=True),
     "init_trace": object(),
-    "registration": claims.Registration(),
+    "claims": claims.HeldClaims(),
     "dead_context": "an illegal memory access",
-    "launch_blocking": object(),
 }
 
 
@@ -134,12 +135,12 @@ def test_a_snapshot_is_independent_of_later_choices() -> None:
 
 def test_a_gate_that_was_closed_is_closed_again() -> None:
     original = torch.cuda.is_available
-    gate.close((), "off")
-    outer, before = gate.current(), STATE.snapshot()
+    gate.close()
+    outer, before = STATE.choice.gate, STATE.snapshot()
     gate.lift()
     assert torch.cuda.is_available is original
     STATE.restore(before)
-    assert gate.current() is outer
+    assert STATE.choice.gate is outer
     assert torch.cuda.is_available() is False
     gate.lift()
     assert torch.cuda.is_available is original

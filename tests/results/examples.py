@@ -51,7 +51,6 @@ from gpumagic.results import (
     Result,
     Sample,
     Selection,
-    Shutdown,
     Site,
     SnapshotFile,
     SourceLines,
@@ -70,7 +69,6 @@ from gpumagic.results.line_timing import (
     SourceTimings,
 )
 from gpumagic.results.memory_comparison import MemoryComparison
-from gpumagic.results.notebooks import Notebook, NotebookTable
 from gpumagic.results.parking import DeviceParking, ParkedMemory, Unparked
 from gpumagic.results.quality import Quality
 from gpumagic.results.watch import WatchedDevice
@@ -513,7 +511,7 @@ OTHERS = [
     Process(30 + i, GIB, user="ann", command="python secret.py", mine=False) for i in range(2)
 ]
 KERNEL = Process(
-    40, GIB, user="me", command="python", mine=True, notebook="a.ipynb", folder="/srv", idle=90.0
+    40, GIB, user="me", command="python", mine=True, notebook="a.ipynb"
 )
 
 
@@ -553,18 +551,10 @@ _ALL: tuple[Result, ...] = (
     MEMORY_DELTA,
     MEMORY_REPORT,
     MemoryComparison({0: (3 * GIB, 2 * GIB), 1: (GIB, 2 * GIB), 2: (GIB, 0)}, ("a note",)),
-    NotebookTable(
-        (
-            Notebook("train.ipynb", "train.ipynb", "/srv", 11, {0: GIB, 1: GIB}, 0.0, True),
-            Notebook("eval.ipynb", "eval.ipynb", "/srv", 12, {2: None}, 7200.0),
-            Notebook("idle.ipynb"),
-        )
-    ),
     OOM,
     _parked(),
     ProcessGroup({0: 1, 4: 0}, "gloo", failed={7: "late", 8: "late"}, notes=("a note",)),
     LATE,
-    Shutdown(Notebook("eval.ipynb", devices={0: GIB}), True),
     SnapshotFile("a.pickle", 2048, 7),
     REPEATED,
     Unparked({0: GIB, 1: 2 * GIB}, 2, 0.5, 61.0),

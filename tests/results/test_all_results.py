@@ -31,7 +31,6 @@ HEADERS = {
     *("Change", "Retained", "Stored", "Parked", "Stays", "Frees"),
     *("Held by", "Also held by", "Kind", "What", "Blocks", "Where"),
     *("PID", "User", "Type", "Command", "Effect", "Processes"),
-    *("Notebook", "Folder", "State"),
     *("Cell", "First line", "Line", "Hits", "Source", "Waited"),
     *("Wall", "CPU", "Host", "Time", "Remark", "Limited by", "Over the engines"),
     *("Per loop", "Median", "IQR", "Min", "Max", "Mean", "Mean ± std"),

@@ -38,19 +38,17 @@ def test_names_that_differ_have_a_column_and_the_same_name_is_above_the_table() 
     assert one[0] == "NVIDIA H100"
 
 
-@pytest.mark.parametrize(("allowed", "gated"), [((), {0, 1}), ((1,), {0})])
-def test_a_closed_gate(allowed: tuple[int, ...], gated: set[int]) -> None:
+def test_a_closed_gate() -> None:
     devices = tuple(Device(i, ordinal=i, visible=True) for i in range(2))
-    table = DeviceTable((*devices, Device(2, visible=False)), gate="off", allowed=allowed)
+    table = DeviceTable((*devices, Device(2, visible=False)), gated=True)
     lines = as_text(table, width=140).splitlines()
-    assert {i for i in range(3) if lines[2 + i].split()[1] == "gated"} == gated
-    assert lines[4].split()[1] == "hidden"
-    names = "cuda:1" if allowed else "no GPU"
+    assert [line.split()[1] for line in lines[2:5]] == ["gated", "gated", "hidden"]
     assert lines[5:] == [
-        f"! Gated: '%gpu off --soft' allows new work on {names}; to lift that: %gpu on",
+        "! Gated: '%gpu off --soft' allows no new work on a GPU; to lift that: %gpu on",
         "Behind the gate this kernel sees 2 of 3 GPUs: CUDA_VISIBLE_DEVICES is not set; the CUDA "
         "driver does not report whether it is initialised.",
     ]
+    assert "! Gated" in as_text(DeviceTable(gated=True), width=140)  # no GPU is listed
 
 
 def test_uuids_are_shortened_with_the_whole_on_hover() -> None:
@@ -80,7 +78,7 @@ def test_uuids_are_shortened_with_the_whole_on_hover() -> None:
                     Device(1, uuid="GPU-b2", visible=False),
                 ),
                 "environment": {"CUDA_VISIBLE_DEVICES": "GPU-b2"},
-                "gate": "1",
+                "gated": True,
             },
             "Behind the gate this kernel sees 1 of 2 GPUs: CUDA_VISIBLE_DEVICES=GPU-b2 came "
             "after CUDA was initialised, without effect on this process.",
@@ -145,25 +143,67 @@ def test_processes_that_are_not_listed() -> None:
     assert blind.endswith("NVML does not list the processes of GPU 3.")
 
 
+@pytest.mark.parametrize(
+    ("claim", "text"),
+    [
+        (Claim(7, "me", "a.ipynb", own=True, mine=True), "this kernel"),
+        (Claim(7, "me", "eval.ipynb", mine=True), "eval.ipynb"),
+        (Claim(7, "me", mine=True), "process 7"),
+        (Claim(7, "ann"), "process 7 of ann"),
+        (Claim(7), "process 7 of another user"),
+        (Claim(), "a process outside of this container"),
+    ],
+)
+def test_the_text_of_a_claim_has_what_is_known(claim: Claim, text: str) -> None:
+    assert str(claim) == text
+
+
 def test_claims_are_shown_by_process_and_notebooks_by_name() -> None:
-    two_gpus = Claim(("GPU-a", "GPU-b"), 7, "ann", "eval.ipynb", idle=7300.0, parked=True)
-    unpublished, own = Claim(("GPU-b",), 8, "bob"), Claim(("GPU-b",), 9, "me", own=True, mine=True)
-    process = Process(
-        5, GIB, mine=True, command="python", notebook="train.ipynb", folder="/srv/ann", idle=0.0
-    )
+    two_gpus, own = Claim(7, "ann"), Claim(9, "me", own=True, mine=True)
+    process = Process(5, GIB, mine=True, command="python", notebook="train.ipynb")
     table = DeviceTable(
         (
             Device(0, uuid="GPU-a", claims=(two_gpus,), processes=(process,)),
-            Device(1, uuid="GPU-b", claims=(two_gpus, unpublished, own), processes=()),
+            Device(1, uuid="GPU-b", claims=(two_gpus, replace(own, instance="MIG-1"), own)),
         ),
         show_processes=True,
     )
     text = str(table)
-    assert "GPU 0–1: claimed by eval.ipynb of ann, parked, idle 2 h.\n" in text
-    assert "GPU 1: claimed by process 8 of bob.\n" in text
-    assert "GPU 1: claimed by this kernel.\n" in text
-    assert text.endswith("train.ipynb in /srv/ann, busy")
-    assert table.to_dict()["devices"][0]["claims"][0]["notebook"] == "eval.ipynb"
+    assert "GPU 0–1: claimed by process 7 of ann.\n" in text
+    assert text.count("GPU 1: claimed by this kernel.\n") == 1
+    assert "train.ipynb" in text
+    assert table.to_dict()["devices"][0]["claims"][0]["pid"] == 7
+
+
+def test_of_many_processes_those_with_the_most_memory_are_shown() -> None:
+    many = tuple(Process(pid, memory=(pid % 60) * 2**20 if pid else None) for pid in range(60))
+    table = DeviceTable((Device(0, processes=(*many, Process(99, 1, mine=True))),))
+    lines = as_text(replace(table, show_processes=True), 100).splitlines()
+    assert lines[-1] == "and 11 more, with 45.0 MiB in all"
+    assert [line.split()[1] for line in lines[-4:-1]] == ["13", "12", "11"]
+
+
+def test_the_users_own_processes_come_first_and_only_their_commands_are_on_hover() -> None:
+    def process(pid: int, **fields: bool) -> Process:
+        return Process(pid, pid, command="x" * 100, **fields)
+
+    table = DeviceTable(
+        (Device(0, processes=(process(30), process(10, mine=True), process(20, mine=False))),),
+        show_processes=True,
+    )
+    lines = as_text(table, 140).splitlines()
+    assert [line.split()[1] for line in lines[-3:]] == ["10", "30", "20"]
+    assert as_html(table).count("x" * 100) == 1
+
+
+def test_a_long_error_of_several_devices_is_said_once() -> None:
+    lost = "the GPU is lost: it needs a reset, or the machine a reboot"
+    devices = (*(Device(i, error=lost) for i in range(3)), Device(3, error=f"{lost} soon"))
+    lines = as_text(DeviceTable(devices), 200).splitlines()
+    assert [line for line in lines if line.startswith("GPU") and "lost" in line] == [
+        f"GPUs 0–2: {lost}.",
+        f"GPU 3: {lost} soon.",
+    ]
 
 
 @pytest.mark.parametrize(("used", "shown"), [(89, "89.0"), (90, "! 90.0"), (97, "! 97.0")])

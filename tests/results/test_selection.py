@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpumagic.render.colors import STATES
-from gpumagic.results import Device, DeviceHolders, Holder, Holders, Selection
+from gpumagic.results import Device, Selection
 from gpumagic.results.base import as_html, as_text
 from tests.results.examples import LATE
 from tests.support.drawing import check_drawing
@@ -47,30 +47,6 @@ def test_drawing_of_a_status(selection: Selection, text: str) -> None:
 def test_the_colour_of_the_status() -> None:
     for status, color in (("applied", "good"), ("gated", "warn"), ("too-late", "bad")):
         assert STATES[color] in as_html(Selection("0", {}, status))  # type: ignore[arg-type, index]
-
-
-def test_what_a_gate_leaves_is_listed_by_size() -> None:
-    """In a container or not; what is small beside it has no row."""
-
-    def device(unattributed: int = 0, **sizes: int) -> DeviceHolders:
-        named = tuple(Holder(name, "dict", size, {}, 1, size, 0) for name, size in sizes.items())
-        total = sum(sizes.values())
-        return DeviceHolders(total + unattributed, total, 0, unattributed, 0, named)
-
-    existing = Holders({0: device(GIB, loss=4, model=2 * GIB), 1: device(cache=40 * GIB)})
-    gated = Selection("off", {}, "gated", existing=existing, notes=("lift it with: %gpu on",))
-    check_drawing(
-        gated,
-        "gated: this kernel sees no GPU\n"
-        "Still on the GPU:\n"
-        "cache                           40.0 GiB  cuda:1\n"
-        "model                           2.00 GiB  cuda:0\n"
-        "not referenced by any variable  1.00 GiB  cuda:0\n"
-        "1 more                               4 B\n"
-        "lift it with: %gpu on",
-    )
-    assert "<code" in as_html(gated).partition("lift it with: ")[2]
-    assert "Still" not in as_text(replace(gated, existing=Holders(error="CUDA is not started")))
 
 
 TOO_LATE = """\

@@ -12,7 +12,7 @@ from gpumagic.cuda.process_state import STATE
 from gpumagic.cuda.visible_devices import MASK, ORDER, View
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.results import Device, DeviceTable, MigInstance
-from gpumagic.selection import apply
+from gpumagic.selection import apply, verify
 
 EQUAL = tuple(Device(i, uuid=f"GPU-a{i}", name="H100") for i in range(4))
 UNEQUAL = tuple(Device(i, uuid=f"GPU-a{i}", name=f"kind {i}") for i in range(4))
@@ -76,7 +76,6 @@ def test_other_types_are_refused_in_one_line(written: Any, says: str) -> None:
         ("1,3", [1, 3]),
         ("GPU-a2", [2]),
         ("NoDevFiles", [0, 1, 2, 3]),
-        ("MIG-unknown", []),
     ],
 )
 def test_auto_may_choose_what_was_visible_at_the_start(
@@ -91,12 +90,13 @@ def test_an_instance_that_was_assigned_is_the_one(monkeypatch: pytest.MonkeyPatc
     assert [d.instance for d in apply.allowed(DeviceTable(DIVIDED))] == ["MIG-2b"]
 
 
-def test_an_order_that_nothing_tells_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(STATE, "started_with", {MASK: "1"})
-    monkeypatch.setattr(apply, "_listed", lambda mask, order: None)
-    with pytest.raises(
-        DeviceError, match="that this kernel was started with are not known"
-    ) as error:
+@pytest.mark.parametrize("mask", ["1", "MIG-unknown", "MIG-GPU-a0/1/0"])
+def test_what_is_not_known_of_the_start_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, mask: str
+) -> None:
+    """CUDA's own order, fastest first, is known to the driver alone; so are older MIG names."""
+    monkeypatch.setattr(STATE, "started_with", {MASK: mask})
+    with pytest.raises(DeviceError, match=r"started with are not known .*name a GPU") as error:
         apply.allowed(DeviceTable(UNEQUAL))
     assert "\n" not in str(error.value)
     monkeypatch.setattr(STATE, "started_with", {MASK: "1", ORDER: "PCI_BUS_ID"})
@@ -127,7 +127,7 @@ def test_what_the_initialised_driver_shows_is_compared(
     seen = [by_uuid[uuid] for uuid in uuids or () if uuid in by_uuid]
     state = DriverState(loaded=True, initialized=True, uuids=uuids)
     wanted = View(indexes, frozenset(visible))
-    assert apply._shows_others(wanted, seen, state, DeviceTable(EQUAL)) is differs
+    assert verify.shows_others(wanted, seen, state, DeviceTable(EQUAL)) is differs
 
 
 @pytest.mark.parametrize(("shown", "differs"), [("MIG-1a", True), ("MIG-2b", False)])
@@ -135,4 +135,4 @@ def test_another_instance_of_a_gpu_differs(shown: str, differs: bool) -> None:
     state = DriverState(loaded=True, initialized=True, uuids=(shown,))
     wanted = View((0,), frozenset({0}), {0: "MIG-2b"})
     table = DeviceTable(DIVIDED)
-    assert apply._shows_others(wanted, DIVIDED[:1], state, table) is differs
+    assert verify.shows_others(wanted, DIVIDED[:1], state, table) is differs

@@ -33,7 +33,12 @@ def test_gpus_are_counted_by_bus_address(tmp_path: Path, monkeypatch: pytest.Mon
         text = INFORMATION.format(uuid=uuid, address=address, minor=minor)
         (folder / "information").write_text(text)
     (tmp_path / "proc/driver/nvidia/gpus/0000:81:00.0").mkdir()
-    assert listed_devices() == ((0, gpus[1][1]), (1, None), (2, None))
+    root = tmp_path / "proc/driver/nvidia/gpus"
+    assert listed_devices() == (
+        (0, gpus[1][1], root / "0000:01:00.0/information"),
+        (1, None, root / "0000:41:00.0/information"),
+        (2, None, root / "0000:81:00.0/information"),
+    )
 
     monkeypatch.delitem(sys.modules, "gpumagic.cuda.nvml", raising=False)
     found = complete("%gpu 1", {})

@@ -132,6 +132,10 @@ class Scenario:
             found |= {f"/dev/{name}": "" for name in (*nodes, "nvidiactl", "nvidia-uvm")}
             module = f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {self.driver_version}\n"
             found["/proc/driver/nvidia/version"] = module
+            for index, gpu in enumerate(self.gpus):
+                place = f"/proc/driver/nvidia/gpus/0000:{index + 1:02x}:00.0/information"
+                uuid = gpu.uuid or default_uuid(index)
+                found[place] = f"Model: \t\t {gpu.name}\nGPU UUID: \t {uuid}\n"
         found |= self.files
         return {path: text for path, text in found.items() if text is not None}
 
@@ -160,7 +164,8 @@ class Scenario:
             file.truncate(len(content))
 
     def write_files(self, root: Path) -> None:
-        """Writes `system_files` below `root`; a program among them can be run."""
+        """Writes `system_files` and `/dev/shm` below `root`; a program among them can be run."""
+        (root / "dev/shm").mkdir(parents=True, exist_ok=True)
         for name, text in self.system_files.items():
             path = Path(f"{root}{name}")
             path.parent.mkdir(parents=True, exist_ok=True)

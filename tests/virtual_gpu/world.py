@@ -236,6 +236,9 @@ def separate() -> None:
     shutil.copyfile(old, new)
     remap(old, new)
     os.environ[STATE] = str(new)
+    root = Path(folder) / "root"
+    shutil.copytree(os.environ[ROOT], root, symlinks=True)
+    os.environ[ROOT] = str(root)
     World.current()
 
 

@@ -1,4 +1,4 @@
-"""``%gpu SPEC``: choose devices for this kernel, save the choice, restart where it is too late."""
+"""``%gpu SPEC``: choose devices for this kernel, restart it where it is too late."""
 
 from __future__ import annotations
 
@@ -10,32 +10,29 @@ from gpumagic.cuda import failure
 from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import DeviceError, RestartError, SpecError
 from gpumagic.magics import output
-from gpumagic.magics.argument_types import percentage, size
-from gpumagic.magics.extension import of
-from gpumagic.magics.gpu import publishing, saved_choice
+from gpumagic.magics.argument_types import size
 from gpumagic.magics.output import LiveDisplay
-from gpumagic.results import Holders, Selection, Status
-from gpumagic.selection import apply, cpu_threads, gate, launch_blocking
-from gpumagic.selection.spec import Spec, Wants
+from gpumagic.results import Selection, Status
+from gpumagic.selection import apply, cpu_threads, gate
+from gpumagic.selection.auto import Wants
+from gpumagic.selection.spec import Spec
 
 
 def wants(options: argparse.Namespace, magics: Any, spec: str) -> Wants:
     """Return what ``auto`` requires of a device, by the options or by the configuration.
 
     Raises:
-        SpecError: a configured value is not valid.
+        SpecError: the configured value is not valid.
     """
     if spec.split(" ")[0].lower() != "auto":
         return Wants()
-    try:
-        min_free, max_util = options.min_free, options.max_util
-        if min_free is None and magics.min_free:
+    min_free = options.min_free
+    if min_free is None and magics.min_free:
+        try:
             min_free = size(magics.min_free)
-        if max_util is None and magics.max_util:
-            max_util = percentage(magics.max_util)
-    except argparse.ArgumentTypeError as error:
-        raise SpecError(f"%config GpuMagic: {error}") from None
-    return Wants(min_free=min_free, max_util=max_util, idle=options.idle)
+        except argparse.ArgumentTypeError as error:
+            raise SpecError(f"%config GpuMagic.min_free: {error}") from None
+    return Wants(min_free=min_free, idle=options.idle)
 
 
 def choose_for_kernel(
@@ -47,26 +44,25 @@ def choose_for_kernel(
         DeviceError: the devices cannot be chosen; nothing was changed.
         RestartError: the restart was refused; nothing was changed.
     """
-    shell = magics.shell
-    saved = saved_choice.saved(shell) if options.save else None
     before = STATE.snapshot()
     try:
-        chosen = choose(shell, spec, wants, options, restart=options.restart)
+        chosen = choose(magics, spec, wants, options)
     except KeyboardInterrupt:
         raise DeviceError("interrupted; nothing was changed") from None
-    if options.save:
-        chosen = saved_choice.save(shell, spec, chosen)
-    chosen, needed = _with_state(chosen, options)
-    if options.restart and (needed or chosen.status == "too-late"):
+    # Without --restart only the errors of cells are known.
+    dead = failure.check_context() if options.restart else failure.dead_context()
+    if dead is not None:
+        again = f"%gpu {chosen.requested} --restart starts it again"
+        note = f"CUDA has failed in this process ({dead}): {again}"
+        chosen = replace(chosen, notes=(note, *chosen.notes))
+    if options.restart and (dead is not None or chosen.status == "too-late"):
         try:
             from gpumagic.magics.gpu import restarting
 
             restarting.begin(magics, chosen, options, silent=silent)
-        except BaseException as failure:
+        except BaseException as error:
             STATE.restore(before)
-            if options.save:
-                saved_choice.put_back(shell, saved)
-            if isinstance(failure, KeyboardInterrupt):
+            if isinstance(error, KeyboardInterrupt):
                 raise RestartError("interrupted; this kernel goes on as it was") from None
             raise
     if options.restart and chosen.status in ("unchanged", "applied"):
@@ -75,41 +71,16 @@ def choose_for_kernel(
     return cpu_threads.with_threads(chosen, spec, options.threads)
 
 
-def _with_state(chosen: Selection, options: argparse.Namespace) -> tuple[Selection, bool]:
-    """Add a note where CUDA has failed; return also whether the process needs a restart anyway.
-
-    With ``--restart`` the context is checked; otherwise only the errors of cells are known.
-    """
-    dead = failure.check_context() if options.restart else failure.dead_context()
-    if dead is not None:
-        note = (
-            f"CUDA has failed in this process ({dead}): %gpu {chosen.requested} --restart starts "
-            "it again"
-        )
-        chosen = replace(chosen, notes=(note, *chosen.notes))
-    return chosen, dead is not None or options.blocking or launch_blocking.is_temporary()
-
-
-def choose(
-    shell: Any,
-    spec: Spec,
-    wants: Wants,
-    options: argparse.Namespace,
-    *,
-    restart: bool = False,
-) -> Selection:
-    """Choose devices by the variables, or by the gate for ``--soft``; an exception undoes it.
-
-    With ``restart`` this program is to be replaced where it is too late.
-    """
+def choose(magics: Any, spec: Spec, wants: Wants, options: argparse.Namespace) -> Selection:
+    """Choose devices by the variables, or close the gate for ``--soft``; an exception undoes it."""
     before = STATE.snapshot()
     try:
         if options.soft:
-            existing = _existing(shell) if spec.kind == "off" else None
-            return replace(gate.choose(spec, wants), existing=existing)
+            if spec.kind != "off":
+                raise SpecError("--soft goes with off; for other GPUs: %gpu SPEC --restart")
+            return gate.close(spec.text)
         lifted = spec.kind in ("on", "reset") and gate.lift()
-        chosen = _choose_by_variables(shell, spec, wants, options, restart)
-        publishing.update(of(shell))
+        chosen = _choose_by_variables(magics, spec, wants, options)
     except BaseException:
         STATE.restore(before)
         raise
@@ -120,17 +91,10 @@ def choose(
     return replace(chosen, status=status, notes=("the gate is lifted", *chosen.notes))
 
 
-def _existing(shell: Any) -> Holders:
-    """Return what holds GPU memory, which a gate does not free."""
-    from gpumagic.memory.attribution import holders
-
-    return holders(shell=shell)
-
-
 def _choose_by_variables(
-    shell: Any, spec: Spec, wants: Wants, options: argparse.Namespace, restart: bool
+    magics: Any, spec: Spec, wants: Wants, options: argparse.Namespace
 ) -> Selection:
-    with LiveDisplay(shell, quiet=options.quiet) as live:
+    with LiveDisplay(magics.shell, quiet=options.quiet) as live:
 
         def progress(waited: float, reason: str) -> None:
             live.text(f"waiting for GPUs: {reason} ({waited:.0f} s of {options.wait:.0f} s)")
@@ -141,18 +105,13 @@ def _choose_by_variables(
                 wants,
                 wait=options.wait,
                 progress=progress,
-                claim=is_claimed(shell, options),
-                restart=restart,
+                claim=magics.claim and not options.no_claim,
+                restart=options.restart,
             )
         except KeyboardInterrupt:
             if not options.wait:
                 raise
             raise DeviceError("interrupted while waiting for GPUs; nothing was changed") from None
-
-
-def is_claimed(shell: Any, options: argparse.Namespace) -> bool:
-    """Return whether a choice is to be claimed, by the options and the configuration."""
-    return bool(of(shell).magics.claim) and not options.no_claim
 
 
 def warn(chosen: Selection, *, shown: bool) -> None:

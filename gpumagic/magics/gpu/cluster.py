@@ -12,7 +12,7 @@ from gpumagic.errors import DeviceError
 from gpumagic.magics.output import hand_over, warn
 from gpumagic.render.units import spans
 from gpumagic.results import ClusterSelection, ProcessGroup
-from gpumagic.selection.spec import Wants
+from gpumagic.selection.auto import Wants
 from gpumagic.system.text import harmless, noun
 
 

@@ -43,7 +43,7 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
         if cell is not None:
             from gpumagic.magics.gpu import single_cell
 
-            return single_cell.run(magics.shell, spec, wants, options, cell, f"%%gpu {line}")
+            return single_cell.run(magics, spec, wants, options, cell, f"%%gpu {line}")
         result = choosing.choose_for_kernel(magics, spec, wants, options, silent=silent)
     else:
         options.quiet = options.quiet or silent
@@ -72,18 +72,11 @@ def _plot(shell: Any, options: argparse.Namespace) -> Result:
     return watch.plot(shell, options)
 
 
-def _shutdown(shell: Any, options: argparse.Namespace) -> Result:
-    from gpumagic.magics.gpu import notebooks
-
-    return notebooks.shutdown(shell, " ".join(options.notebook), options)
-
-
 #: What shows something, or changes a display; "" is the line without a word.
 _VERBS: Mapping[str, Callable[[Any, argparse.Namespace], Result]] = {
-    "": device_table.table,
-    "ps": device_table.table_with_processes,
+    "": lambda _, options: device_table.table(processes=options.processes),
+    "ps": lambda _, __: device_table.table(processes=True),
     "watch": _watch,
     "plot": _plot,
-    "shutdown": _shutdown,
     "doctor": _diagnosis,
 }

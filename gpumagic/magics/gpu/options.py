@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from gpumagic.magics.argument_types import count, duration, duration_or_zero, percentage, size
+from gpumagic.magics.argument_types import count, duration, duration_or_zero, size
 from gpumagic.magics.parsing import PLAIN, SPEC, Grammar, Parser, add_targets
 
 HELP = """\
@@ -31,9 +31,10 @@ a choice of GPUs
                               kernel in place of this one; the next cells go on
   --keep NAMES | all          with --restart: bring these variables back
   --force                     with --restart: although something would be lost
-  --soft                      too late, and nothing may be lost: a gate in this
-                              process; device-agnostic code goes to the CPU,
-                              new CUDA tensors are refused; %gpu on lifts it
+  --soft                      with off, where it is too late and nothing may be
+                              lost: a gate in this process; device-agnostic
+                              code goes to the CPU, new CUDA tensors are
+                              refused; %gpu on lifts it
   --threads N                 compute with N CPU threads; on and reset undo it
   --no-claim                  neither claim it nor heed the claims of others
 auto [N]: the N GPUs with the most free memory
@@ -50,9 +51,8 @@ result
   -v NAME                     store it in NAME
   -q                          print nothing, as does a ; at the end
 
-also: ps (--mine), --processes, --arguments, shutdown NOTEBOOK (--yes),
-dist init | down (--backend NAME), pin --per-engine K --share, --timeout TIME,
---max-util PERCENT, --blocking, --save, watch --for SECONDS
+also: ps, --processes, dist init | down (--backend NAME), --timeout TIME,
+pin --per-engine K --share
 
 examples
   %gpu off --restart --keep model optimizer
@@ -61,9 +61,9 @@ examples
 """
 
 #: The options of a choice that outlast one cell.
-LASTING = ("--restart", "--keep", "--force", "--blocking", "--save", "--cluster")
+LASTING = ("--restart", "--keep", "--force", "--cluster")
 #: Those that have no meaning for the engines of a cluster.
-_ONLY_HERE = ("--keep", "--blocking", "--soft", "--save", "--threads")
+_ONLY_HERE = ("--keep", "--soft", "--threads")
 
 
 @cache
@@ -71,18 +71,12 @@ def grammar() -> Grammar:
     """Return the forms of ``%gpu``."""
     forms = {verb: Parser(f"%gpu {verb}".rstrip()) for verb in (PLAIN, "ps", "watch", "doctor")}
     for form in (forms[PLAIN], forms["watch"]):
-        form.flags("--arguments")
         form.add_argument("-p", "--processes", action="store_true")
-    forms["ps"].flags("--arguments", "--mine")
     watch = forms["watch"]
     watch.add_argument("state", nargs="?", choices=("off",))
     watch.add_argument("--every", type=duration_or_zero, metavar="SECONDS")
-    watch.add_argument("--for", dest="duration", type=duration_or_zero, metavar="SECONDS")
     plot = forms["plot"] = Parser("%gpu plot")
     plot.add_argument("file", nargs="?", metavar="FILE")
-    shutdown = forms["shutdown"] = Parser("%gpu shutdown")
-    shutdown.add_argument("notebook", nargs="+", metavar="NOTEBOOK")
-    shutdown.flags("--yes")
     forms.update({verb: _cluster(verb) for verb in ("cluster", "pin", "dist")})
     forms["auto"] = _auto()
     forms[SPEC] = _choice()
@@ -92,11 +86,11 @@ def grammar() -> Grammar:
 def _choice() -> Parser:
     form = Parser("%gpu")
     form.add_argument("spec", nargs="*", metavar="SPEC", default=[])
-    form.flags("--soft", "--restart", "--blocking", "--save", "--force", "--no-claim")
+    form.flags("--soft", "--restart", "--force", "--no-claim")
     form.add_argument("--threads", type=count(most=10**9 - 1, of="threads"), metavar="N")
     form.add_argument("--keep", nargs="+", action="extend", metavar="NAME")
-    form.needs("--restart", "--keep", "--force", "--blocking")
-    form.apart("--soft", ("--restart", "--save"))
+    form.needs("--restart", "--keep", "--force")
+    form.apart("--soft", ("--restart",))
     add_targets(form)
     form.add_argument("--timeout", type=duration, metavar="TIME")
     form.needs("--cluster", "--timeout")
@@ -107,7 +101,6 @@ def _choice() -> Parser:
 def _auto() -> Parser:
     form = _choice()
     form.add_argument("--min-free", type=size, metavar="SIZE")
-    form.add_argument("--max-util", type=percentage, metavar="PERCENT")
     form.add_argument("--wait", type=duration_or_zero, metavar="SECONDS", default=0.0)
     form.flags("--idle")
     form.apart("--wait", ("--soft", "--cluster"))

@@ -16,11 +16,10 @@ from typing import IO, Any, NoReturn
 from gpumagic.cells import tracebacks
 from gpumagic.errors import RestartError
 from gpumagic.magics.extension import of
-from gpumagic.magics.gpu import publishing
 from gpumagic.magics.output import hand_over
 from gpumagic.restart import in_place, resuming, signals
 from gpumagic.results import Selection
-from gpumagic.selection import apply, cpu_threads, environment, launch_blocking
+from gpumagic.selection import apply, cpu_threads, environment
 from gpumagic.selection.spec import parse
 from gpumagic.system import import_path
 
@@ -39,16 +38,13 @@ def begin(magics: Any, chosen: Selection, options: argparse.Namespace, *, silent
 def _begin(shell: Any, chosen: Selection, options: argparse.Namespace, *, silent: bool) -> NoReturn:
     check(shell, force=options.force)
     variables = _environment(shell)
-    blocking = launch_blocking.write(variables, blocking=options.blocking)
     payload: dict[str, Any] = {
         "spec": chosen.requested,
-        "saved": chosen.notes[-1:] if options.save else (),
         "started_with": environment.started_with(),
         "options": {"output": options.output, "variable": options.variable},
         "quiet": options.quiet or silent,
         "target": _target(shell),
         "threads": options.threads,
-        "blocking": blocking,
         "claim": not options.no_claim and bool(of(shell).magics.claim),
         "outputs": bool(shell.user_ns.get("_oh")),
     }
@@ -140,10 +136,8 @@ def resume(shell: Any, state: Mapping[str, Any]) -> None:
 def _report(shell: Any, resumed: resuming.Resumed) -> Any:
     payload = resumed.payload
     environment.start_from(payload["started_with"])
-    launch_blocking.start_from(payload["blocking"])
     spec = parse(payload["spec"])
     chosen = apply.after_restart(spec, claim=payload["claim"])
-    publishing.update(of(shell))
     began = time.monotonic()
     restored: list[str] = []
     if resumed.files:
@@ -151,10 +145,8 @@ def _report(shell: Any, resumed: resuming.Resumed) -> Any:
 
         restored = keep_variables.restore(shell, resumed)
     notes = [*_notes(shell, resumed, time.monotonic() - began), *restored]
-    if launch_blocking.is_temporary():
-        notes.append(launch_blocking.NOTE)
     missing = tuple(name for name in resumed.variables if name not in shell.user_ns)
-    notes = [*notes, *chosen.notes, *payload["saved"]]
+    notes = [*notes, *chosen.notes]
     chosen = replace(chosen, notes=tuple(notes), lost=missing)
     chosen = cpu_threads.with_threads(chosen, spec, payload["threads"])
     options = argparse.Namespace(**payload["options"], quiet=payload["quiet"])

@@ -15,14 +15,16 @@ from gpumagic.magics.gpu import choosing
 from gpumagic.magics.output import hand_over, show
 from gpumagic.results import Selection
 from gpumagic.selection import cpu_threads, environment
-from gpumagic.selection.spec import Spec, Wants
+from gpumagic.selection.auto import Wants
+from gpumagic.selection.spec import Spec
 
 
 def run(
-    shell: Any, spec: Spec, wants: Wants, options: argparse.Namespace, cell: str, header: str
+    magics: Any, spec: Spec, wants: Wants, options: argparse.Namespace, cell: str, header: str
 ) -> Any:
     """Run ``cell`` under a choice; return its value, or the selection for ``-o``."""
     __tracebackhide__ = True
+    shell = magics.shell
     compiled = compile_cell(shell, cell, header=header)
     selections: list[Selection] = []
 
@@ -35,13 +37,13 @@ def run(
             shell.displayhook(value)
         return returned
 
-    scope = _choice(shell, spec, wants, options, selections.append)
+    scope = _choice(magics, spec, wants, options, selections.append)
     return compiled.run_within(scope, finish)
 
 
 @contextmanager
 def _choice(
-    shell: Any,
+    magics: Any,
     spec: Spec,
     wants: Wants,
     options: argparse.Namespace,
@@ -50,13 +52,13 @@ def _choice(
     """Choose devices for the block; restore the previous choice, also after an exception."""
     __tracebackhide__ = True
     before = STATE.snapshot()
-    chosen = choosing.choose(shell, spec, wants, options)
+    chosen = choosing.choose(magics, spec, wants, options)
     failed = STATE.init_failure.failed
     try:
         chosen = cpu_threads.with_threads(chosen, spec, options.threads)
         chosen_as(chosen)
         if not options.quiet:
-            show(shell, chosen)
+            show(magics.shell, chosen)
         choosing.warn(chosen, shown=not options.quiet)
         yield
     finally:

@@ -114,13 +114,13 @@ def _panel(shell: Any, options: argparse.Namespace) -> WatchHistory:
     """
     every = _EVERY if options.every is None else options.every
     if options.processes:
-        raise SpecError("-p: the panel shows no processes; '%gpu ps' lists them")
+        raise SpecError("-p: the panel shows no processes; '%gpu -p' lists them")
     if every < _LEAST:
         raise SpecError(f"--every: at least {_LEAST:g} s beside running cells, not {every:g}")
     current = of(shell)
     show = None if options.quiet else CellOutput(shell).show
     hint = "" if current.has_hinted or show is None else _NEW_VIEW
-    current.begin(show, every, options.duration, hint)
+    current.begin(show, every, hint=hint)
     current.has_hinted = current.has_hinted or show is not None
     options.quiet = True  # the panel is what is shown
     return current.history()
@@ -128,13 +128,12 @@ def _panel(shell: Any, options: argparse.Namespace) -> WatchHistory:
 
 def _foreground(shell: Any, options: argparse.Namespace) -> Result:
     """Show the table repeatedly in one place until interrupted; return the last one."""
-    ends = None if options.duration is None else time.monotonic() + options.duration
     current = of(shell)
     current.end(MOVED)
     current.forget()
 
     def sample() -> DeviceTable:
-        found = device_table.table(shell, options)
+        found = device_table.table(processes=options.processes)
         current.log.add(time.time(), found.devices)
         return found
 
@@ -145,7 +144,7 @@ def _foreground(shell: Any, options: argparse.Namespace) -> Result:
     with LiveDisplay(shell, quiet=options.quiet, console=is_console(shell)) as live:
         with suppress(KeyboardInterrupt):  # ends it
             live.result(table)
-            while ends is None or time.monotonic() < ends:
+            while True:
                 time.sleep(_EVERY if options.every is None else options.every)
                 table = sample()
                 live.result(table)

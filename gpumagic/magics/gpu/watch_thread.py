@@ -62,9 +62,7 @@ class Watch:
         """Whether the thread runs."""
         return self._thread is not None and not self._thread.over
 
-    def begin(
-        self, show: Show | None, every: float, duration: float | None = None, hint: str = ""
-    ) -> None:
+    def begin(self, show: Show | None, every: float, hint: str = "") -> None:
         """Begin to sample, and ``show`` each sample; a running panel moves here.
 
         Raises:
@@ -75,7 +73,7 @@ class Watch:
             self.end(MOVED)
         else:
             self.forget()
-        self._start(_SamplingThread(self.log, sampler, show, every, duration, hint))
+        self._start(_SamplingThread(self.log, sampler, show, every, hint))
 
     def _start(self, thread: _SamplingThread) -> None:
         """Take a sample in this cell, whose output the panel is, and start the thread."""
@@ -204,7 +202,6 @@ class _SamplingThread(threading.Thread):
         sampler: Sampler,
         show: Show | None,
         every: float,
-        duration: float | None,
         hint: str,
     ) -> None:
         super().__init__(name="gpumagic watch", daemon=True)
@@ -213,8 +210,6 @@ class _SamplingThread(threading.Thread):
         self._sampler = sampler
         self._show = show
         self._every = every
-        self._ends = None if duration is None else time.monotonic() + duration
-        self._duration = duration
         self._hint = hint
         self._stop_now = threading.Event()
         self._wake = threading.Event()
@@ -231,8 +226,7 @@ class _SamplingThread(threading.Thread):
 
     def again(self, sampler: Sampler) -> _SamplingThread:
         """Return a thread that goes on with the same panel."""
-        left = None if self._ends is None else max(self._ends - time.monotonic(), 0.0)
-        return _SamplingThread(self._log, sampler, self._show, self._every, left, self._hint)
+        return _SamplingThread(self._log, sampler, self._show, self._every, self._hint)
 
     # --- in the main thread ----------------------------------------------------------------------
 
@@ -268,9 +262,6 @@ class _SamplingThread(threading.Thread):
             while True:
                 self._pause()
                 if self._stop_now.is_set():
-                    return
-                if self._ends is not None and time.monotonic() >= self._ends:
-                    self._end_by_itself(f"{self._duration:g} s are over")
                     return
                 self.sample()
         except Exception as error:  # NVML's, or of a front end that has gone
@@ -322,8 +313,6 @@ class _SamplingThread(threading.Thread):
     def _pause(self) -> None:
         """Wait until the next sample; where that is late, a cell that begins ends the wait."""
         interval = self._interval()
-        if self._ends is not None:
-            interval = min(interval, max(self._ends - time.monotonic(), 0.0))
         self._wake.clear()
         self._stop_now.wait(min(interval, self._every))
         if interval > self._every and not self._stop_now.is_set():

@@ -29,7 +29,6 @@ def _restored(virtual_gpu: Any) -> Iterator[None]:
         ("", DeviceTable),
         ("-p", DeviceTable),
         ("ps", DeviceTable),
-        ("watch --for 0", DeviceTable),
         ("doctor", Diagnosis),
         ("on", Selection),
         ("0-3", Selection),
@@ -89,15 +88,15 @@ def test_a_restart_that_fails_restores_the_whole_choice(
         return Selection("on", {}, "too-late", message="Too late.")
 
     def begin(*given: Any, **options: Any) -> None:
-        assert gate.current() is None
+        assert STATE.choice.gate is None
         raise failure
 
     monkeypatch.setattr(apply, "choose", choose)
     monkeypatch.setattr(restarting, "begin", begin)
     run_cell("%gpu off --soft -q")
-    closed, before = gate.current(), environment.now()
+    closed, before = STATE.choice.gate, environment.now()
     assert closed is not None
     ran = run_cell("%gpu on --restart", raising=False)
     assert "refused" in str(ran.error) or "goes on as it was" in str(ran.error)
-    assert gate.current() is closed
+    assert STATE.choice.gate is closed
     assert environment.now() == before

@@ -58,9 +58,3 @@ def test_with_o_the_table_is_shown_once(run_cell: Callable[..., Any]) -> None:
     ran = run_cell("%gpu -o")
     assert ran.text.count("cuda:0") == 1
     assert repr(ran.value) == "<DeviceTable: 4 devices>"
-
-
-def test_watch_ends_and_leaves_the_table(run_cell: Callable[..., Any]) -> None:
-    ran = run_cell("%gpu watch --every 0.05 --for 0.1 -o")
-    assert isinstance(ran.value, DeviceTable)
-    assert "cuda:0" in ran.stdout + ran.text

@@ -40,6 +40,7 @@ def shared_kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     [
         ("%gpu -1,0", "-1 is no GPU; to hide all GPUs write: off"),
         ("%gpu 0 -v class", "'class' is not a variable name"),
+        ("%gpu 1 --soft", "--soft goes with off; for other GPUs: %gpu SPEC --restart"),
     ],
 )
 def test_a_mistake_is_named(shared_kernel: Kernel, line: str, says: str) -> None:
@@ -48,7 +49,7 @@ def test_a_mistake_is_named(shared_kernel: Kernel, line: str, says: str) -> None
 
 def test_an_option_goes_before_a_bad_default(kernel: Callable[..., Kernel]) -> None:
     fresh_kernel = kernel()
-    fresh_kernel.run("%config GpuMagic.max_util = 'abc'")
+    fresh_kernel.run("%config GpuMagic.min_free = 'abc'")
     reply = fresh_kernel.run("%gpu auto", raising=False)
-    assert "%config GpuMagic: 'abc' is not a percentage" in reply.stderr
-    fresh_kernel.run("%gpu auto --max-util 10 -q")
+    assert "%config GpuMagic.min_free: 'abc' is not a size" in reply.stderr
+    fresh_kernel.run("%gpu auto --min-free 1GiB -q")

@@ -32,9 +32,9 @@ def test_off_tells_the_threads(
     set_ = run_cell("%gpu off --soft --threads 3").text
     assert torch_threads() == 3
     assert "CPU: torch computes with 3 threads" in set_
-    assert f"{before} thread" in run_cell("%gpu on --soft").text
+    assert f"{before} thread" in run_cell("%gpu on").text
     assert torch_threads() == before
-    assert "CPU" not in run_cell("%gpu on --soft").text
+    assert "CPU" not in run_cell("%gpu on").text
 
 
 def test_threads_go_with_a_restart(kernel: Callable[..., Kernel]) -> None:

@@ -88,18 +88,9 @@ def virtual_machine(devices: int = VIRTUAL_DEVICES) -> Machine:
     )
     return Machine(
         f"a virtual machine with {devices} GPU{'' if devices == 1 else 's'}",
-        python_environment(environment(scenario)) | _own_claims(),
+        python_environment(environment(scenario)),
         virtual=True,
     )
-
-
-def _own_claims() -> dict[str, str]:
-    """Keep claims of virtual GPUs out of the folder that this machine's users share."""
-    if "GPUMAGIC_CLAIMS" in os.environ:
-        return {}
-    folder = ROOT / "build" / "claims"
-    folder.mkdir(parents=True, exist_ok=True)
-    return {"GPUMAGIC_CLAIMS": str(folder)}
 
 
 def without_memory_figures() -> Machine:
@@ -108,7 +99,7 @@ def without_memory_figures() -> Machine:
 
     unsupported = frozenset({"memory", "temperature", "power"})
     gpu = GPU("NVIDIA GB10", compute_capability=(12, 1), integrated=True, unsupported=unsupported)
-    variables = python_environment(environment(Scenario(devices=[gpu]))) | _own_claims()
+    variables = python_environment(environment(Scenario(devices=[gpu])))
     return Machine("a virtual machine that does not report memory", variables, virtual=True)
 
 

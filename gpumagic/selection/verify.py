@@ -1,0 +1,154 @@
+"""Find out whether a choice of GPUs is in effect, and if it is not, why and what helps.
+
+By the driver's state and, where the CUDA runtime may have failed earlier, by how it starts in a
+forked copy of this process.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from gpumagic.cuda import driver, failure, init_trace, torch_cuda, visible_devices
+from gpumagic.cuda.visible_devices import MASK, VARIABLES, View, uuid_key
+from gpumagic.results import Device, DeviceTable, Selection, Status, WayOut
+from gpumagic.selection import environment
+from gpumagic.selection.spec import Spec
+from gpumagic.system.text import plural
+
+_BY_HAND = "restart the kernel and choose before anything uses CUDA"
+_OTHER_LIBRARIES = ("cupy", "jax", "tensorflow", "numba", "pycuda")
+
+
+def verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) -> Selection:
+    """Return the effect of the variables just written; ``before`` are the earlier ones."""
+    now, state = environment.now(), driver.state()
+    wanted = visible_devices.view(visible_devices.variables(now), table)
+    if table.cuda_missing:
+        wanted = View((), frozenset())
+    known = wanted.visible is not None
+    seen = _devices(wanted, table) if known else ()
+    problem: str | None = None
+    where: str | None = None
+    if state.initialized:
+        seen, known = tuple(device.as_seen() for device in table.visible), True
+        if shows_others(wanted, seen, state, table):
+            location = init_trace.location()
+            problem = f"Too late for '{spec.text}': {_library()}"
+            where = None if location is None else str(location)
+    elif state.initialized is None:
+        problem = f"'{spec.text}' not verified: the CUDA driver does not report what it shows"
+    elif failure.suspected() and wanted.visible:
+        problem, count = _query_runtime(spec, len(wanted.visible))
+        if problem is not None:
+            seen, known = (), count == 0
+    ways_out = _ways_out(spec, seen)
+    if os.name != "nt" and any(driver.c_environment(name) != now[name] for name in VARIABLES):
+        problem = f"os.environ was replaced, so {MASK} does not reach the driver"
+        where, ways_out = None, ()
+    notes = [f"GPU {device.index}: {device.error}" for device in seen if device.error]
+    if table.cuda_missing and spec.kind != "off":
+        notes.append(driver.MISSING)
+    status: Status = "unchanged" if now == before else "applied"
+    if problem is not None:
+        status = "too-late"
+        value = f"{MASK} is not set" if now[MASK] is None else f"{MASK}={now[MASK]}"
+        notes.append(f"processes started from here see the choice: {value}")
+    return Selection(
+        requested=spec.text,
+        environment=now,
+        status=status,
+        devices=seen,
+        devices_known=known,
+        cuda_initialized=state.initialized,
+        message=None if problem is None else _message(problem, where, ways_out),
+        notes=tuple(notes),
+        problem=problem,
+        where=where,
+        ways_out=() if problem is None else ways_out,
+    )
+
+
+def _devices(wanted: View, table: DeviceTable) -> tuple[Device, ...]:
+    """Return the devices in the order in which CUDA will number them when it is initialised."""
+    by_index = {device.index: device for device in table}
+    if wanted.indexes is None:
+        return tuple(replace(device, ordinal=None, visible=True) for device in table)
+    return tuple(
+        replace(
+            by_index[index], ordinal=ordinal, visible=True, instance=wanted.instances.get(index)
+        ).as_seen()
+        for ordinal, index in enumerate(wanted.indexes)
+    )
+
+
+def shows_others(
+    wanted: View,
+    seen: Sequence[Device],
+    state: driver.DriverState,
+    table: DeviceTable,
+) -> bool:
+    """Return whether the initialised driver shows other devices than those wanted."""
+    if state.uuids is None or (state.uuids and not seen):
+        return True  # it does not report its devices, or shows one that NVML does not list
+    if wanted.indexes is None:  # the order is not known: compare the sets
+        return wanted.visible != frozenset(device.index for device in seen)
+    if any(device.mig for device in table):  # the GPU may be the same, and the instance another
+        uuids = {device.index: device.uuid or "" for device in table} | dict(wanted.instances)
+        return [*map(uuid_key, state.uuids)] != [uuid_key(uuids[i]) for i in wanted.indexes]
+    return list(wanted.indexes) != [device.index for device in seen]
+
+
+def _ways_out(spec: Spec, seen: Sequence[Device]) -> tuple[WayOut, ...]:
+    """Return the commands that help where it is too late, without those that would be refused."""
+    ways = []
+    if os.name != "nt":  # Windows cannot replace a running process
+        effect = "a fresh kernel in place of this one; --keep NAME … keeps variables"
+        ways.append(WayOut(f"%gpu {spec.text} --restart", effect))
+    if seen and spec.kind == "off" and failure.check_context() is None:
+        effect = "nothing is lost: new work goes to the CPU, or is refused"
+        ways.append(WayOut(f"%gpu {spec.text} --soft", effect))
+    return tuple(ways)
+
+
+def _message(problem: str, where: str | None, ways_out: Sequence[WayOut]) -> str:
+    """Return problem, place and commands in one line, for the result's ``message``."""
+    ways = ", or ".join([*(f"{way.command} ({way.effect})" for way in ways_out), _BY_HAND])
+    return f"{problem}{'' if where is None else f' ({where})'}. To change that: {ways}"
+
+
+def _library() -> str:
+    """Return a clause on the library that has initialised CUDA."""
+    if torch_cuda.initialized():
+        return "torch has initialised CUDA"
+    others = [name for name in _OTHER_LIBRARIES if name in sys.modules]
+    if torch_cuda.loaded() is None:
+        by = f" (perhaps {' or '.join(others)})" if others else ""
+        return f"a library other than torch has initialised CUDA{by}"
+    return (
+        "CUDA is already initialised, although torch.cuda.is_initialized() is False "
+        f"({', '.join(['torch.cuda.is_available()', 'a backward pass', *others])} may do that)"
+    )
+
+
+def _query_runtime(spec: Spec, expected: int) -> tuple[str | None, int | None]:
+    """Return the problem, if any, and how many devices torch's CUDA runtime finds.
+
+    The runtime is queried in a copy of this process.
+    """
+    start = failure.query_start()
+    if start.count == expected:
+        return None, expected
+    if start.count is None:
+        problem = (
+            f"'{spec.text}' not verified: all GPUs were hidden while torch was loaded, or a start "
+            "of CUDA failed, and a copy of this process returned nothing"
+        )
+    elif start.count:
+        number = f"{plural(expected, 'GPU')}, of which CUDA finds {start.count}"
+        problem = f"'{spec.text}' shows {number}; for the reason: %gpu doctor"
+    else:
+        problem = f"Too late for '{spec.text}': {failure.start_cause()}"
+    return problem, start.count

@@ -1,0 +1,93 @@
+"""The choice of ``auto``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpumagic.errors import DeviceError, SpecError
+from gpumagic.results import Claim, Device, MigInstance, Process
+from gpumagic.selection.auto import Wants, freest, pick
+
+GIB = 2**30
+
+BUSY = (
+    Device(0, uuid="GPU-a", memory_free=10 * GIB, utilization=0, processes=()),
+    Device(1, uuid="GPU-b", memory_free=70 * GIB, utilization=80, processes=()),
+    Device(2, uuid="GPU-c", memory_free=70 * GIB, utilization=5, processes=(Process(7, 1),)),
+    Device(3, uuid="GPU-d", memory_free=None, utilization=None, processes=None),
+)
+
+
+def test_auto_takes_the_most_free_memory_then_the_least_utilised() -> None:
+    assert [d.index for d in freest(BUSY, Wants(), {})] == [2, 1, 0, 3]
+    assert pick(BUSY, 2) == ("GPU-c", "GPU-b")
+
+
+def test_auto_counts_the_unknown_as_unfit() -> None:
+    assert [d.index for d in freest(BUSY, Wants(min_free=20 * GIB), {})] == [2, 1]
+    assert [d.index for d in freest(BUSY, Wants(idle=True), {})] == [0]
+
+
+def test_auto_says_what_does_not_fit() -> None:
+    with pytest.raises(DeviceError) as caught:
+        pick(BUSY, 2, Wants(idle=True), can_wait=True)
+    assert str(caught.value) == (
+        "only 1 of 4 GPUs fit, 2 requested (GPU 1: 80 % utilised; GPU 2: in use by process 7; "
+        "GPU 3: its utilisation and processes are not known); --wait SECONDS waits for them"
+    )
+    with pytest.raises(
+        SpecError, match="9 GPUs are requested; this machine has GPUs 0, 1, 2 and 3"
+    ):
+        pick(BUSY, 9)
+
+
+def test_waiting_is_advised_where_it_can_help() -> None:
+    def expected(devices: tuple[Device, ...], wants: Wants, can_wait: bool = True) -> str:
+        with pytest.raises(DeviceError) as caught:
+            pick(devices, 1, wants, can_wait=can_wait)
+        return str(caught.value)
+
+    small = (Device(0, uuid="GPU-a", memory_total=8 * GIB, memory_free=1 * GIB),)
+    assert "--wait" in expected(small, Wants(min_free=2 * GIB))
+    assert "--wait" not in expected(small, Wants(min_free=2 * GIB), can_wait=False)  # it has waited
+    assert "--wait" not in expected(small, Wants(min_free=9 * GIB))
+    assert "--wait" not in expected(small, Wants(idle=True))  # not known
+    assert "--wait" not in expected((replace(small[0], error="the GPU is lost"),), Wants())
+
+
+def test_own_memory_does_not_make_a_device_busy() -> None:
+    mine = Device(0, uuid="GPU-a", utilization=0, processes=(Process(1, 5, own=True),))
+    assert pick([mine], 1, Wants(idle=True)) == ("GPU-a",)
+
+
+def test_too_little_free_memory_everywhere_is_one_statement() -> None:
+    gib = 2**30
+    found = [
+        Device(i, uuid=f"GPU-{i}", memory_free=free * gib) for i, free in enumerate((40, 79, 3))
+    ]
+    with pytest.raises(
+        DeviceError, match=r"^no GPU has 200 GiB free; the most is 79.0 GiB on GPU 1$"
+    ):
+        pick(found, 1, Wants(min_free=200 * gib))
+
+
+def test_the_least_claimed_come_first() -> None:
+    others = {"GPU-c": [Claim(7), Claim(8)], "GPU-b": [Claim(7)]}
+    assert [d.index for d in freest(BUSY, Wants(), others)] == [0, 3, 1, 2]
+    parts = (MigInstance("MIG-1a", None, 10, 8), MigInstance("MIG-2b", None, 10, 4))
+    divided = Device(0, uuid="GPU-aa", mig=parts)
+    assert pick([divided], 1, others={"MIG-2b": [Claim(7)]}) == ("MIG-1a",)
+
+
+def test_auto_takes_an_instance_not_the_gpu_that_it_is_of() -> None:
+    parts = (MigInstance("MIG-1a", None, 10, 8), MigInstance("MIG-2b", None, 10, 4))
+    divided = Device(0, uuid="GPU-aa", memory_free=99, utilization=0, processes=(), mig=parts)
+    assert pick([divided], 1) == ("MIG-2b",)
+    assert pick([replace(divided, instance="MIG-1a")], 1) == ("MIG-1a",)
+    assert pick([divided, Device(1, uuid="GPU-bb", memory_free=7)], 1) == ("GPU-bb",)
+    with pytest.raises(DeviceError, match="MIG-1a: its utilisation and processes are not known"):
+        pick([divided], 1, Wants(idle=True))
+    with pytest.raises(SpecError, match="only 1 of 2 are whole"):
+        pick([divided, Device(1, uuid="GPU-bb")], 2)
