@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gpumagic.results.cluster_selection import ClusterSelection, EngineSelection
     from gpumagic.results.cluster_timing import ClusterTiming, EngineTiming
     from gpumagic.results.comparison import Compared, Comparison, Quantity, Verdict
-    from gpumagic.results.devices import Claim, Device, DeviceTable, MigInstance, Process
+    from gpumagic.results.devices import Device, DeviceTable, MigInstance
     from gpumagic.results.freed import Freed, FreeStep
     from gpumagic.results.history import HistoryState, SnapshotFile
     from gpumagic.results.holders import DeviceHolders, Holder, Holders, Site
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from gpumagic.results.memory import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
     from gpumagic.results.oom import OutOfMemory, Remedy
     from gpumagic.results.process_group import ProcessGroup
+    from gpumagic.results.processes import Claim, Process
     from gpumagic.results.sample import Sample
     from gpumagic.results.selection import Selection, Status, WayOut
     from gpumagic.results.timing import Bound, CudaTiming
@@ -58,7 +59,7 @@ _FILES = {
         "cluster_selection": "ClusterSelection EngineSelection",
         "cluster_timing": "ClusterTiming EngineTiming",
         "comparison": "Compared Comparison Quantity Verdict",
-        "devices": "Claim Device DeviceTable MigInstance Process",
+        "devices": "Device DeviceTable MigInstance",
         "freed": "FreeStep Freed",
         "history": "HistoryState SnapshotFile",
         "holders": "DeviceHolders Holder Holders Site",
@@ -67,6 +68,7 @@ _FILES = {
         "memory": "DeviceMemory DeviceMemoryDelta MemoryDelta MemoryReport",
         "oom": "OutOfMemory Remedy",
         "process_group": "ProcessGroup",
+        "processes": "Claim Process",
         "sample": "Sample",
         "selection": "Selection Status WayOut",
         "timing": "Bound CudaTiming",

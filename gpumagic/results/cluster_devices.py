@@ -11,7 +11,8 @@ from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line
 from gpumagic.render.units import bytes_, percent, spans
 from gpumagic.results.base import Series, data_frame, plain
 from gpumagic.results.cluster_engines import EngineResult, failure_lines, failures
-from gpumagic.results.devices import Device, DeviceTable, Process, memory_cell, most_memory
+from gpumagic.results.devices import Device, DeviceTable, memory_cell
+from gpumagic.results.processes import Process, most_memory
 from gpumagic.system.text import plural
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar
 
 from gpumagic.render.blocks import (
     DASH,
@@ -19,10 +19,10 @@ from gpumagic.render.blocks import (
     Style,
     marked_memory,
     short_uuids,
-    shortened,
 )
 from gpumagic.render.units import bytes_, percent, rounded, spans
 from gpumagic.results.base import Series, data_frame, plain
+from gpumagic.results.processes import Claim, Process, claim_lines, process_blocks
 from gpumagic.system.text import noun, plural
 
 if TYPE_CHECKING:
@@ -48,72 +48,6 @@ _MIG_COLUMNS = (
     Column("UUID"),
     Column("Memory used / total", "right"),
 )
-_PROCESS_COLUMNS = (
-    Column("GPU", "right"),
-    Column("PID", "right"),
-    Column("User", rank=2),
-    Column("Memory", "right"),
-    Column("Type", rank=3),
-    Column("Command", least=12),
-)
-#: The most processes that are shown, those with the most memory; and characters of a command.
-_PROCESSES, _COMMAND = 50, 80
-
-
-@dataclass(frozen=True)
-class Process:
-    """A process that holds memory on a device, as NVML reports it."""
-
-    pid: int
-    #: Bytes of device memory; None where the driver does not report them (WDDM, MIG without
-    #: permission).
-    memory: int | None = None
-    #: ``"compute"`` or ``"graphics"``.
-    kind: str = "compute"
-    #: None where the process cannot be looked up (ended, another pid namespace, no permission).
-    user: str | None = None
-    #: The program and the script, ``python train.py``, never its arguments.
-    command: str | None = None
-    #: Whether it is this process; None where NVML's pids cannot be compared with this process's.
-    own: bool | None = None
-    #: Whether it belongs to the current user; None where it cannot be looked up.
-    mine: bool | None = None
-    #: The name of its notebook when its kernel started, if it is a kernel of the user's Jupyter;
-    #: the path where several have the same name; None where not known.
-    notebook: str | None = None
-
-    @property
-    def title(self) -> Cell:
-        """The notebook or the command; the whole of it on hover only where it is the user's own."""
-        text = self.notebook or self.command or DASH
-        return Cell(shortened(text, _COMMAND), whole=text if self.own or self.mine else None)
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A process that has chosen a device, as the lock that it holds shows (`selection.claims`)."""
-
-    #: None for a process that this system does not list: it is in another container.
-    pid: int | None = None
-    #: None where the user's name is not known.
-    user: str | None = None
-    #: The name of its notebook, as in `Process`.
-    notebook: str | None = None
-    #: Whether it is this process.
-    own: bool = False
-    #: Whether it belongs to the current user.
-    mine: bool = False
-    #: The UUID of the MIG instance that it has chosen; None for a whole device.
-    instance: str | None = None
-
-    def __str__(self) -> str:
-        """Return notebook or process, and the user: ``process 4711 of ann``."""
-        if self.own:
-            return "this kernel"
-        if self.pid is None:
-            return "a process outside of this container"
-        who = self.notebook or f"process {self.pid}"
-        return who if self.mine else f"{who} of {self.user or 'another user'}"
 
 
 @dataclass(frozen=True)
@@ -228,10 +162,10 @@ class DeviceTable(Series[Device]):
         blocks = _devices(self)
         blocks += [Grid(_MIG_COLUMNS, rows)] if (rows := _mig_rows(self)) else []
         blocks += _long_errors(self)
-        blocks += _claims(self)
+        blocks += claim_lines({device.index: device.claims for device in self})
         blocks += _sees(self)
         if self.show_processes:
-            blocks += _processes(self)
+            blocks += process_blocks({device.index: device.processes for device in self})
         blocks += [Line.of(note, "warn") for note in self.notes]
         return blocks
 
@@ -371,64 +305,6 @@ def variables(environment: Mapping[str, str | None]) -> str:
     text = f"{_MASK} is not set" if mask is None else f"{_MASK}={mask}"
     order = environment.get(_ORDER)
     return text if order is None else f"{text}, {_ORDER}={order}"
-
-
-def _claims(table: DeviceTable) -> list[Block]:
-    """Return a line for each process that claims GPUs, with these GPUs."""
-    indexes: dict[Claim, list[int]] = {}
-    for device in table:
-        for claim in device.claims:
-            found = indexes.setdefault(dataclasses.replace(claim, instance=None), [])
-            found += [device.index] * (device.index not in found)
-    return [
-        Line.of(f"GPU {spans(found)}: claimed by {claim}.", "dim")
-        for claim, found in indexes.items()
-    ]
-
-
-def _processes(table: DeviceTable) -> list[Block]:
-    """Return the table of processes, the user's own first; without their type if all compute."""
-    listed = [(device.index, p) for device in table for p in device.processes or ()]
-    shown, rest = most_memory(listed)
-    shown.sort(key=lambda each: (not (each[1].own or each[1].mine), -(each[1].memory or 0)))
-    unlisted = [str(device.index) for device in table if device.processes is None]
-    found: list[Block] = []
-    if shown:
-        has_types = any(process.kind != "compute" for _, process in shown)
-        used = [column for column in _PROCESS_COLUMNS if has_types or column.header != "Type"]
-        found += [Grid(used, [_process(*each, has_types) for each in shown]), *rest]
-    elif len(unlisted) < len(table):
-        found.append(Line.of("No process uses a GPU, as far as NVML lists them.", "dim"))
-    if unlisted:
-        text = f"NVML does not list the processes of GPU {', '.join(unlisted)}."
-        found.append(Line.of(text, "dim"))
-    return found
-
-
-def _process(index: int, process: Process, has_types: bool) -> list[Cell]:
-    pid = Cell(f"{process.pid} (this kernel)", "strong") if process.own else Cell(str(process.pid))
-    return [
-        Cell(str(index)),
-        pid,
-        Cell(process.user or DASH),
-        Cell(bytes_(process.memory)),
-        *[Cell(process.kind, "dim")] * has_types,
-        process.title,
-    ]
-
-
-_Place = TypeVar("_Place")
-
-
-def most_memory(
-    listed: Sequence[tuple[_Place, Process]],
-) -> tuple[list[tuple[_Place, Process]], list[Block]]:
-    """Return the processes to show, and a line on the others; each with the place that it has."""
-    ordered = sorted(listed, key=lambda each: -(each[1].memory or 0))
-    rest = [process for _, process in ordered[_PROCESSES:]]
-    size = bytes_(sum(process.memory or 0 for process in rest))
-    line = Line.of(f"and {len(rest)} more, with {size} in all", "dim")
-    return ordered[:_PROCESSES], [line] if rest else []
 
 
 def error_cell(error: str) -> Cell:

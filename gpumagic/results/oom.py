@@ -9,8 +9,8 @@ from typing import Literal
 from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, dim_lines, few, legend, use_of
 from gpumagic.render.units import bytes_
 from gpumagic.results.base import Result
-from gpumagic.results.devices import Process
 from gpumagic.results.holders import NO_VARIABLE, Holder, kind_of, name_cell, parts
+from gpumagic.results.processes import Process
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from gpumagic.cluster import cell_run, process_group, rpc, selection
+from gpumagic.system import system_files
 from tests.support import leaks
 from tests.support.clusters import Cluster
 from tests.support.kernels import python_environment
@@ -109,8 +110,14 @@ def engines_gpus(_environment: Mapping[str, str]) -> Iterator[World]:
 
 
 @pytest.fixture
-def two_engines(shared: Shared) -> Cluster:
-    """Two engines on one machine with four GPUs, in their first state; several tests use them."""
+def two_engines(
+    shared: Shared, _environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> Cluster:
+    """Two engines on one machine with four GPUs, in their first state; several tests use them.
+
+    What this process claims, it claims on their machine.
+    """
+    monkeypatch.setenv(system_files.ROOT, _environment[system_files.ROOT])
     return shared.fresh()
 
 

@@ -163,11 +163,11 @@ def test_one_machine_under_two_names_has_each_device_once() -> None:
 
 def claimed(devices: DeviceTable, *by: tuple[str, ...]) -> DeviceTable:
     """The table, with claims of the processes 1000, 1001, …; process 7 is an engine."""
-    found = [Claim(uuids, 7 if not uuids[1:] else 1000 + n, "ann") for n, uuids in enumerate(by)]
+    found = {uuids: Claim(7 if not uuids[1:] else 1000 + n, "ann") for n, uuids in enumerate(by)}
     return replace(
         devices,
         devices=tuple(
-            replace(device, claims=tuple(c for c in found if device.uuid in c.uuids))
+            replace(device, claims=tuple(c for uuids, c in found.items() if device.uuid in uuids))
             for device in devices
         ),
     )
@@ -212,5 +212,5 @@ def test_devices_that_are_named() -> None:
 
 def test_a_claim_on_an_instance_is_not_one_on_its_sister() -> None:
     parts = (MigInstance("M1"), MigInstance("M2"))
-    device = Device(0, uuid="GPU-a0", mig=parts, claims=(Claim(("M1",), 1000, "ann"),))
+    device = Device(0, uuid="GPU-a0", mig=parts, claims=(Claim(1000, "ann", instance="M1"),))
     assert [len(unit.claims) for unit in assignment.units([device])] == [1, 0]

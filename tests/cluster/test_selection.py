@@ -18,6 +18,7 @@ from gpumagic.results import (
     ClusterTable,
 )
 from gpumagic.selection import claims
+from gpumagic.system import system_files
 from tests.cluster.conftest import INITIALISE_CUDA, wait_for
 from tests.support.claims import claimed_by_another
 from tests.support.clusters import Cluster
@@ -181,17 +182,9 @@ def test_a_choice_for_all(two_engines: Cluster, run: Run) -> None:
         run(two_engines, "%gpu offf --cluster")
 
 
-def test_auto_selects_the_most_free_memory(
-    cluster_of: Callable[..., Cluster], run: Run, tmp_path: Path
-) -> None:
-    claims = tmp_path / "claims"  # without those of engines that other tests share
-    claims.mkdir()
+def test_auto_selects_the_most_free_memory(cluster_of: Callable[..., Cluster], run: Run) -> None:
     busy = [ExternalProcess(i, 9000 + i, held * 2**30) for i, held in enumerate((40, 5, 60, 20))]
-    cluster = cluster_of(
-        2,
-        Scenario(devices=[GPU()] * 4, processes=busy),
-        [{"GPUMAGIC_CLAIMS": str(claims)}] * 2,
-    )
+    cluster = cluster_of(2, Scenario(devices=[GPU()] * 4, processes=busy))
     chosen = run(cluster, "%gpu auto 2 --cluster -o -q").value
     assert [[d.index for d in each.selection.devices] for each in chosen] == [[1], [3]]
     with pytest.raises(UsageError, match="which is enough for 1"):
@@ -205,15 +198,15 @@ def test_auto_selects_the_most_free_memory(
 
 def test_engines_claim_what_they_are_pinned_to(two_engines: Cluster, run: Run) -> None:
     chosen = run(two_engines, "%gpu pin -o -q").value
-    found = {claim.pid: claim.uuids for claim in claims.all_claims()}
-    assert found == {
-        engine.pid: (each.selection.devices[0].uuid,)
-        for engine, each in zip(two_engines.engines, chosen, strict=True)
-    }
+    uuids = [each.selection.devices[0].uuid for each in chosen]
+    found = claims.all_of(uuids)
+    assert [claim.pid for uuid in uuids for claim in found[uuid]] == [
+        engine.pid for engine in two_engines.engines
+    ]
     assert chosen.notes == ()  # their own claims are none of another's
     assert run(two_engines, "%gpu auto 2 --cluster -o -q").value.notes == ()
     run(two_engines, "%gpu pin --no-claim -q")
-    assert claims.all_claims() == []
+    assert claims.all_of(uuids) == {uuid: [] for uuid in uuids}
 
 
 def test_auto_leaves_what_other_kernels_claim_for_last(two_engines: Cluster, run: Run) -> None:
@@ -285,10 +278,9 @@ def test_two_clusters_that_choose_at_once_share_no_gpu(
     cluster_of: Callable[..., Cluster], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both have read the devices before either claims any."""
-    claims = tmp_path / "claims"
-    claims.mkdir()
-    env = [{"GPUMAGIC_CLAIMS": str(claims)}] * 2
     scenario = Scenario(devices=[GPU()] * 4)
+    scenario.write_files(tmp_path)  # one machine
+    env = [{system_files.ROOT: str(tmp_path)}] * 2
     clusters = [cluster_of(2, scenario, env) for _ in range(2)]
     both_have_read, read = threading.Barrier(2, timeout=300), selection.complete_table
     tables: list[int] = []

@@ -50,12 +50,6 @@ def test_extensions_and_lines_of_the_profile(kernel: Callable[..., Kernel], tmp_
     assert report(k.run("%gpu 1 --restart --keep kept").text)
     assert k.run(LOADED).value == "['autoreload', 'gpumagic', 'storemagic']"
     assert k.run("from_line, from_file, kept").value == "(1, 2, 'of the user')"
-    # As a choice that is saved: it is not made again over the one that was asked for.
-    k.run("%gpu 0 --save")
-    assert "Saved: applied again" in k.run("%gpu 2 --restart --save").text
-    k.run(FREEZE)
-    assert k.run("%gpu 3 --restart").text.startswith("restarted")
-    assert "GPU 3" in k.run("%gpu 3").text
 
 
 def test_the_script_of_a_terminal_does_not_run_again(

@@ -510,9 +510,7 @@ MINE = [Process(20 + i, GIB, user="me", command="python train.py", mine=True) fo
 OTHERS = [
     Process(30 + i, GIB, user="ann", command="python secret.py", mine=False) for i in range(2)
 ]
-KERNEL = Process(
-    40, GIB, user="me", command="python", mine=True, notebook="a.ipynb"
-)
+KERNEL = Process(40, GIB, user="me", command="python", mine=True, notebook="a.ipynb")
 
 
 def _device_table() -> Result:

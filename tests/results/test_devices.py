@@ -180,7 +180,7 @@ def test_of_many_processes_those_with_the_most_memory_are_shown() -> None:
     table = DeviceTable((Device(0, processes=(*many, Process(99, 1, mine=True))),))
     lines = as_text(replace(table, show_processes=True), 100).splitlines()
     assert lines[-1] == "and 11 more, with 45.0 MiB in all"
-    assert [line.split()[1] for line in lines[-4:-1]] == ["13", "12", "11"]
+    assert [line.split()[1] for line in lines[-4:-1]] == ["12", "11", "10"]
 
 
 def test_the_users_own_processes_come_first_and_only_their_commands_are_on_hover() -> None:

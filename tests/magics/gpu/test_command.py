@@ -13,7 +13,7 @@ from gpumagic.doctor.diagnosis import Diagnosis
 from gpumagic.errors import GpuMagicWarning, RestartError
 from gpumagic.magics.gpu import restarting
 from gpumagic.results import DeviceTable, Selection
-from gpumagic.selection import apply, environment, gate, spec
+from gpumagic.selection import apply, environment, spec
 
 
 @pytest.fixture(autouse=True)

@@ -135,7 +135,7 @@ EXTENSION = "get_ipython().magics_manager.registry['GpuMagic'].extension"
 SETTINGS = {
     "reloads": "get_ipython().magics_manager.registry['AutoreloadMagics']._reloader.check_all",
     "watches": f"({EXTENSION}.cell_timing.above, {EXTENSION}.cell_memory.watching)",
-    "configured": f"{EXTENSION}.magics.max_util",
+    "configured": f"{EXTENSION}.magics.min_free",
     "on the CPU": "(cpu.tolist(), str(cpu.device), str(gpu.weight.device))",
     "of tensors": "(gpu.weight.requires_grad, cpu.dtype is torch.float64)",
 }
@@ -147,7 +147,7 @@ def a_session(class_kernel: Kernel) -> SimpleNamespace:
     k.run(f"%%writefile drawing_extension.py{DRAWING}")
     k.run("%load_ext drawing_extension\n%load_ext autoreload\n%autoreload 2")
     k.run("%cudatime on --above 7s\n%gpumem on")
-    k.run("%config GpuMagic.max_util = '55'\n%automagic off\n%xmode Verbose\n%precision 2")
+    k.run("%config GpuMagic.min_free = '55GiB'\n%automagic off\n%xmode Verbose\n%precision 2")
     k.run(MODEL)
     k.run(f"{TOLD}\n{ASKED}\nimport torch; torch.cuda.init()\nimport random; random.seed(3)")
     k.run("%cudatime -q --name first begun = 1")
@@ -215,7 +215,7 @@ class TestASession:
         assert a_session.settings == {
             "reloads": True,
             "watches": (7.0, True),
-            "configured": "55",
+            "configured": "55GiB",
             "on the CPU": ([0.0, 1.0, 2.0], "cpu", "cuda:0"),
             "of tensors": (True, True),
         }

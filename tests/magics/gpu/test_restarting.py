@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 import ipykernel
 import pytest
 
-from gpumagic.selection import claims
 from tests.restart import FREEZE, SEES, report
 from tests.support.kernels import Kernel, shared
 from tests.support.terminal import Terminal
@@ -48,11 +46,8 @@ def two_restarts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNam
         noted.first = k.run(f"import os; os.chdir({str(other)!r}); {ask}").execution_count
         noted.session = k.value("session.session_number")
         k.run(FREEZE)
-        noted.claims = [claims.all_claims()]
         k.run("%gpu 2 -q")
-        noted.claims.append(claims.all_claims())
         noted.quiet = k.run("%gpu 2 --restart -q -o")
-        noted.claims.append(claims.all_claims())
         noted.after = k.run("import os; print(os.getcwd()); In")
         noted.pid = k.value("os.getpid()")
         noted.input = k.run("_i3").value
@@ -94,13 +89,6 @@ class TestTwoRestarts:
         assert two_restarts.status == "'restarted'"
         assert two_restarts.assigned.text == ""
         assert two_restarts.index == "0"
-
-    def test_a_restart_in_place_keeps_the_claim(self, two_restarts: SimpleNamespace) -> None:
-        before, too_late, after = two_restarts.claims
-        assert before == []
-        assert too_late == [], "it is too late, so nothing is claimed"
-        (claim,) = after
-        assert claim.pid == two_restarts.pid
 
     def test_force_ends_children_and_threads(self, two_restarts: SimpleNamespace) -> None:
         assert two_restarts.assigned.status == "ok"
@@ -158,7 +146,6 @@ if 'child' in globals():
         ),
         ("import sys; sys.executable = '/nowhere'\n%gpu off --restart", "/nowhere"),
         ("%gpu off --keep x", "--keep goes with --restart"),
-        ("%gpu off --blocking", "--blocking goes with --restart"),
         ("%gpu off --restart --keep nothing", "no variable nothing"),
         ("gen = (i for i in [])\n%gpu off --restart --keep gen", "gen (cannot pickle 'generator'"),
     ],
@@ -280,33 +267,3 @@ def test_a_shell_of_another_program_is_not_restarted(run_cell: Callable[..., Any
     shell = run_cell("get_ipython()").value
     with pytest.raises(RestartError, match="only a Jupyter kernel or IPython in a terminal"):
         in_place.check(shell)
-
-
-def test_a_saved_choice_survives_the_front_ends_restart(kernel: Callable[..., Kernel]) -> None:
-    k = kernel()
-    assert "Saved: applied again" in k.run("%gpu 1 --save").text
-    k.manager.restart_kernel()
-    k.client.wait_for_ready(timeout=300)
-    assert k.run("%load_ext gpumagic").stdout == (
-        "%gpu 1 --save: applied, this kernel sees 1 GPU.\n"
-    )
-    connection = Path(k.manager.connection_file)
-    kept = connection.with_name(f"gpumagic-{connection.name}.saved")
-    assert kept.stat().st_mode & 0o777 == 0o600
-    assert json.loads(kept.read_text())["spec"] == "1"
-    assert "CUDA_VISIBLE_DEVICES is not set" in k.run("%gpu reset --save").text
-    assert not kept.exists()
-    k.manager.restart_kernel()
-    k.client.wait_for_ready(timeout=300)
-    assert k.run("%load_ext gpumagic").stdout == ""
-
-
-def test_a_saved_choice_of_another_user_is_not_applied(kernel: Callable[..., Kernel]) -> None:
-    k = kernel(load=False)
-    connection = Path(k.manager.connection_file)
-    kept = connection.with_name(f"gpumagic-{connection.name}.saved")
-    kept.write_text('{"spec": "off", "variables": {"CUDA_VISIBLE_DEVICES": "-1"}}')
-    kept.chmod(0o666)
-    assert k.run("%load_ext gpumagic").stdout == ""
-    assert k.run(SEES).stdout == "None False\n"
-    kept.unlink()

@@ -26,7 +26,7 @@ def _moved(change: Callable[[Any], object]) -> tuple[Any, list[str], Any]:
 @pytest.mark.parametrize(
     "line",
     [
-        "%config GpuMagic.max_util = '55'",
+        "%config GpuMagic.min_free = '55GiB'",
         "%config InteractiveShell.ast_node_interactivity = 'all'",
         "%xmode Verbose",
         "%precision 2",

@@ -22,9 +22,8 @@ def torch_threads() -> Iterator[Callable[[], int]]:
 
 
 def test_off_tells_the_threads(
-    run_cell: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, torch_threads: Callable[[], int]
+    run_cell: Callable[..., Ran], torch_threads: Callable[[], int]
 ) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     before = torch_threads()
     told = run_cell("%gpu off --soft").text
     assert f"CPU: torch computes with {before} thread" in told
@@ -67,6 +66,7 @@ def test_threads_for_one_cell(
     [
         ("%gpu off --threads 0", "'0' is not a number of threads"),
         ("%gpu off --threads many", "'many' is not a number of threads"),
+        ("%gpu doctor --threads 2", "--threads does not go with %gpu doctor"),
     ],
 )
 def test_wrong_threads_change_nothing(
