@@ -10,24 +10,13 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from gpumagic.cells.cancellation import marked_task
-
 _T = TypeVar("_T")
 
 
 def run_or_await(function: Callable[[], Coroutine[Any, Any, _T]], *, is_async: bool) -> Any:
-    """Run the coroutine function and return its value; if it awaits, return a coroutine.
-
-    The coroutine is cancelled with the cell that awaits it (`gpumagic.cells.cancellation`).
-    """
+    """Run the coroutine function and return its value; if it awaits, return its coroutine."""
     __tracebackhide__ = True
-    return _run_in_cell(function) if is_async else run_sync(function())
-
-
-async def _run_in_cell(function: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-    __tracebackhide__ = True
-    with marked_task():
-        return await function()
+    return function() if is_async else run_sync(function())
 
 
 def run_sync(coroutine: Coroutine[Any, Any, _T]) -> _T:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import signal
+import ast
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
-
-from gpumagic.cells.interrupts import InterruptInCell, recorded
 
 _Begun = TypeVar("_Begun")
 
@@ -50,6 +48,33 @@ class _Cell:
     begun: dict[CellHook[Any], Any] = field(default_factory=dict)
 
 
+class _InterruptInCell(ast.NodeTransformer):
+    """An AST transformer of IPython that has the next cell begin with an interrupt."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+
+    def add(self) -> None:
+        """Interrupt the next cell; once."""
+        self.remove()
+        self._shell.ast_transformers.append(self)
+
+    def remove(self) -> None:
+        """Interrupt none."""
+        if self in self._shell.ast_transformers:
+            self._shell.ast_transformers.remove(self)
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        """Raise the interrupt in place of the cell's first statement."""
+        self.remove()
+        if isinstance(node, ast.Module) and node.body:
+            (raising,) = ast.parse("raise KeyboardInterrupt").body
+            for each in ast.walk(raising):
+                ast.copy_location(each, node.body[0])
+            node.body[0] = raising
+        return node
+
+
 class CellHooks:
     """The hooks of one shell, called in the order in which they were added."""
 
@@ -58,7 +83,7 @@ class CellHooks:
         self._hooks: list[CellHook[Any]] = []
         #: The running cells, the outermost first.
         self._running: list[_Cell] = []
-        self._interrupt = InterruptInCell(shell)
+        self._interrupt = _InterruptInCell(shell)
 
     def __contains__(self, hook: CellHook[Any]) -> bool:
         return hook in self._hooks
@@ -114,13 +139,9 @@ class CellHooks:
 
     def _before(self, info: Any) -> None:
         try:
-            with recorded() as interrupts:
-                self._begin_cell(info)
-        except KeyboardInterrupt:  # before they are recorded, or after
+            self._begin_cell(info)
+        except KeyboardInterrupt:  # IPython would print it, and run the cell
             self._interrupt.add()
-        else:
-            if interrupts:
-                self._interrupt.add()
 
     def _begin_cell(self, info: Any) -> None:
         cell = _Cell(info)
@@ -142,16 +163,9 @@ class CellHooks:
 
     def _after(self, result: Any) -> None:
         try:
-            with recorded() as interrupts:
-                self._end_cell(result)
-        except KeyboardInterrupt as error:  # before they are recorded, or after
+            self._end_cell(result)
+        except KeyboardInterrupt as error:
             self._interrupt_ended(result, error)
-        else:
-            if interrupts:
-                try:
-                    signal.raise_signal(signal.SIGINT)
-                except BaseException as error:  # the user's handler may raise anything
-                    self._interrupt_ended(result, error)
 
     def _interrupt_ended(self, result: Any, error: BaseException) -> None:
         """Have the cell whose hooks were interrupted fail: it was still shown as running.

@@ -26,25 +26,17 @@ class Loop:
     """A statement, compiled into a loop."""
 
     function: _Function
-    #: Whether the statement awaits.
-    is_async: bool
     #: Seconds spent in transforming, parsing and compiling a cell.
     compile_time: float = 0.0
+    is_async: bool = False
 
     async def run(self, count: int, clock: AbstractContextManager[Any] | None = None) -> None:
-        """Run the setup once, and then, within ``clock``, the statement ``count`` times.
-
-        Awaits only if the statement does.
-        """
+        """Run the setup once, and then, within ``clock``, the statement ``count`` times."""
         __tracebackhide__ = True
-        done = self.function(repeat(None, count), clock or nullcontext())
-        if self.is_async:
-            await done
+        self.function(repeat(None, count), clock or nullcontext())
 
 
-def as_function(
-    module: ast.Module, *, is_async: bool, setup: ast.Module | None = None
-) -> ast.Module:
+def as_function(module: ast.Module, setup: ast.Module | None = None) -> ast.Module:
     """Return ``module`` with its body in a function's loop, and ``setup`` above the loop."""
     arguments = ast.arguments(
         posonlyargs=[],
@@ -60,8 +52,8 @@ def as_function(
         orelse=[],
     )
     timed = ast.With(items=[ast.withitem(ast.Name(_CLOCK, ast.Load()))], body=[loop])
-    kind: Any = ast.AsyncFunctionDef if is_async else ast.FunctionDef
-    function = kind(
+    define: Any = ast.FunctionDef  # whose arguments differ between versions of Python
+    function = define(
         name=_NAME,
         args=arguments,
         body=[*(setup.body if setup else ()), timed],
@@ -95,8 +87,8 @@ def compile_statement(source: str, namespace: dict[str, Any], setup: str = "") -
     compile(tree, name, "exec")
     first = ast.parse(setup, "<setup>")
     compile(first, "<setup>", "exec")
-    code = compile(as_function(tree, is_async=False, setup=first), name, "exec")
-    return Loop(defined_function(code, namespace), is_async=False)
+    code = compile(as_function(tree, first), name, "exec")
+    return Loop(defined_function(code, namespace))
 
 
 def compile_callable(function: Callable[[], Any], setup: str | Callable[[], Any] = "") -> Loop:

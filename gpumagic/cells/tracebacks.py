@@ -9,7 +9,7 @@ import sysconfig
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from types import CodeType, FrameType, TracebackType
+from types import CodeType, FrameType
 from typing import Any
 
 from gpumagic.system import introspection
@@ -37,42 +37,15 @@ def stack(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def replace(error: BaseException, traceback: TracebackType | None) -> None:
-    """Set the traceback of the exception that is being handled, for the ``raise`` that follows.
-
-    Python adds no entry for the frame that raises it again. Before 3.11 it raises it with the
-    traceback with which it was caught, which is kept apart from the exception, and set here too.
-    """
-    error.__traceback__ = traceback
-    if sys.version_info < (3, 11) and sys.exc_info()[1] is error:
-        import ctypes
-
-        python = ctypes.pythonapi
-        handled = [ctypes.py_object(each) for each in (type(error), error, traceback)]
-        for each in handled:
-            python.Py_IncRef(each)  # the call takes these references over
-        python.PyErr_SetExcInfo(*handled)
-
-
-def cut_first_frame(error: BaseException) -> None:
-    """Take the frame that handles an exception, and raises it again, out of its traceback.
-
-    Neither is that frame shown, nor are its arguments kept as long as the exception is.
-    """
-    if error.__traceback__ is not None:
-        replace(error, error.__traceback__.tb_next)
-
-
 def cut_own_end(error: BaseException, is_notebooks: Callable[[FrameType], bool]) -> None:
-    """Take the end in gpumagic out of the traceback of an exception that is handled in gpumagic.
+    """Take the end in gpumagic out of the traceback of an exception.
 
     What stays ends in the notebook's code, or in what that called; ``is_notebooks`` knows its
     frames. Without any, nothing stays.
     """
     own = str(Path(__file__).parents[1]) + os.sep
-    last: Any = None
-    ended = True
-    step = error.__traceback__
+    step: Any = error.__traceback__
+    first, last, ended = step, None, True
     while step is not None:
         if is_notebooks(step.tb_frame):
             ended = False
@@ -81,11 +54,11 @@ def cut_own_end(error: BaseException, is_notebooks: Callable[[FrameType], bool])
         if not ended:
             last = step
         step = step.tb_next
-    first = error.__traceback__
     if last is None:
-        replace(error, None)
-    if first is not None:
-        (first if last is None else last).tb_next = None
+        error.__traceback__ = None
+        last = first  # before Python 3.11, `raise` has a reference of its own to it
+    if last is not None:
+        last.tb_next = None
 
 
 @cache

@@ -6,7 +6,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpumagic.cells.compile import MagicSource
     from gpumagic.magics.parsing import Grammar, MagicLine
 
 MAGICS = ("gpu", "cudatime", "gpumem")
@@ -31,24 +30,14 @@ def grammar_of(name: str) -> Grammar:
     return found
 
 
-def source(name: str, line: str, cell: str | None) -> MagicSource | None:
+def source(name: str, line: str, cell: str | None) -> str | None:
     """Return the code that a magic runs in this process; None if it runs none."""
-    from gpumagic.cells.compile import MagicSource
-
     if name == "gpu":
-        return None if cell is None else MagicSource(cell)
+        return cell
     parsed = grammar_of(name).read(line, cell=cell is not None)
-    if parsed.verb or parsed.options.cluster or (cell is None and not parsed.code):
+    if parsed.verb or parsed.options.cluster:
         return None
-    code, above = (parsed.code, "") if cell is None else (cell, parsed.code)
-    if name == "gpumem":
-        return MagicSource(code)
-    from gpumagic.magics.cudatime.options import REPEATING
-    from gpumagic.magics.cudatime.repeat_options import setup_code
-
-    if REPEATING.isdisjoint(parsed.given):
-        return MagicSource(code)
-    return MagicSource(code, setup_code(parsed.options, above), is_repeated=True)
+    return cell or parsed.code or None
 
 
 def run_verb(magics: Any, name: str, line: MagicLine) -> Any:

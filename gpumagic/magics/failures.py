@@ -9,15 +9,13 @@ from typing import Any
 
 from IPython.core.error import UsageError
 
-from gpumagic.cells.cancellation import end_abandoned
 from gpumagic.cells.hooks import CellHook
 
 _NOT_FOUND = re.compile(r"(?:Line|Cell) magic (?:function )?`(%%?)(\w+)` not found")
 
 
 def hooks(shell: Any, magics: Any) -> Iterator[CellHook[Any]]:
-    """Yield the hooks that end the coroutines of interrupted cells, and that explain failures."""
-    yield CellHook(after=lambda _, __: end_abandoned(shell), cancelled=lambda: end_abandoned(shell))
+    """Yield the hook that explains failures."""
 
     def before(_: Any, __: Any) -> Any:
         """Read the allocator's counters, to compare them after a failure, if torch is imported."""

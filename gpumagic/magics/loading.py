@@ -270,7 +270,7 @@ def _transformer(shell: Any) -> Callable[[list[str]], list[str]]:
         if not made:
             if not any("_magic('gpu" in line or "_magic('cudatime'" in line for line in lines):
                 return lines
-            from gpumagic.cells.compile import MagicCode
+            from gpumagic.cells.magic_code import MagicCode
             from gpumagic.magics.commands import source
 
             made.append(MagicCode(shell, source))

@@ -12,7 +12,6 @@ from time import perf_counter, process_time
 from typing import Any, NamedTuple
 
 from gpumagic.cells.hooks import CellHook, CellHooks
-from gpumagic.cells.interrupts import raised
 from gpumagic.cells.records import CellRecords, first_line
 from gpumagic.results import CellTiming, TimingLog
 from gpumagic.system import text
@@ -96,8 +95,7 @@ class CellTimer:
         if outer is not None:
             return None  # a part of the cell that runs it
         cpu = process_time()
-        with raised():  # it may wait for earlier work
-            self._timer.start()
+        self._timer.start()
         return _Started(info.raw_cell, cpu, perf_counter())
 
     def _end(self, start: _Started | None, result: Any) -> None:
@@ -108,8 +106,7 @@ class CellTimer:
         if not self._includes(start.source):
             return
         try:
-            with raised():
-                readings = self._timer.stop(start.started, stopped)
+            readings = self._timer.stop(start.started, stopped)
             note = self._timer.note
         except KeyboardInterrupt:
             # The cell has ended: the interrupt ends only this wait for the GPU.

@@ -53,15 +53,6 @@ def test_variables_are_those_of_the_notebook(ip: Any) -> None:
     assert "there" not in ip.user_ns
 
 
-@pytest.mark.parametrize("indent", ["    ", "\t"])
-def test_one_indented_line_that_begins_with_a_variable(indent: str, ip: Any) -> None:
-    source, local = f"{indent}here.append(1)\n", {"here": [0]}
-    for header in ("%%cudatime", None):
-        run(compile_cell(ip, source, header=header, local_ns=local))
-    run_sync(compile_loop(ip, source, header="%%cudatime -n 2", local_ns=local).run(2))
-    assert local["here"] == [0, 1, 1, 1, 1]
-
-
 @pytest.mark.parametrize(("header", "line"), [(None, 2), ("%%cudatime -n 3", 3)])
 def test_lines_are_counted_as_in_the_notebook(ip: Any, header: str | None, line: int) -> None:
     cell = compile_cell(ip, "x = 0\n1 / x", header=header)
@@ -120,6 +111,11 @@ def test_a_cell_that_awaits(run_cell: Callable[..., Ran]) -> None:
     call = f"get_ipython().run_cell_magic('cudatime', '', {source!r})"
     failed = run_cell(f"def call():\n    return {call}\ncall()", raising=False)
     assert "%%cudatime cannot await here; give it a cell of its own" in str(failed.error)
+    for code, says in (
+        ("%cudatime await f()", "%cudatime cannot await; write the code below %%cudatime"),
+        ("%%cudatime -n 2\nawait f()", "repeated runs cannot await; time one run"),
+    ):
+        assert says in str(run_cell(code, raising=False).error)
 
 
 @pytest.mark.parametrize(

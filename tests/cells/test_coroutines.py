@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cells import cancellation
 from gpumagic.cells.compile import compile_cell
 from gpumagic.cells.coroutines import run_or_await, run_sync
 
@@ -28,15 +27,7 @@ def test_what_awaits_nothing_needs_no_event_loop() -> None:
 
 
 def test_what_awaits_is_awaited_by_the_caller() -> None:
-    """Its task is known while it runs, to be cancelled with the cell."""
-
-    async def known() -> bool:
-        await asyncio.sleep(0)
-        return asyncio.current_task() in cancellation._tasks
-
     assert asyncio.run(run_or_await(lambda: sleep_and_double(4), is_async=True)) == 8
-    assert asyncio.run(run_or_await(known, is_async=True)) is True
-    assert not cancellation._tasks
 
 
 def test_what_awaits_cannot_run_without_an_event_loop() -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import linecache
-import operator
 import os
 import sys
-import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -216,59 +214,3 @@ def test_the_end_in_gpumagic_is_cut() -> None:
     assert called[-2:] == ["cell", "interrupted"]
     assert caught(lambda: notebook["cell"](ours["ours"]))[-1] == "cell"
     assert caught(ours["ours"]) == []
-
-
-def test_the_frame_that_raises_an_exception_again_is_cut() -> None:
-    """And what it refers to is not kept; the exception itself stays as it was raised."""
-
-    class Argument: ...
-
-    def handles(argument: Argument, cut: Callable[[BaseException], None]) -> None:
-        try:
-            operator.getitem({}, "mine")
-        except KeyError as error:
-            cut(error)
-            raise
-
-    def calls(argument: Argument, cut: Callable[[BaseException], None]) -> None:
-        try:
-            raise ValueError
-        except ValueError:
-            handed_on = [argument]
-            del argument
-            handles(handed_on.pop(), cut)
-
-    def shown(cut: Callable[[BaseException], None]) -> tuple[list[str], int, bool]:
-        argument = Argument()
-        alive = weakref.ref(argument)
-        with pytest.raises(KeyError, match="mine") as raised:
-            calls(argument, cut)
-        del argument
-        error = raised.value
-        assert isinstance(error.__context__, ValueError)
-        names = [frame.f_code.co_name for frame, _ in tracebacks.steps(error.__traceback__)]
-        return names, sys.getrefcount(error), alive() is not None
-
-    names, references, is_kept = shown(lambda error: None)
-    assert (names, is_kept) == (["shown", "calls", "handles"], True)
-    for _ in range(3):
-        assert shown(tracebacks.cut_first_frame) == (["shown", "calls"], references, False)
-
-
-def test_another_exception_than_the_one_that_is_handled_gets_its_traceback_alone() -> None:
-    with pytest.raises(KeyError) as raised:
-        raise KeyError
-    other = raised.value
-
-    def handles() -> None:
-        try:
-            raise ValueError("handled")
-        except ValueError:
-            tracebacks.replace(other, None)
-            raise
-
-    with pytest.raises(ValueError, match="handled") as handled:
-        handles()
-    assert other.__traceback__ is None
-    frames = [frame for frame, _ in tracebacks.steps(handled.value.__traceback__)]
-    assert frames[-1].f_code is handles.__code__

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import gc
 import sys
 from contextlib import suppress
 from dataclasses import replace
+from types import CodeType, FunctionType
 from typing import Any
 
 from gpumagic.cells.compile import CompiledCell
 from gpumagic.cells.coroutines import run_or_await
-from gpumagic.cells.name_use import line_that_sets, may_use
 from gpumagic.cuda import allocator, torch_cuda
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics.output import hand_over
@@ -71,18 +72,40 @@ def run(magics: Any, options: argparse.Namespace, cell: CompiledCell) -> Any:
 
 
 def _check_name(name: str, cell: CompiledCell) -> None:
-    if cell.tree is None:
-        return
-    line = line_that_sets(cell.tree, name)
+    line = _line_that_sets(cell.tree, name)
     if line is not None:
         raise SpecError(
             f"--fit {name}: the cell sets {name} itself, in line {line}; leave that out"
         )
-    if not may_use(cell.tree, name, cell.globals):
+    functions = [
+        value.__code__
+        for value in cell.globals.values()
+        if type(value) is FunctionType and value.__globals__ is cell.globals
+    ]
+    codes = [code for code in (cell.body, cell.last, *functions) if code is not None]
+    if not any(_names(code, name) for code in codes):
         raise SpecError(
             f"--fit {name}: the cell does not use {name}; write the variable that decides how much "
             "memory the cell needs"
         )
+
+
+def _line_that_sets(tree: ast.Module, name: str) -> int | None:
+    """Return the line of an assignment of the cell before which nothing names the variable."""
+    for statement in tree.body:
+        named = [each for each in ast.walk(statement) if getattr(each, "id", None) == name]
+        if named:
+            is_set = all(isinstance(getattr(each, "ctx", None), ast.Store) for each in named)
+            return statement.lineno if is_set and isinstance(statement, ast.Assign) else None
+    return None
+
+
+def _names(code: CodeType, name: str) -> bool:
+    """Return whether code names a variable, perhaps in a text, which may be code."""
+    return name in code.co_names or any(
+        _names(each, name) if isinstance(each, CodeType) else type(each) is str and name in each
+        for each in code.co_consts
+    )
 
 
 def torch_cuda_state() -> str:

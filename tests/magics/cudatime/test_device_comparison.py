@@ -86,14 +86,3 @@ def test_on_passes_the_codes_exception_when_ours_fails(
     ran = run_cell("%%cudatime --on cpu,cuda:0 -n 1 -r 2 -w 0\nnext(left)", raising=False)
     assert isinstance(ran.error, StopIteration)
     assert "cannot show the times (ZeroDivisionError: division by zero)" in ran.stdout
-
-
-def test_on_that_awaits(ip: Any, run_cell: Any) -> None:
-    import torch
-
-    ip.user_ns.update(torch=torch, seen=[])
-    run_cell(
-        "%%cudatime --on cpu -n 1 -r 1 -w 0 -q\nimport asyncio\nawait asyncio.sleep(0)\n"
-        "seen.append(str(torch.ones(1).device))"
-    )
-    assert ip.user_ns["seen"] == ["cpu"]

@@ -26,7 +26,6 @@ CELLS = {
     "on devices": ("-n 1 -r 3 --on cuda:0", ONE),
     "lines": ("--lines", MORE),
     "lines of a function": ("--lines -f work", "work()\nwork()"),
-    "awaits": ("-n 1 -r 3", f"await asyncio.sleep(0)\n{ONE}"),
     "lines that await": ("--lines", f"await asyncio.sleep(0)\n{MORE}"),
     "raises": ("", f"{ONE}\n1 / 0"),
     "loops that raise": ("-n 1 -r 3", f"{ONE}\n1 / 0"),

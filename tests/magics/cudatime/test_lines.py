@@ -74,7 +74,7 @@ def test_functions(lines: Any, run_cell: Any) -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("-f step", "-f needs --lines"),
+        ("-f step", "-f goes with --lines"),
         ("--lines -n 3 -r 2", "--lines does not go with -n"),
         ("--lines --cluster", "--cluster does not go with --lines"),
         ("--lines -f nowhere", "there is no 'nowhere' here"),

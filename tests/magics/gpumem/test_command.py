@@ -99,15 +99,6 @@ def test_a_cell_that_awaits(run_cell: Any) -> None:
     assert (change.allocated, change.peak) == (MIB, 5 * MIB)
 
 
-def test_a_statement_that_awaits(run_cell: Any) -> None:
-    run_cell(
-        "import asyncio\nasync def step():\n    await asyncio.sleep(0)\n    global x\n"
-        f"    x = {bytes_on(0, MIB)}"
-    )
-    assert run_cell("change = %gpumem -o -q await step()\nchange").value.devices[0].allocated == MIB
-    assert run_cell("%gpumem -q await asyncio.sleep(0, 4)").value == 4
-
-
 def test_magics_within_magics_are_each_exact(run_cell: Any) -> None:
     run_cell(
         f"%%gpumem -q -v outer\na = {bytes_on(0, 40 * MIB)}\ndel a\n"

@@ -1,0 +1,73 @@
+"""What a magic's code, a string in the Python code of the cell, needs of IPython."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from textwrap import dedent
+from typing import Any
+
+from gpumagic.cells.compile import source_awaits
+from gpumagic.cells.semicolon import take_semicolon
+from gpumagic.errors import SpecError
+
+#: A call of one of our magics, on a line of its own, as IPython writes it.
+_CALL = re.compile(r"\s*get_ipython\(\)\.run_(line|cell)_magic\('(gpu|cudatime|gpumem)',")
+
+
+class MagicCode:
+    """An input transformer of IPython for the call of one of our magics that ends a cell.
+
+    - It puts ``await`` before the call of a cell magic whose code awaits: IPython runs a cell in
+      its event loop only if the cell's own code awaits. For such code the magic returns a
+      coroutine (`CompiledCell.run_within`).
+    - It ends the call with ``;`` if the magic's code ends so: the value of ``-o`` is not displayed,
+      but can be assigned.
+    - It raises a syntax error in the magic's code as one of the cell: IPython shows the line
+      without a traceback, and nothing runs.
+
+    ``source(name, line, cell)`` is the code that a magic runs in this process, or None.
+    """
+
+    def __init__(self, shell: Any, source: Callable[[str, str, str | None], str | None]) -> None:
+        self._shell = shell
+        self._source = source
+
+    def __call__(self, lines: list[str]) -> list[str]:
+        if not lines or not _CALL.match(lines[-1]):
+            return lines
+        written = _strings(lines[-1])
+        if len(written) not in (2, 3):
+            return lines
+        last = lines[-1].rstrip()
+        name, line = written[:2]
+        cell = written[2] if len(written) == 3 else None
+        if self._awaits(name, line, cell) and cell is not None:
+            last = f"await {last}"
+        if take_semicolon(dedent(written[-1]))[1]:
+            last += ";"
+        return [*lines[:-1], f"{last}\n"]
+
+    def _awaits(self, name: str, line: str, cell: str | None) -> bool:
+        header = None if cell is None else f"%%{name} {line}"
+        try:
+            source = self._source(name, line, cell)
+            return source is not None and source_awaits(self._shell, source, header)
+        except SpecError:
+            return False  # the magic reports it
+        except RecursionError:
+            raise SyntaxError("the code is nested too deeply for Python's compiler") from None
+
+
+def _strings(call: str) -> list[str]:
+    """Return the arguments of a call; none if they are not all strings, written there."""
+    try:
+        node = ast.parse(call.strip(), mode="eval").body
+    except SyntaxError:
+        return []  # IPython reports it
+    if not isinstance(node, ast.Call) or node.keywords:
+        return []
+    values = [each.value if isinstance(each, ast.Constant) else None for each in node.args]
+    strings = [value for value in values if isinstance(value, str)]
+    return strings if len(strings) == len(values) else []
