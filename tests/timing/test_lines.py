@@ -179,7 +179,7 @@ def test_hits_and_host_time(gpu_work: Any) -> None:
     assert timing.host is not None
     found = by_number(timing)
     assert {i: line.hits for i, line in found.items()} == {2: 4, 3: 3, 4: 1, 6: 1}
-    assert 0.06 <= found[3].host <= timing.host.median
+    assert 0.99 * 0.06 <= found[3].host <= timing.host.median
     assert found[3].source == "    time.sleep(.02)"
 
 
@@ -384,5 +384,5 @@ def test_a_device_that_fails(gpu_work: Any, virtual_gpu: Any) -> None:
     timing = measured("w.sleep(.01)\ntime.sleep(.02)", time=time, w=gpu_work)
     found = by_number(timing)
     assert found[2].gpu is None
-    assert found[3].host >= 0.02
+    assert found[3].host >= 0.99 * 0.02
     assert "no GPU time" in str(timing)

@@ -125,10 +125,10 @@ def test_awaited_time_is_its_lines(lines: Any) -> None:
     )
     by_number = {line.line: line for line in found}
     assert by_number[8].hits == 2
-    assert by_number[8].host >= 0.1
+    assert by_number[8].host >= 0.99 * 0.1
     (step,) = found.functions
     assert [(line.line, line.hits) for line in step.lines] == [(4, 2), (5, 2), (6, 2)]
-    assert step.lines[0].host >= 0.04
+    assert step.lines[0].host >= 0.99 * 0.04
 
 
 def test_hits_are_passes_of_a_statement(lines: Any) -> None:
@@ -269,7 +269,7 @@ def test_without_a_gpu(kernel: Any) -> None:
     one.run("import torch, time")
     one.run("%%cudatime --lines -q -v timing\ntime.sleep(.01)\ntorch.ones(3).sum().item()")
     assert one.value("[(line.gpu, line.syncs) for line in timing.lines]") == [(None, 0)] * 2
-    assert one.value("timing.lines[0].host") >= 0.01
+    assert one.value("timing.lines[0].host") >= 0.99 * 0.01
     assert one.value("(timing.lines.verdict, timing.gpu_note is None)") == (None, False)
     assert "GPU " not in one.value("str(timing.lines)")
 
@@ -311,7 +311,7 @@ def test_lines_without_a_sign_of_gpu_work_have_host_times(
     timing = ip.user_ns["timing"]
     assert timing.gpu is None
     assert [(line.gpu, line.per_device) for line in timing.lines] == [(None, {})] * 2
-    assert timing.lines[0].host >= 0.02
+    assert timing.lines[0].host >= 0.99 * 0.02
     assert "≤" not in shown
     assert "no sign of GPU work" in shown
 
