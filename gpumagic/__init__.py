@@ -7,6 +7,10 @@ Importing this package imports nothing but the standard library's ``importlib``:
 pynvml, no rich. Every public name is imported when it is first used.
 """
 
+# For type checkers, these names are the package's own.
+# mypy: implicit-reexport
+# ruff: noqa: F401
+
 from __future__ import annotations
 
 from importlib import import_module
@@ -15,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic._version import __version__
 
 if TYPE_CHECKING:
+    from gpumagic import cluster
     from gpumagic.cuda.torch_cuda import device
     from gpumagic.doctor import diagnose
     from gpumagic.doctor.diagnosis import Diagnosis, Finding
@@ -50,68 +55,37 @@ if TYPE_CHECKING:
     from gpumagic.timing.api import cudatime
     from gpumagic.timing.comparison import compare
 
-#: The modules of public names; all other names of `__all__` are in ``results``.
+#: The module of each public name.
 _MODULES = {
-    "devices": "selection.device_table",
-    "diagnose": "doctor",
-    "Diagnosis": "doctor.diagnosis",
-    "Finding": "doctor.diagnosis",
-    "select": "selection.apply",
-    "compare": "timing.comparison",
-    "load": "results.stored",
-    "cudatime": "timing.api",
-    "gpumem": "memory.measurement",
-    "holders": "memory.attribution",
-    "device": "cuda.torch_cuda",
-    **dict.fromkeys(
-        ("GpuMagicError", "SpecError", "DeviceError", "RegressionError", "GpuMagicWarning"),
-        "errors",
-    ),
+    name: module
+    for module, names in {
+        "cuda.torch_cuda": "device",
+        "doctor": "diagnose",
+        "doctor.diagnosis": "Diagnosis Finding",
+        "errors": "DeviceError GpuMagicError GpuMagicWarning RegressionError SpecError",
+        "memory.attribution": "holders",
+        "memory.measurement": "gpumem",
+        "results": "Comparison CudaTiming Device DeviceMemory DeviceMemoryDelta DeviceTable Freed "
+        "Holder Holders MemoryDelta MemoryReport OutOfMemory Process Sample Selection",
+        "results.stored": "load",
+        "selection.apply": "select",
+        "selection.device_table": "devices",
+        "timing.api": "cudatime",
+        "timing.comparison": "compare",
+    }.items()
+    for name in names.split()
 }
 
-__all__ = [
-    "Comparison",
-    "CudaTiming",
-    "Device",
-    "DeviceError",
-    "DeviceMemory",
-    "DeviceMemoryDelta",
-    "DeviceTable",
-    "Diagnosis",
-    "Finding",
-    "Freed",
-    "GpuMagicError",
-    "GpuMagicWarning",
-    "Holder",
-    "Holders",
-    "MemoryDelta",
-    "MemoryReport",
-    "OutOfMemory",
-    "Process",
-    "RegressionError",
-    "Sample",
-    "Selection",
-    "SpecError",
-    "__version__",
-    "compare",
-    "cudatime",
-    "device",
-    "devices",
-    "diagnose",
-    "gpumem",
-    "holders",
-    "load",
-    "select",
-]
+__all__ = ["__version__", "cluster", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used (PEP 562)."""
-    if name not in __all__:
+    if name == "cluster":
+        return import_module(f"{__name__}.cluster")
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = _MODULES.get(name, "results")
-    value = getattr(import_module(f"{__name__}.{module}"), name)
-    globals()[name] = value
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     return value
 
 
