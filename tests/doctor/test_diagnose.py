@@ -65,13 +65,6 @@ def test_without_torch_loaded_a_child_imports_it(diagnosed: Diagnosed) -> None:
     assert {"bad", "warn"}.isdisjoint(found["status"] for found in findings.values())
 
 
-def test_no_driver(diagnosed: Diagnosed) -> None:
-    report = diagnosed("import torch", Scenario(driver=False, nvml=False))
-    assert report["verdict"] == "torch cannot use a GPU here, because there is no NVIDIA driver."
-    assert report["findings"]["driver"]["status"] == "bad"
-    assert "(in a copy of this process)" in report["findings"]["start of CUDA"]["evidence"]
-
-
 #: torch as in a build for the CPU: without the function by which torch itself detects CUDA.
 CPU_ONLY = """
 import importlib.abc, sys
@@ -107,14 +100,6 @@ def test_torch_missing_and_torch_broken(diagnosed: Diagnosed, tmp_path: Path) ->
     )
     report = diagnosed(env={"PYTHONPATH": f"{tmp_path}:{root}"})
     assert report["verdict"] == "torch cannot use a GPU here, because torch is not installed."
-
-
-def test_nvml_and_driver_do_not_match(diagnosed: Diagnosed) -> None:
-    report = diagnosed("import torch", Scenario(faults={"nvmlInit*": 18, "cuInit": 803}))
-    assert "its kernel module and libraries do not match" in report["verdict"]
-    assert "error 18" in report["findings"]["NVML"]["evidence"]
-    assert "reboot" in report["findings"]["NVML"]["remedy"]
-    assert "Error 803" in report["findings"]["start of CUDA"]["evidence"]
 
 
 def test_the_driver_is_not_loaded(diagnosed: Diagnosed) -> None:
@@ -156,19 +141,6 @@ def test_old_gpu(diagnosed: Diagnosed) -> None:
     )
     assert only["usable"] == 0
     assert "no kernels for GPU 0" in only["verdict"]
-
-
-def test_driver_too_old(diagnosed: Diagnosed) -> None:
-    report = diagnosed("import torch", Scenario(cuda_version=11040, driver_version="470.82.01"))
-    assert "the driver is too old: torch is built for CUDA" in report["verdict"]
-    assert "too old" in report["findings"]["start of CUDA"]["evidence"]
-    assert "Please" not in report["findings"]["start of CUDA"]["evidence"]
-
-
-def test_hidden(diagnosed: Diagnosed) -> None:
-    report = diagnosed("import torch", env={"CUDA_VISIBLE_DEVICES": "-1"})
-    assert "every GPU is hidden from this process: CUDA_VISIBLE_DEVICES=-1" in report["verdict"]
-    assert report["findings"]["CUDA_VISIBLE_DEVICES"]["remedy"] == "%gpu on"
 
 
 def test_the_runtime_that_has_failed_is_found(diagnosed: Diagnosed) -> None:
