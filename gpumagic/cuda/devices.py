@@ -7,11 +7,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from gpumagic.cuda import driver, nvml, visible_devices
-from gpumagic.cuda.processes import look_up
+from gpumagic.cuda.processes import with_command
 from gpumagic.cuda.visible_devices import uuid_key
 from gpumagic.errors import DeviceError
 from gpumagic.results import Device, DeviceTable, Process
@@ -23,6 +22,9 @@ _IDLE_USE = 64 * 2**20
 #: Inode of the system's first pid namespace (PROC_PID_INIT_INO, include/linux/proc_ns.h): only in
 #: that one are NVML's pids certain to be those of this process's namespace.
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC
+
+#: The fields of a device, as NVML's session reads them.
+Reading = dict[str, Any]
 
 
 def devices(*, processes: bool = True) -> DeviceTable:
@@ -44,13 +46,13 @@ def devices(*, processes: bool = True) -> DeviceTable:
     }
     try:
         session = nvml.session()
-        readings = _named_by_driver(session.read())
+        readings = session.read()
     except DeviceError as error:
-        listed = _read_by_driver()
+        listed = driver.list_in_child() if driver.installed() else ()
         if not listed:
             return DeviceTable(error=str(error), **common)
         return DeviceTable(compose(listed, environment, state), notes=(str(error),), **common)
-    missing = bool(readings) and not state.loaded and not driver.installed()
+    missing = bool(readings) and not driver.installed()
     if missing:  # has the effect of hiding all devices
         environment = {**environment, visible_devices.MASK: visible_devices.HIDE_ALL}
         common["notes"] = (f"{driver.MISSING}.",)
@@ -75,41 +77,8 @@ def check(table: DeviceTable) -> None:
         raise DeviceError(f"no GPU can be used: {driver.MISSING}")
 
 
-@cache
-def _listed_by_driver() -> tuple[driver.ListedDevice, ...]:
-    """Return the devices that the driver lists; none if it does not start, which is cached too."""
-    try:
-        return driver.list_in_child()
-    except DeviceError:
-        return ()
-
-
-def _read_by_driver() -> list[dict[str, Any]]:
-    """Return the devices' fields as the CUDA driver lists them; empty where there is no driver."""
-    return [
-        {
-            "index": index,
-            "uuid": device.uuid,
-            "name": device.name,
-            "memory_total": device.memory_total,
-            "compute_capability": device.compute_capability,
-        }
-        for index, device in enumerate(_listed_by_driver())
-    ]
-
-
-def _named_by_driver(readings: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the readings; where NVML refuses UUIDs, with the driver's, in the same PCI order."""
-    unnamed = [r for r in readings if r.get("uuid") is None and "error" not in r]
-    listed = _read_by_driver() if unnamed else []
-    if [each["name"] for each in listed] == [reading.get("name") for reading in readings]:
-        for reading in unnamed:
-            reading["uuid"] = listed[reading["index"]]["uuid"]
-    return readings
-
-
 def compose(
-    readings: Sequence[dict[str, Any]],
+    readings: Sequence[Reading],
     environment: Mapping[str, str],
     state: driver.DriverState,
     *,
@@ -121,29 +90,33 @@ def compose(
     """
     ordinals, visible, instances = _seen(readings, environment, state)
     with_context = {index for index, ordinal in ordinals.items() if ordinal in state.contexts}
-    pid = os.getpid()
-    own = _own_is_known(readings, with_context, pid)
+    ours = _pids_are_ours(readings, with_context)
     found = []
     for fields in readings:
         index = fields["index"]
-        fields["ordinal"] = ordinals.get(index)
-        fields["visible"] = visible.get(index)
-        fields["instance"] = instances.get(index)
         listed: tuple[Process, ...] | None = fields.get("processes")
-        if listed:
-            marked = own or not state.initialized
-            listed = tuple(replace(p, own=own and p.pid == pid if marked else None) for p in listed)
-            if commands:
-                listed = look_up(listed, _is_here)
-            fields["processes"] = listed
-        fields["memory_own"] = _own_memory(listed, index in with_context, own, state.initialized)
-        fields["memory_others"] = _others_memory(listed, fields)
-        found.append(Device(**fields))
+        if listed and (ours or not state.initialized):
+            own = os.getpid() if ours else None
+            listed = tuple(replace(process, own=process.pid == own) for process in listed)
+        seen = {
+            "ordinal": ordinals.get(index),
+            "visible": visible.get(index),
+            "instance": instances.get(index),
+            "memory_own": _own_memory(listed, index in with_context, ours, state.initialized),
+            "memory_others": _others_memory(listed, fields.get("memory_used")),
+            "processes": listed,
+        }
+        if listed and ours and commands:
+            seen["processes"] = tuple(map(with_command, listed))
+        found.append(Device(**{**fields, **seen}))
     return tuple(found)
 
 
+# --- what this process sees ----------------------------------------------------------------------
+
+
 def _seen(
-    readings: Sequence[dict[str, Any]], environment: Mapping[str, str], state: driver.DriverState
+    readings: Sequence[Reading], environment: Mapping[str, str], state: driver.DriverState
 ) -> tuple[dict[int, int], dict[int, bool], Mapping[int, str]]:
     """Return, by index, the CUDA ordinal, whether it is visible, and the MIG instance.
 
@@ -161,28 +134,24 @@ def _seen(
         return ordinals, visible, seen.instances
     if state.uuids is None:
         return {}, {}, {}
-    index_of = {
-        uuid_key(uuid): fields["index"]
-        for fields in readings
-        for uuid in (fields.get("uuid"), *(part.uuid for part in fields.get("mig", ())))
-        if uuid is not None
-    }
+    index_of: dict[str, int] = {}
+    part_of: dict[str, tuple[int, str]] = {}
+    for fields in readings:
+        if fields.get("uuid") is not None:
+            index_of[uuid_key(fields["uuid"])] = fields["index"]
+        for part in fields.get("mig", ()):
+            index_of[uuid_key(part.uuid)] = fields["index"]
+            part_of[uuid_key(part.uuid)] = fields["index"], part.uuid
     shown = [*map(uuid_key, state.uuids)]
     found = [*map(index_of.get, shown)]
     ordinals = _numbered(found)
     visible = dict.fromkeys(ordinals, True)
     if None not in found:  # otherwise a UUID unknown to NVML may be any of the other devices
         visible |= {index: index in ordinals for index in indexes}
-    parts = {
-        fields["index"]: part.uuid
-        for fields in readings
-        for part in reversed(fields.get("mig", ()))
-        if uuid_key(part.uuid) in shown
-    }
-    return ordinals, visible, parts
+    return ordinals, visible, dict(part_of[key] for key in reversed(shown) if key in part_of)
 
 
-def _identity(fields: Mapping[str, Any]) -> Device:
+def _identity(fields: Reading) -> Device:
     names = ("index", "uuid", "name", "compute_capability", "mig")
     return Device(**{name: fields[name] for name in names if name in fields})
 
@@ -196,17 +165,20 @@ def _numbered(indexes: Sequence[int | None]) -> dict[int, int]:
     return ordinals
 
 
-def _own_is_known(readings: Sequence[dict[str, Any]], with_context: set[int], pid: int) -> bool:
-    """Return whether NVML's entries with this process's pid are this process.
+# --- what this process uses ----------------------------------------------------------------------
+
+
+def _pids_are_ours(readings: Sequence[Reading], with_context: set[int]) -> bool:
+    """Return whether NVML's pids are those of this process's namespace.
 
     In a container NVML may list the host's pids, one of which may equal this process's by chance,
-    or none. So outside the first pid namespace the entries count only if exactly the devices on
-    which this process has a context have one. Inside it a process without a context is not listed.
+    or none. So outside the first pid namespace they count only if exactly the devices on which this
+    process has a context list it. Inside it a process without a context is not listed.
     """
     listed = {
         fields["index"]
         for fields in readings
-        if any(process.pid == pid for process in fields.get("processes") or ())
+        if any(process.pid == os.getpid() for process in fields.get("processes") or ())
     }
     if in_first_pid_namespace() and (listed or not with_context):
         return True
@@ -225,22 +197,6 @@ def in_first_pid_namespace() -> bool:
     return name == f"pid:[{_FIRST_PID_NAMESPACE}]"
 
 
-def _is_here(pid: int) -> bool:
-    """Return whether a pid that NVML lists is that of a process in this pid namespace."""
-    return in_first_pid_namespace() or _uses_cuda(pid)
-
-
-def _uses_cuda(pid: int) -> bool:
-    """Return whether a process of this pid namespace has loaded the CUDA driver.
-
-    Distinguishes a process in this container from one outside with the same pid.
-    """
-    try:
-        return b"libcuda" in Path(f"/proc/{pid}/maps").read_bytes()
-    except OSError:
-        return False
-
-
 def _own_memory(
     listed: tuple[Process, ...] | None, context: bool, known: bool, initialized: bool | None
 ) -> int | None:
@@ -248,27 +204,24 @@ def _own_memory(
 
     ``context``: whether it has one there; ``known``: whether NVML's entry for it is known.
     """
-    if known:
-        for process in listed or ():
-            if process.own:
-                return process.memory
-    if initialized is False or (initialized and not context):
-        return 0  # a process without a context has no memory
-    return None
+    own = next((process for process in listed or () if process.own), None)
+    if known and own is not None:
+        return own.memory
+    # A process without a context has no memory.
+    return 0 if initialized is False or (initialized and not context) else None
 
 
-def _others_memory(listed: tuple[Process, ...] | None, fields: Mapping[str, Any]) -> int | None:
-    """Return the bytes of other processes: the sum of those listed, if the list is complete."""
+def _others_memory(listed: tuple[Process, ...] | None, used: int | None) -> int | None:
+    """Return the bytes of other processes: the sum of those listed, if the list is complete.
+
+    Where it is empty, and ``used`` memory is in use, it is not: a container's list does not have
+    the processes outside of it.
+    """
     if listed is None:
         return None
     if not listed:
-        # Memory in use without a process: a container does not list the processes outside it.
-        used = fields.get("memory_used")
         return 0 if used is not None and used < _IDLE_USE else None
-    total = 0
-    for process in listed:
-        if process.own is None or (not process.own and process.memory is None):
-            return None
-        if not process.own:
-            total += process.memory or 0
-    return total
+    if any(process.own is None for process in listed):
+        return None
+    others = [process.memory for process in listed if not process.own]
+    return None if None in others else sum(memory or 0 for memory in others)

@@ -9,13 +9,20 @@ any library may call, every function returns ``CUDA_ERROR_NOT_INITIALIZED``.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
-from collections.abc import Mapping
+import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
-from gpumagic.cuda.driver_program import LIBRARY, NO_DEVICE, NOT_INITIALIZED, SUCCESS, uuid_of
 from gpumagic.cuda.process_state import STATE
 
+#: The library of the CUDA driver.
+LIBRARY = "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
+#: Codes of ``CUresult``.
+SUCCESS, NOT_INITIALIZED, NO_DEVICE = 0, 3, 100
 #: The message where there are devices, but the driver's library cannot be loaded.
 MISSING = (
     f"CUDA's own driver library, {LIBRARY}, cannot be loaded; start a container with --gpus all "
@@ -116,96 +123,27 @@ def state() -> DriverState:
         return DriverState(loaded=True, initialized=True, uuids=())
     if code != SUCCESS:
         return DriverState(loaded=True, initialized=None)
-    handles = _handles(library, count.value)
+    handles = [*_handles(library, count.value)]
+    uuids = tuple(found for handle in handles if (found := uuid_of(library, handle)) is not None)
     return DriverState(
         loaded=True,
         initialized=True,
-        uuids=None if handles is None else _uuids(library, handles),
-        contexts=() if handles is None else _contexts(library, handles),
+        uuids=uuids if len(uuids) == count.value else None,
+        contexts=tuple(i for i, handle in enumerate(handles) if _has_context(library, handle)),
     )
 
 
-def _handles(library: ctypes.CDLL, count: int) -> list[ctypes.c_int] | None:
-    handles = []
+def _handles(library: ctypes.CDLL, count: int) -> Iterator[ctypes.c_int]:
     for ordinal in range(count):
         handle = ctypes.c_int()
-        if library.cuDeviceGet(ctypes.byref(handle), ordinal) != SUCCESS:
-            return None
-        handles.append(handle)
-    return handles
+        if library.cuDeviceGet(ctypes.byref(handle), ordinal) == SUCCESS:
+            yield handle
 
 
-def _uuids(library: ctypes.CDLL, handles: list[ctypes.c_int]) -> tuple[str, ...] | None:
-    """Return the devices' UUIDs; None if the driver does not report one of them."""
-    uuids = [uuid_of(library, handle) for handle in handles]
-    known = [uuid for uuid in uuids if uuid is not None]
-    return tuple(known) if len(known) == len(uuids) else None
-
-
-def _contexts(library: ctypes.CDLL, handles: list[ctypes.c_int]) -> tuple[int, ...]:
-    found = []
-    for ordinal, handle in enumerate(handles):
-        flags, active = ctypes.c_uint(), ctypes.c_int()
-        asked = library.cuDevicePrimaryCtxGetState(
-            handle, ctypes.byref(flags), ctypes.byref(active)
-        )
-        if asked == SUCCESS and active.value:
-            found.append(ordinal)
-    return tuple(found)
-
-
-@dataclass(frozen=True)
-class ListedDevice:
-    """A device as the CUDA driver lists it."""
-
-    #: None where the driver does not report it.
-    uuid: str | None
-    name: str
-    memory_total: int
-    compute_capability: tuple[int, int]
-
-
-#: Variables with which the driver shows every device, in PCI order.
-_EVERYTHING: Mapping[str, str | None] = {
-    "CUDA_VISIBLE_DEVICES": None,
-    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-}
-
-
-def list_in_child(
-    variables: Mapping[str, str | None] = _EVERYTHING, timeout: float = 20.0
-) -> tuple[ListedDevice, ...]:
-    """Return the devices that the CUDA driver lists in a child process, in its order.
-
-    By default every device of the machine in PCI order. For machines without a working NVML, and
-    where only the driver knows its order. This process's driver is not initialised.
-
-    Raises:
-        DeviceError: there is no driver, or it does not start within ``timeout`` seconds.
-    """
-    import inspect
-    import json
-
-    from gpumagic.cuda import driver_program
-    from gpumagic.errors import DeviceError
-    from gpumagic.system import child_process
-
-    changed = {**os.environ, **variables}
-    environment = {name: value for name, value in changed.items() if value is not None}
-    source = inspect.getsource(driver_program)
-    try:
-        done = child_process.python(source, "-I", "-S", environment=environment, timeout=timeout)
-    except (OSError, child_process.ChildTimeoutError) as error:
-        raise DeviceError(f"the CUDA driver could not be queried: {error}") from error
-    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    output = found[-1] if found else {}
-    if "devices" not in output:
-        reason = output.get("error") or child_process.last_error(done.stderr) or "no reason given"
-        raise DeviceError(f"no CUDA driver: {reason}")
-    return tuple(
-        ListedDevice(**{**each, "compute_capability": tuple(each["compute_capability"])})
-        for each in output["devices"]
-    )
+def _has_context(library: ctypes.CDLL, handle: ctypes.c_int) -> bool:
+    flags, active = ctypes.c_uint(), ctypes.c_int()
+    code = library.cuDevicePrimaryCtxGetState(handle, ctypes.byref(flags), ctypes.byref(active))
+    return code == SUCCESS and bool(active.value)
 
 
 def c_environment(name: str) -> str | None:
@@ -220,3 +158,71 @@ def c_environment(name: str) -> str | None:
     getenv.argtypes = [ctypes.c_char_p]
     value: bytes | None = getenv(name.encode())
     return None if value is None else os.fsdecode(value)
+
+
+# --- the devices, listed in a child process, in which the driver is initialised ------------------
+
+
+@cache
+def list_in_child(timeout: float = 20.0) -> tuple[dict[str, Any], ...]:
+    """Return every device of the machine as the driver lists them, in PCI order; fields of results.
+
+    For machines without a working NVML; slow at the first call. Empty where the driver does not
+    start. This process's driver is not initialised.
+    """
+    import inspect
+
+    from gpumagic.system import child_process
+
+    environment = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    environment.pop("CUDA_VISIBLE_DEVICES", None)
+    functions: tuple[Any, ...] = (uuid_of, describe, main)
+    program = ["from __future__ import annotations", "import ctypes, json, uuid", "SUCCESS = 0"]
+    program += [*map(inspect.getsource, functions), f"main({LIBRARY!r})"]
+    try:
+        done = child_process.python(
+            "\n".join(program), "-I", "-S", environment=environment, timeout=timeout
+        )
+    except (OSError, child_process.ChildTimeoutError):
+        return ()
+    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    capability = "compute_capability"
+    return tuple({**fields, capability: tuple(fields[capability])} for fields in found)
+
+
+def uuid_of(library: Any, handle: ctypes.c_int) -> str | None:
+    """Return a device's UUID, of a MIG instance its own (``MIG-…``); None if not reported."""
+    ask_device = library.cuDeviceGetUuid
+    # Version 2 (CUDA 11.4) gives a MIG instance its own UUID, the first its device's.
+    ask = getattr(library, "cuDeviceGetUuid_v2", None) or ask_device
+    raw, of_device = (ctypes.c_ubyte * 16)(), (ctypes.c_ubyte * 16)()
+    if ask(ctypes.byref(raw), handle) != SUCCESS:
+        return None
+    whole = ask_device(ctypes.byref(of_device), handle) != SUCCESS or raw[:] == of_device[:]
+    return f"{'GPU' if whole else 'MIG'}-{uuid.UUID(bytes=bytes(raw))}"
+
+
+def describe(library: Any, index: int) -> dict[str, Any]:
+    """Return UUID, name, total memory and compute capability of a device, as plain data."""
+    handle, name, total = ctypes.c_int(), ctypes.create_string_buffer(256), ctypes.c_size_t()
+    version = ctypes.c_int(), ctypes.c_int()
+    library.cuDeviceGet(ctypes.byref(handle), index)
+    library.cuDeviceGetName(name, 256, handle)
+    library.cuDeviceTotalMem_v2(ctypes.byref(total), handle)
+    for attribute, part in zip((75, 76), version, strict=True):  # …COMPUTE_CAPABILITY_MAJOR, _MINOR
+        library.cuDeviceGetAttribute(ctypes.byref(part), attribute, handle)
+    return {
+        "index": index,
+        "uuid": uuid_of(library, handle),
+        "name": name.value.decode(errors="replace"),
+        "memory_total": total.value,
+        "compute_capability": [part.value for part in version],
+    }
+
+
+def main(name: str) -> None:
+    """Initialise the driver, and print the devices: in the child."""
+    library, count = ctypes.CDLL(name), ctypes.c_int()
+    if library.cuInit(0) == SUCCESS == library.cuDeviceGetCount(ctypes.byref(count)):
+        for index in range(count.value):
+            print(json.dumps(describe(library, index)))

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from gpumagic.cuda import driver
-from gpumagic.cuda.driver_program import SUCCESS
+from gpumagic.cuda.driver import SUCCESS
 from gpumagic.cuda.graph_capture import RelaxedMode
 from gpumagic.errors import DeviceError
 

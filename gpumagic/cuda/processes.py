@@ -8,62 +8,38 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePath
-from typing import Any
 
 from gpumagic.results import Process
 
-#: The most processes of a device that are looked up: those with the most memory.
-_MOST = 200
 #: The most characters of a name.
 _NAME = 64
-#: Python's long options that take a value in the next word.
-_WITH_VALUE = ("--check-hash-based-pycs",)
-#: Python's short options without a value.
-_FLAGS = "bBdEiIOPqRsStuvx"
+_PYTHON = re.compile(r"(python|pypy)w?[\d.]*t?d?(\.exe)?", re.IGNORECASE)
+#: Python's command line after its name, with a NUL between words: options, then the code. Of the
+#: options that Python exits with, or does not know, none matches.
+_FLAGS = "[bBdEiIOPqRsStuvx]"
+_CODE = re.compile(
+    rf"(?:-{_FLAGS}+\0|-{_FLAGS}*[XW]\0?[^\0]+\0|--check-hash-based-pycs\0[^\0]+\0)*"
+    rf"(?:-{_FLAGS}*(?:(?P<command>c)|m\0?(?P<module>[\w.]*))|(?P<script>[^-\0][^\0]*|-)(?:\0|$))"
+)
 #: The start of arguments that follow a name in the same word; a folder's name may have a blank.
 _JOINED = re.compile(r"[^\S ]|\s-")
-_PYTHON = re.compile(r"(python|pypy)w?[\d.]*t?d?(\.exe)?")
 
 
-def look_up(listed: Sequence[Process], is_here: Callable[[int], bool]) -> tuple[Process, ...]:
-    """Return the processes with their users and commands, as far as they can be read.
-
-    ``is_here(pid)`` returns whether the process of that pid is certainly the one that NVML lists.
-    """
-    by_memory = sorted(range(len(listed)), key=lambda place: -(listed[place].memory or 0))
-    chosen = {*by_memory[:_MOST]}
-    return tuple(
-        _with_command(process)
-        if place in chosen and process.own is not None and is_here(process.pid)
-        else process
-        for place, process in enumerate(listed)
-    )
-
-
-def _with_command(process: Process) -> Process:
+def with_command(process: Process) -> Process:
+    """Return a process of this pid namespace with its user and command, as far as they are read."""
     import psutil
 
     try:
         found = psutil.Process(process.pid)
         with found.oneshot():
-            mine = _is_mine(found)
-            words = found.cmdline()
-            command = command_name(words, found.name())
-            return replace(process, user=found.username()[:_NAME], command=command, mine=mine)
+            user, command = found.username(), command_name(found.cmdline(), found.name())
+            mine = found.uids().real == os.getuid() if hasattr(os, "getuid") else None
+            return replace(process, user=user[:_NAME], command=command, mine=mine)
     except (psutil.Error, OSError, KeyError):
         return process
-
-
-def _is_mine(found: Any) -> bool:
-    """Return whether a `psutil.Process` belongs to this process's user."""
-    if hasattr(os, "getuid"):
-        return bool(found.uids().real == os.getuid())
-    import psutil
-
-    return bool(found.username() == psutil.Process().username())
 
 
 def command_name(words: Sequence[str], name: str) -> str:
@@ -72,54 +48,20 @@ def command_name(words: Sequence[str], name: str) -> str:
     ``words`` are the command line, which may be empty, and which a process can overwrite; ``name``
     is the process's name by the system.
     """
-    first = words[0] if words else name
-    program = _base(first)
-    title = _JOINED.search(first) is not None or len(program.split()) > 1
-    if title:  # set by the process, perhaps with everything in one word
-        program = _base((name.split() or first.split() or [""])[0])
-    program = program[:_NAME]
-    if title or not _PYTHON.fullmatch(program.lower()):
-        return program
-    rest = iter(words[1:])
-    for word in rest:
-        if word == "-":
-            return f"{program} -"
-        if word.startswith("--"):
-            if word not in _WITH_VALUE:  # all others exit Python, or are none of its options
-                return program
-            next(rest, None)
-        elif not word.startswith("-"):
-            return f"{program} {_file_name(word)[:_NAME]}".rstrip()
-        else:
-            found = _short_options(word, rest)
-            if found is not None:
-                return f"{program} {found}".rstrip()
-    return program
-
-
-def _short_options(word: str, rest: Iterator[str]) -> str | None:
-    """Return the code that Python's short options name: ``-c``, ``-m module``; they may be joined.
-
-    None if the next word names it, ``""`` if it is not known.
-    """
-    for place, letter in enumerate(word[1:], 2):
-        if letter == "c":
-            return "-c"
-        if letter == "m":
-            module = word[place:] or next(rest, "")
-            return f"-m {(module.split() or [''])[0][:_NAME]}"
-        if letter in "XW":  # takes the rest of the word, or the next one
-            if not word[place:]:
-                next(rest, None)
-            return None
-        if letter not in _FLAGS:
-            return ""
-    return None
-
-
-def _file_name(word: str) -> str:
-    """Return the file name of a script, without arguments in the same word."""
-    return (_base(_JOINED.split(word)[0]).split() or [""])[0]
+    program = _base(words[0] if words else name)
+    if len(program.split()) > 1 or _JOINED.search(words[0] if words else name):
+        # Set by the process, perhaps with everything in one word.
+        return _base((name.split() or program.split() or [""])[0])[:_NAME]
+    code = _CODE.match("\0".join(words[1:])) if _PYTHON.fullmatch(program) else None
+    what = ""
+    if code is not None and code["command"]:
+        what = "-c"
+    elif code is not None and code["module"] is not None:
+        what = f"-m {code['module'][:_NAME]}"
+    elif code is not None:
+        script = _base(_JOINED.split(code["script"])[0])
+        what = (script.split() or [""])[0][:_NAME]
+    return f"{program[:_NAME]} {what}".strip()
 
 
 def _base(word: str) -> str:

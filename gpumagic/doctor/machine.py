@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpumagic.cuda import driver as cuda_driver
 from gpumagic.cuda import machine, nvml
-from gpumagic.cuda.driver_program import LIBRARY
+from gpumagic.cuda.driver import LIBRARY
 from gpumagic.cuda.process_state import STATE
 from gpumagic.doctor.diagnosis import Finding
 from gpumagic.doctor.facts import Facts

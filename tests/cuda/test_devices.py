@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpumagic.cuda import devices, driver
-from gpumagic.cuda.driver import DriverState, ListedDevice
+from gpumagic.cuda.driver import DriverState
 from gpumagic.cuda.visible_devices import MASK
 from gpumagic.errors import DeviceError
 from gpumagic.results import DeviceTable, MigInstance, Process
@@ -105,19 +105,6 @@ def test_an_empty_list_is_complete_where_no_memory_is_in_use(
     fields[0]["memory_used"] = used
     (found,) = devices.compose(fields, {}, BEFORE)
     assert found.memory_others == others
-
-
-def test_uuids_that_nvml_refuses_come_from_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    listed = tuple(ListedDevice(f"GPU-b{i}", name, 1, (9, 0)) for i, name in enumerate("XY"))
-    monkeypatch.setattr(devices, "_listed_by_driver", lambda: listed)
-
-    def uuids(*names: str) -> list[str | None]:
-        fields = [{"index": i, "uuid": None, "name": name} for i, name in enumerate(names)]
-        return [each["uuid"] for each in devices._named_by_driver(fields)]
-
-    assert uuids("X", "Y") == ["GPU-b0", "GPU-b1"]
-    assert uuids("Y", "X") == [None, None]  # not the same devices, or not in the same order
-    assert uuids("X") == [None]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cuda import driver
 from tests.support.kernels import ROOT, Kernel
 from tests.virtual_gpu import GPU, Mig, Scenario, default_uuid
 
@@ -132,10 +131,3 @@ def test_any_question_about_mig_may_fail_in_any_way(kernel: Callable[..., Kernel
             # Without their memory the instances can still be chosen.
             assert (parts, error) == (2 if call == "nvmlDeviceGetMemoryInfo" else 0, None)
     assert "applied" in divided.run(f"%gpu {SECOND}").text
-
-
-def test_the_driver_lists_an_instance_by_its_own_uuid(kernel: Callable[..., Kernel]) -> None:
-    divided = kernel(DIVIDED)
-    divided.run("from gpumagic.cuda import driver")
-    assert divided.value("driver.list_in_child()[0].uuid") == FIRST
-    assert {each.uuid[:4] for each in driver.list_in_child()} == {"GPU-"}
