@@ -167,7 +167,7 @@ _LINES: list[tuple[str, Callable[[str], str]]] = [
         "CUDA error: (all )?CUDA-capable device",
         _always("another process uses the GPU exclusively, or its compute mode prohibits use"),
     ),
-    (rf"CUDA error: [^\n]*({'|'.join(failure.FATAL)})", _fatal),
+    (rf"CUDA error: (an |the )?({'|'.join(failure.FATAL)})", _fatal),
     (
         "CUDA error: (?!out of memory)",
         _always("CUDA reports errors asynchronously, perhaps not at their line"),

@@ -91,6 +91,7 @@ def test_a_field_that_fails_is_a_dash_and_the_others_stand(virtual_gpu: Any, cal
         if value is not None and getattr(partial, name) is None
     }
     expected = {
+        "nvmlDeviceGetUUID": {"uuid"},
         "nvmlDeviceGetName": {"name"},
         "nvmlDeviceGetCudaComputeCapability": {"compute_capability"},
         "nvmlDeviceGetUtilizationRates": {"utilization"},

@@ -46,7 +46,7 @@ def test_auto_refuses_where_the_instance_is_not_known(kernel: Callable[..., Kern
     older = f"MIG-{default_uuid(0)}/2/0"
     mig_kernel = kernel(DIVIDED, env={"CUDA_VISIBLE_DEVICES": older})
     reply = mig_kernel.run("%gpu auto", raising=False)
-    assert "the MIG instance that this kernel was started with is not known" in reply.stderr
+    assert "the GPUs that this kernel was started with are not known" in reply.stderr
     assert reply.stderr.count("\n") == 1
     assert mask(mig_kernel) == older
 
