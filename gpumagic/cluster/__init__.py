@@ -13,7 +13,7 @@ ipyparallel starts the engines, and carries messages and output. From a script::
 of `engine` on every engine; `selection` lists and selects the engines' devices, as `assignment`
 plans it; `execution` times and measures a cell, which `cell_plan` describes and `cell_run` runs on
 all engines; `process_group` makes them a process group, of which `distributed` is the part on the
-engines; `engine_restart` restarts an engine in place.
+engines.
 """
 
 from __future__ import annotations

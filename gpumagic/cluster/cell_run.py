@@ -20,8 +20,8 @@ from gpumagic.cluster.connection import Cluster, package
 from gpumagic.cluster.engine import IN_GROUP, PAYLOAD, Place
 from gpumagic.cluster.timeouts import TIMEOUT
 from gpumagic.errors import DeviceError
-from gpumagic.restart import signals
 from gpumagic.results import CudaTiming, MemoryDelta
+from gpumagic.system import interrupts
 
 #: Seconds between two checks of the controller, and the number of checks that may fail in a row: it
 #: may be busy with engines that register, which must not end the wait for a running cell.
@@ -185,7 +185,7 @@ class _Request:
         def execute(on: list[int]) -> Any:
             return self._client.direct_view(on).execute(self._code, silent=False, block=False)
 
-        with signals.interrupts_after():  # the requests are known before
+        with interrupts.interrupts_after():  # the requests are known before
             self._result = rpc.send(self._client, self._engines, execute)
             self._replies = rpc.futures(self._result)
             for engine in {*self._engines} - {*self._replies}:

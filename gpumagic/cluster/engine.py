@@ -112,34 +112,19 @@ def prepare() -> Place:
 
 def choose(
     spec: str,
-    restart: bool = False,
-    force: bool = False,
     claim: bool = True,
     known: Mapping[str, Collection[int]] | None = None,
 ) -> tuple[Place, Selection, bool]:
-    """Select the devices of this engine; with ``restart``, restart it in place if it is too late.
+    """Select the devices of this engine.
 
-    After the restart the same request is answered again, by the new process. With ``known``,
-    by UUID the pids whose claims the choice was made by, also return whether another process
-    claims one of the devices.
+    With ``known``, by UUID the pids whose claims the choice was made by, also return whether
+    another process claims one of the devices.
     """
-    from gpumagic.cluster import engine_restart
-    from gpumagic.cuda.process_state import STATE
     from gpumagic.selection import apply
     from gpumagic.selection.spec import parse
 
     prepare()
-    if engine_restart.just_restarted():
-        return _chosen(apply.after_restart(parse(spec), claim=claim), known)
-    before = STATE.snapshot()
-    chosen = apply.choose(parse(spec), claim=claim, restart=restart)
-    if chosen.status == "too-late" and restart:
-        try:
-            engine_restart.replace(_shell(), force=force)
-        except BaseException:
-            STATE.restore(before)
-            raise
-    return _chosen(chosen, known)
+    return _chosen(apply.choose(parse(spec), claim=claim), known)
 
 
 def _chosen(

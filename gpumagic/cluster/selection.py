@@ -18,8 +18,8 @@ from gpumagic.selection.auto import NO_WANTS, Wants
 from gpumagic.selection.spec import parse
 from gpumagic.system.text import noun
 
-#: Seconds for an engine to select devices, and to restart.
-_SELECT_TIMEOUT, _RESTART_TIMEOUT = 30.0, 90.0
+#: Seconds for an engine to select devices.
+_SELECT_TIMEOUT = 30.0
 #: How often ``auto`` chooses again where another process is faster.
 _ROUNDS = 10
 #: The most seconds before that, and their generator, apart from the user's `random`.
@@ -71,8 +71,6 @@ def choose(
     engines: Sequence[int] | None = None,
     *,
     wants: Wants = NO_WANTS,
-    restart: bool = False,
-    force: bool = False,
     claim: bool = True,
     timeout: float | None = None,
 ) -> ClusterSelection:
@@ -80,9 +78,7 @@ def choose(
 
     ``auto N`` selects the N devices with the most free memory on all hosts, each for one engine of
     its host, and those that other processes claim last; the other engines see none. Where another
-    process claims one of them before the engine does, all are chosen again. With
-    ``restart``, engines where it is too late restart in place, and lose their variables; ``force``
-    lets them lose threads and child processes too.
+    process claims one of them before the engine does, all are chosen again.
     With ``claim`` each engine claims its devices in its host's registry.
 
     Raises:
@@ -91,7 +87,7 @@ def choose(
     """
     parsed = parse(spec)
     chosen = cluster.ids if engines is None else engines
-    options: dict[str, Any] = {"restart": restart, "force": force, "claim": claim}
+    options: dict[str, Any] = {"claim": claim}
     if parsed.kind != "auto":
         specs = dict.fromkeys(chosen, spec)
         notes: tuple[str, ...] = ()
@@ -120,8 +116,6 @@ def pin(
     *,
     per_engine: int = 1,
     share: bool = False,
-    restart: bool = False,
-    force: bool = False,
     claim: bool = True,
     timeout: float | None = None,
 ) -> ClusterSelection:
@@ -148,7 +142,7 @@ def pin(
         pinned = frozenset(uuid for each in other_table for uuid in each.pinned)
     specs = assignment.by_rank(table, per_engine, share=share, taken=pinned)
     notes = assignment.claimed_by_others(table, specs) if claim else ()
-    options = {"restart": restart, "force": force, "claim": claim}
+    options = {"claim": claim}
     return _apply(cluster, "pin", specs, options, timeout, notes)[0]
 
 
@@ -181,7 +175,7 @@ def _apply(
         "choose",
         options,
         each={engine: {"spec": spec} for engine, spec in specs.items()},
-        timeout=timeout or (_RESTART_TIMEOUT if options["restart"] else _SELECT_TIMEOUT),
+        timeout=timeout or _SELECT_TIMEOUT,
     )
     rows, claimed_before = [], False
     for engine, reply in replies.items():
@@ -191,11 +185,6 @@ def _apply(
             place, selection, conflict = reply.value
             claimed_before |= conflict and selection.status != "too-late"
             rows.append(EngineSelection(engine, place.host, place.pid, selection=selection))
-    restarted = [e.engine for e in rows if e.selection and e.selection.status == "restarted"]
-    if restarted:
-        which = f"{noun(len(restarted), 'engine')} {spans(restarted)}"
-        lost = "restarted in place: variables and process groups there are gone"
-        notes = (*notes, f"{which} {lost}")
     unclaimed: dict[str, list[int]] = {}
     for each in rows:
         for note in each.selection.notes if each.selection else ():

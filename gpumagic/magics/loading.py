@@ -158,12 +158,6 @@ class GpuMagic(Magics):
         """Return whether it is a frame of the notebook's code."""
         return self.shell is not None and frame.f_globals is self.shell.user_ns
 
-    def resume(self, state: Any) -> None:
-        """Resume after a restart in place, from the ``state`` of the process that was replaced."""
-        from gpumagic.magics.gpu import restarting
-
-        restarting.resume(self.shell, state)
-
 
 def load(shell: Any) -> None:
     """Load gpumagic into ``shell``; loading twice is loading once."""

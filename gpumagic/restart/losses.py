@@ -1,151 +1,123 @@
-"""Name what a restart would end: the user's threads, asyncio tasks and child processes.
-
-A thread is the user's if its stack has frames of the user's code, if a variable of the notebook
-refers to it, or if only the standard library is involved (``Thread(target=event.wait)`` in a
-cell). Daemon threads of libraries are not: they may end at any time.
-"""
+"""What a restart would end: the notebook's variables, its threads, asyncio tasks and children."""
 
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
+import re
 import sys
 import threading
-from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
-from types import FrameType, ModuleType
+from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
+import psutil
+
 from gpumagic.cells import tracebacks
+from gpumagic.cuda.processes import command_name
 from gpumagic.errors import RestartError
 from gpumagic.system.text import noun
 
-_THREADING = threading.__file__
-#: What ipykernel 6 puts in place of ``threading.Thread.run``, around it.
-_OF_IPYKERNEL = "run_closure"
-#: The file of Python's thread pools.
-_POOL = ("concurrent", "futures", "thread.py")
+#: Names that IPython, a front end or torch's compiler binds in the notebook's namespace.
+_NOT_USERS = re.compile(r"_+|_i+|_i?\d+|_[iod]?h|_exit_code|_VSCODE_\w*|__\w+")
+#: Helper processes of Python and torch that end by themselves when their parent does.
+_HELPERS = (
+    "multiprocessing.resource_tracker",
+    "multiprocessing.forkserver",
+    "torch_shm_manager",
+    "torch/_inductor/compile_worker",
+    "torch._inductor.compile_worker",
+)
 
 
-def check(variables: Mapping[str, Any], children: Mapping[int, str]) -> None:
-    """Return if a restart would end nothing; ``variables`` are the user's.
+def check() -> None:
+    """Return if a restart would end nothing that runs.
 
     Raises:
-        RestartError: what it would end.
+        RestartError: what it would end, by name.
     """
-    found = named(variables, children)
+    found = []
+    if running := [*threads()]:
+        found.append(f"running {noun(len(running), 'thread')} {', '.join(running)}")
+    if awaited := [*tasks()]:
+        found.append(f"asyncio {noun(len(awaited), 'task')} {', '.join(awaited)}")
+    if started := children():
+        named = ", ".join(f"{pid} ({name})" for pid, name in started.items())
+        found.append(f"child {noun(len(started), 'process', 'processes')} {named}")
     if found:
         raise RestartError(
             f"a restart would lose the {' and the '.join(found)}; end them, or add --force"
         )
 
 
-def named(variables: Mapping[str, Any], children: Mapping[int, str]) -> list[str]:
-    """Name all that would be lost, a phrase each: ``running thread busy``."""
-    values = [*variables.values()]
-    running, awaited = threads(values), tasks(values)
-    found = []
-    if running:
-        found.append(f"running {noun(len(running), 'thread')} {', '.join(running)}")
-    if awaited:
-        found.append(f"asyncio {noun(len(awaited), 'task')} {', '.join(awaited)}")
-    if children:
-        pids = ", ".join(f"{pid} ({name})" for pid, name in children.items())
-        found.append(f"child {noun(len(children), 'process', 'processes')} {pids}")
-    return found
+def variables(shell: Any) -> dict[str, Any]:
+    """Return the user's variables, with modules, functions and names that begin with ``_``."""
+    hidden = shell.user_ns_hidden
+    return {
+        name: value
+        for name, value in shell.user_ns.items()
+        if not _NOT_USERS.fullmatch(name) and not (name in hidden and hidden[name] is value)
+    }
 
 
-# --- threads -------------------------------------------------------------------------------------
-
-
-def threads(values: Collection[Any] = ()) -> list[str]:
-    """Return the names of the user's threads; ``values`` are those of the user's variables."""
+def threads() -> Iterator[str]:
+    """Yield the names of threads that run the user's code, or for which Python would wait."""
     stacks = sys._current_frames()
-    users = {id(value) for value in values}
-    found = []
     for thread in threading.enumerate():
-        # A thread without a frame has ended, or is one of C code that is not in Python now.
         frame = stacks.get(thread.ident or 0)
         if thread is threading.main_thread() or frame is None:
             continue
-        if _is_users(thread, [*tracebacks.stack(frame)], users):
-            found.append(thread.name)
+        if frame.f_code.co_name == "_worker":  # of a pool; it waits for work
+            continue
+        if not thread.daemon or any(map(_is_users, tracebacks.stack(frame))):
+            yield thread.name
+
+
+def tasks() -> Iterator[str]:
+    """Yield the names of the user's asyncio tasks in this thread's loop, but the current one."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:  # a terminal's runs only while a cell waits for it
+        return
+    current = asyncio.current_task(loop)
+    for task in asyncio.all_tasks(loop):
+        coroutine = task.get_coro()
+        frame = getattr(coroutine, "cr_frame", None)
+        if task is not current and frame is not None and _is_users(frame):
+            yield getattr(coroutine, "__qualname__", task.get_name())
+
+
+def _is_users(frame: FrameType) -> bool:
+    is_users = tracebacks.is_users(frame.f_code.co_filename)
+    return is_users or frame.f_globals.get("__name__") == "__main__"
+
+
+def children() -> dict[int, str]:
+    """Return the pids and names of this process's children, without helpers of libraries.
+
+    A name is that of the program and its script, without arguments.
+    """
+    found = {child.pid: child.name for child in multiprocessing.active_children() if child.pid}
+    for child in psutil.Process().children():
+        try:
+            words, name, status = child.cmdline(), child.name(), child.status()
+        except psutil.Error:  # it has ended
+            continue
+        if any(helper in " ".join(words) for helper in _HELPERS):
+            found.pop(child.pid, None)
+        elif status != psutil.STATUS_ZOMBIE:
+            found[child.pid] = command_name(words, name)
     return found
 
 
-def _is_users(thread: threading.Thread, stack: list[FrameType], users: set[int]) -> bool:
-    if any(map(_runs_users_code, stack)) or not users.isdisjoint(_bound_to(thread)):
-        return True
-    if isinstance(thread, threading._DummyThread):
-        return False  # not started by Python
-    # The outermost frames are threading's own, and one of ipykernel 6; then the thread's function.
-    files = [f.f_code.co_filename for f in reversed(stack) if f.f_code.co_name != _OF_IPYKERNEL]
-    first = next((file for file in files if file != _THREADING), _THREADING)
-    if Path(first).parts[-3:] == _POOL:
-        return not _is_idle(stack)
-    if thread.daemon and "multiprocessing" in Path(first).parts:
-        return False  # it feeds a queue
-    libraries = _is_library(_file_of(type(thread))) or _is_library(first)
-    return not (thread.daemon and libraries)
-
-
-def _runs_users_code(frame: FrameType) -> bool:
-    code_is_users = tracebacks.is_users(frame.f_code.co_filename)
-    return code_is_users or frame.f_globals.get("__name__") == "__main__"
-
-
-def _bound_to(thread: threading.Thread) -> Iterator[int]:
-    """Yield the identities of a thread and of the object whose method it runs."""
-    yield id(thread)
-    target = getattr(thread, "_target", None)
-    owner = getattr(target, "__self__", None)
-    if owner is not None and not isinstance(owner, ModuleType):
-        yield id(owner)
-
-
-def _is_library(file: str | None) -> bool:
-    """Return whether a file belongs to an installed package, not to Python itself."""
-    if file is None or file.startswith("<"):
-        return False
-    return not tracebacks.is_users(file) and not tracebacks.is_standard(file)
-
-
-def _file_of(kind: type) -> str | None:
-    module = sys.modules.get(kind.__module__)
-    file: str | None = getattr(module, "__dict__", {}).get("__file__")
-    return file
-
-
-def _is_idle(stack: list[FrameType]) -> bool:
-    """Return whether a pool's worker waits for work."""
-    waiting = ("wait", "get")
-    inner = next((f for f in stack if f.f_code.co_name not in waiting), None)
-    return inner is not None and inner.f_code.co_name == "_worker"
-
-
-# --- tasks ---------------------------------------------------------------------------------------
-
-
-def tasks(values: Collection[Any] = ()) -> list[str]:
-    """Return the names of the user's asyncio tasks in this thread's loop; not the current one."""
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:  # a terminal's loop runs only while a cell waits for it
-        return []
-    users = {id(value) for value in values}
-    current = asyncio.current_task(loop)
-    return [
-        getattr(task.get_coro(), "__qualname__", task.get_name())
-        for task in asyncio.all_tasks(loop)
-        if task is not current
-        and (id(task) in users or any(map(_runs_users_code, _awaited(task.get_coro()))))
-    ]
-
-
-def _awaited(coroutine: Any) -> Iterator[FrameType]:
-    """Yield the frames of a coroutine, and of those that it awaits."""
-    while coroutine is not None:
-        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
-        if frame is None:
-            return
-        yield frame
-        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
+def end_children() -> None:
+    """Terminate the children; kill those that have not ended after a second."""
+    pids = children()
+    left = [each for each in psutil.Process().children() if each.pid in pids]
+    for end in (psutil.Process.terminate, psutil.Process.kill):
+        for process in left:
+            try:
+                end(process)
+            except psutil.Error:  # it has ended
+                continue
+        _, left = psutil.wait_procs(left, 1.0)

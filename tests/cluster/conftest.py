@@ -65,7 +65,7 @@ def _environment() -> Mapping[str, str]:
 class Shared:
     """A cluster that several tests use, whose engines are replaced when a test has changed them.
 
-    Forks start sooner than engines could be restarted in place; the controller is ten processes.
+    The controller, which is ten processes, stays.
     """
 
     def __init__(self, start: Callable[[], Cluster]) -> None:

@@ -288,7 +288,7 @@ def test_an_engine_that_goes_between_two_questions(
 def test_an_interrupt_withdraws_what_a_busy_engine_has_not_begun(
     two_engines: Cluster, run: Run, busy_engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Seconds later it would have restarted, and lost its variables."""
+    """Seconds later it would have chosen."""
     two_engines.run(0, f"{INITIALISE_CUDA}; weights = 5")
     run(two_engines, "%gpu cluster -q")
 
@@ -306,7 +306,7 @@ def test_an_interrupt_withdraws_what_a_busy_engine_has_not_begun(
         with pytest.raises(
             UsageError, match="interrupted: engines that had not begun are unchanged"
         ):
-            run(two_engines, "%gpu off --cluster -t 0 --restart -q")
+            run(two_engines, "%gpu off --cluster -t 0 -q")
     assert len(waits) == 2
     assert two_engines.value(0, "weights") == 5
     assert two_engines.value(0, COUNT) == 4

@@ -317,14 +317,11 @@ def test_too_late_is_named(two_engines: Cluster, run: Run) -> None:
     text = str(warning.message)
     assert text.startswith("Too late on engine 1: torch has initialised CUDA")
     assert text.endswith(
-        "To change that: %gpu pin --restart (those engines restart in place, and lose their "
-        "variables)"
+        "To change that: restart the engines (ipyparallel's Cluster.restart_engines), and choose "
+        "first"
     )
     assert [each.selection.status for each in chosen] == ["applied", "too-late"]
     assert chosen.too_late == (1,)
-    for line in ("off --cluster -t 1", "pin -t 0,1 --per-engine 2 --share"):
-        with pytest.warns(GpuMagicWarning, match=f": %gpu {line} --restart"):
-            run(two_engines, f"%gpu {line} -q")
 
 
 def test_engines_that_do_not_answer_change_nothing(

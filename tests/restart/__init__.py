@@ -1,13 +1,97 @@
 """The restart in place: real kernels, real clients."""
 
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tests.support.kernels import PATIENCE, Kernel
+
 #: Initialises the CUDA driver, which makes any other choice too late; without the cost of torch.
 FREEZE = "import ctypes; assert ctypes.CDLL('libcuda.so.1').cuInit(0) == 0"
 #: What a new process sees, in a cell that prints it.
 SEES = "import os; print(os.environ.get('CUDA_VISIBLE_DEVICES'), 'gone' in globals())"
+PID = "__import__('os').getpid()"
+
+
+@dataclass
+class Answer:
+    """What a client has received for one request."""
+
+    text: str = ""
+    #: The text when the kernel said that it had ended.
+    at_idle: str = ""
+    idle: int = 0
+    busy: int = 0
+    status: str = ""
+    count: int | None = None
+    error: str = ""
+    figures: int = 0
+    #: Its place among the replies.
+    order: int = -1
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether it ended once, without an error, and with nothing behind its end."""
+        once = self.busy > 0 and self.idle == 1
+        return once and self.status == "ok" and not self.error and self.at_idle == self.text
+
+
+def answers(client: Any, requests: Sequence[str], other: Any = None) -> list[Answer]:
+    """Collect what is sent for some requests until all are answered, and a little longer.
+
+    ``other`` is another client, whose requests those are that it has sent: it must be asked all the
+    time, since zmq subscribes anew only then.
+    """
+    found = {request: Answer() for request in requests}
+    replies, deadline, ended = 0, time.monotonic() + PATIENCE, None
+    clients = (client,) if other is None else (client, other)
+    while ended is None or time.monotonic() < ended + 0.2:
+        assert time.monotonic() < deadline, found
+        for each in clients:
+            for receive in (each.get_shell_msg, each.get_iopub_msg):
+                try:
+                    message = receive(timeout=0.01)
+                except queue.Empty:
+                    continue
+                parent = message["parent_header"]
+                answer = found.get(parent.get("msg_id", ""))
+                if answer is not None and parent["session"] == each.session.session:
+                    _add(answer, message["msg_type"], message["content"], replies)
+                    replies += message["msg_type"].endswith("_reply")
+        if ended is None and all(each.status and each.idle for each in found.values()):
+            ended = time.monotonic()
+    return [*found.values()]
+
+
+def _add(answer: Answer, kind: str, content: dict[str, Any], replies: int) -> None:
+    if kind == "status":
+        state = content["execution_state"]
+        answer.busy += state == "busy"
+        answer.idle += state == "idle"
+        answer.at_idle = answer.text
+    elif kind == "stream":
+        answer.text += content["text"]
+    elif kind in ("execute_result", "display_data"):
+        answer.figures += "image/png" in content["data"]
+        answer.text += content["data"].get("text/plain", "")
+    elif kind == "error":
+        answer.error += f"{content['ename']}: {content['evalue']}"
+    elif kind.endswith("_reply"):
+        answer.status, answer.count = content["status"], content.get("execution_count")
+        answer.order = replies
+
+
+def run_all(kernel: Kernel, *cells: str) -> list[Answer]:
+    """Send all cells at once, as Run All does, and wait for the answers."""
+    return answers(kernel.client, [kernel.submit(cell) for cell in cells])
 
 
 def report(shown: str) -> str:
-    """What a restart reports, without the progress that ``--keep`` may show before it."""
+    """What a restart reports, in one line: text in a narrow terminal is folded."""
     begins = shown.find("restarted: ")
     assert begins >= 0, shown
     return shown[begins:]

@@ -6,14 +6,13 @@ import importlib
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpumagic.cuda import driver, probe
-from gpumagic.restart import command_line, variables
+from gpumagic.restart import keep
 from gpumagic.system import child_process
 from tests.support.planted_modules import PlantedModules
 from tests.virtual_gpu import Scenario
@@ -44,16 +43,8 @@ def test_the_driver_asked_in_a_child(planted: PlantedModules) -> None:
     assert planted.used == []
 
 
-def test_the_new_process_tried_in_a_child(planted: PlantedModules, tmp_path: Path) -> None:
-    """It starts where the kernel was started, not where the user has changed to."""
-    words = [sys.executable, command_line.LOADER, "-m", "ipykernel_launcher"]
-    with command_line.Trial(words, os.environ, "kernel", str(tmp_path)) as trial:
-        trial.result()
-    assert planted.used == []
-
-
 def test_kept_variables_tried_in_a_child(
-    planted: PlantedModules, monkeypatch: pytest.MonkeyPatch
+    planted: PlantedModules, ip: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even where the notebook's own import path begins with the working folder.
 
@@ -66,17 +57,12 @@ def test_kept_variables_tried_in_a_child(
     monkeypatch.syspath_prepend(str(planted.folder))
     mine = importlib.import_module("of_the_notebook")
     monkeypatch.setattr(sys, "path", ["", ".", *filter(os.path.isabs, sys.path[1:])])
-    home = {"seven": 7, "tensor": torch.zeros(3), "mine": mine.Mine()}
-    chosen = variables.plan(home, home, home)
-    assert chosen.failures == {}
-    files = variables.write(chosen, lambda folder: tempfile.TemporaryFile(dir=folder))  # noqa: SIM115
-    trial = variables.Trial(files[0], dict(os.environ))
-    try:
-        assert trial.failures(lambda: None) == {}
-    finally:
-        trial.close()
-        variables.close(files)
-        del sys.modules["of_the_notebook"]
+    ip.user_ns.update(seven=7, tensor=torch.zeros(3), mine=mine.Mine())
+    names, extension = ("seven", "tensor", "mine"), "gpumagic.magics.gpu.restarting"
+    file, kept = keep.write(ip, names, extension, dict(os.environ), lambda storage: None)
+    file.close()
+    del sys.modules["of_the_notebook"]
+    assert kept.failed == {}
     assert planted.used == []
 
 

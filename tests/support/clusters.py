@@ -33,11 +33,6 @@ _STATE = (
     "(dict(__import__('os').environ), 'torch' in __import__('sys').modules, "
     "sorted(n for n in get_ipython().user_ns if n[0] != '_'))"
 )
-_RENEW = (
-    "(lambda s, os: s.just_restarted() or os.environ.clear() or os.environ.update({environment!r})"
-    " or s.replace(get_ipython(), force=True))("
-    "__import__('gpumagic.cluster.engine_restart', fromlist=['s']), __import__('os'))"
-)
 
 
 class Cluster:
@@ -157,17 +152,9 @@ class Cluster:
         return [i for i, state in enumerate(self._state) if state != left[i]]
 
     def renew(self) -> None:
-        """Give the engines back the state in which they were started, where they have left it.
-
-        By gpumagic's own restart in place.
-        """
-        if dirty := self.used():
-            calls = [
-                self.client[i].apply_async(eval, _RENEW.format(environment=self._state[i][0]))
-                for i in dirty
-            ]
-            for call in calls:
-                call.get(timeout=_PATIENCE)
+        """Replace the engines, where they have left the state in which they were started."""
+        if self.used():
+            self.replace_engines()
 
     def kill(self, engine: int) -> None:
         self.engines[engine].kill()

@@ -56,10 +56,12 @@ def choose_for_kernel(
         note = f"CUDA has failed in this process ({dead}): {again}"
         chosen = replace(chosen, notes=(note, *chosen.notes))
     if options.restart and (dead is not None or chosen.status == "too-late"):
-        try:
-            from gpumagic.magics.gpu import restarting
+        from gpumagic.magics.gpu import restarting
 
+        try:
             restarting.begin(magics, chosen, options, silent=silent)
+        except restarting.Restarting:
+            raise
         except BaseException as error:
             STATE.restore(before)
             if isinstance(error, KeyboardInterrupt):

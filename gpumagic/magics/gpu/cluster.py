@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpumagic.cluster import connection, process_group, selection
@@ -46,8 +46,6 @@ def run(
     engines = cluster.targets(options.targets)
     limit = {} if options.timeout is None else {"timeout": options.timeout}
     again = {
-        "restart": options.restart,
-        "force": options.force,
         "claim": magics.claim and not options.no_claim,
         **limit,
     }
@@ -75,12 +73,12 @@ def run(
             raise DeviceError(
                 f"no engine was changed; engine {result[0].engine}: {result[0].error}"
             )
-        _warn(result, [*(options.spec or [verb]), *_repeated(given)])
+        _warn(result)
     return returned
 
 
-def _warn(result: ClusterSelection, again: Sequence[str]) -> None:
-    """Warn of engines where the choice is too late; ``again`` are the words to type it again."""
+def _warn(result: ClusterSelection) -> None:
+    """Warn of engines where the choice is too late."""
     late = result.too_late
     if not late:
         return
@@ -91,26 +89,9 @@ def _warn(result: ClusterSelection, again: Sequence[str]) -> None:
     reason = harmless(reason)
     which = f"{noun(len(late), 'engine')} {spans(late)}"
     warn(
-        f"Too late on {which}: {reason}. To change that: %gpu {' '.join(again)} --restart (those "
-        "engines restart in place, and lose their variables)"
+        f"Too late on {which}: {reason}. To change that: restart the engines (ipyparallel's "
+        "Cluster.restart_engines), and choose first"
     )
-
-
-def _repeated(given: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the options that select engines and devices, to type them again."""
-    for name in (
-        "--cluster",
-        "-t",
-        "--per-engine",
-        "--share",
-        "--no-claim",
-        "--min-free",
-        "--idle",
-    ):
-        if name in given:
-            yield name
-            if given[name] is not True:
-                yield f"{given[name]:g}" if isinstance(given[name], float) else str(given[name])
 
 
 def _dist(

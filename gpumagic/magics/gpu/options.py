@@ -63,7 +63,7 @@ examples
 #: The options of a choice that outlast one cell.
 LASTING = ("--restart", "--keep", "--force", "--cluster")
 #: Those that have no meaning for the engines of a cluster.
-_ONLY_HERE = ("--keep", "--soft", "--threads")
+_ONLY_HERE = ("--restart", "--keep", "--force", "--soft", "--threads")
 
 
 @cache
@@ -117,7 +117,7 @@ def _cluster(verb: str) -> Parser:
         form.add_argument("-p", "--processes", action="store_true")
         form.add_argument("profile", nargs="?", metavar="PROFILE")
     elif verb == "pin":
-        form.flags("--share", "--restart", "--force", "--no-claim")
+        form.flags("--share", "--no-claim")
         form.add_argument("--per-engine", type=count(most=10**9 - 1), metavar="K", default=1)
     else:
         form.add_argument("state", nargs="?", choices=("init", "down"))

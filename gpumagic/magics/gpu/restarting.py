@@ -1,68 +1,36 @@
-"""``%gpu SPEC --restart``: begin the restart in one process, report it in the next."""
+"""``%gpu SPEC --restart``: begin the restart in one process, report it in the next.
+
+In the next one this module is an IPython extension, which `gpumagic.restart.after` needs no more
+than any other: `before.restart` has named it on the command line.
+"""
 
 from __future__ import annotations
 
 import argparse
 import ast
-import contextlib
 import os
 import random
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import IO, Any, NoReturn
 
 from gpumagic.cells import tracebacks
+from gpumagic.cuda import failure
+from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import RestartError
 from gpumagic.magics.extension import of
+from gpumagic.magics.gpu import session
 from gpumagic.magics.output import hand_over
-from gpumagic.restart import in_place, resuming, signals
+from gpumagic.render.units import bytes_
+from gpumagic.restart import after, before, losses
 from gpumagic.results import Selection
 from gpumagic.selection import apply, cpu_threads, environment
 from gpumagic.selection.spec import parse
 from gpumagic.system import import_path
 
-
-def begin(magics: Any, chosen: Selection, options: argparse.Namespace, *, silent: bool) -> NoReturn:
-    """Restart the kernel under the variables just written: the choice is too late in this process.
-
-    Raises:
-        RestartError: refused; nothing has changed.
-    """
-    with import_path.restricted_to(import_path.module_folders()):
-        _begin(magics.shell, chosen, options, silent=silent)
-    raise AssertionError("unreachable")
-
-
-def _begin(shell: Any, chosen: Selection, options: argparse.Namespace, *, silent: bool) -> NoReturn:
-    check(shell, force=options.force)
-    variables = _environment(shell)
-    payload: dict[str, Any] = {
-        "spec": chosen.requested,
-        "started_with": environment.started_with(),
-        "options": {"output": options.output, "variable": options.variable},
-        "quiet": options.quiet or silent,
-        "target": _target(shell),
-        "threads": options.threads,
-        "claim": not options.no_claim and bool(of(shell).magics.claim),
-        "outputs": bool(shell.user_ns.get("_oh")),
-    }
-    with contextlib.ExitStack() as ending:
-        with signals.interrupts_after():  # the child is known before
-            trial = ending.enter_context(in_place.trial(shell, variables))
-        files: list[IO[bytes]] = []
-        if options.keep:
-            from gpumagic.magics.gpu import keep_variables
-
-            files = keep_variables.write(shell, options, payload, variables)
-        for file in files:
-            ending.callback(file.close)
-        from gpumagic.magics.gpu import watch
-
-        ending.enter_context(watch.ended_for_restart(shell))
-        in_place.restart(shell, variables, payload, trial, files=files, force=options.force)
-    raise AssertionError("unreachable")
+Restarting = before.Restarting
 
 
 def check(shell: Any, *, force: bool = False) -> None:
@@ -73,7 +41,46 @@ def check(shell: Any, *, force: bool = False) -> None:
     """
     if os.getpid() != of(shell).pid:
         raise RestartError("this is a forked copy of the kernel; restart the kernel itself")
-    in_place.check(shell, force=force)
+    before.check(shell, force=force)
+
+
+def begin(magics: Any, chosen: Selection, options: argparse.Namespace, *, silent: bool) -> NoReturn:
+    """Restart the kernel under the variables just written: the choice is too late in this process.
+
+    Raises:
+        RestartError: refused; nothing has changed.
+        Restarting: the restart begins when the cell has ended.
+    """
+    shell, began = magics.shell, time.time()
+    check(shell, force=options.force)
+    comms = getattr(getattr(getattr(shell, "kernel", None), "comm_manager", None), "comms", ())
+    payload: dict[str, Any] = {
+        "began": began,
+        "spec": chosen.requested,
+        "started_with": environment.started_with(),
+        "options": {"output": options.output, "variable": options.variable},
+        "quiet": options.quiet or silent,
+        "threads": options.threads,
+        "claim": not options.no_claim and bool(magics.claim),
+        "variables": [*losses.variables(shell)],
+        "comms": len(comms),
+        "session": session.capture(shell),
+        "kept": None,
+    }
+    target, variables, file = _target(shell), _environment(shell), None
+    if options.keep:
+        with import_path.restricted_to(import_path.module_folders()):
+            file, payload["kept"] = _keep(shell, options, variables)
+    payload["keeping"] = time.time() - began
+    watch = of(shell).watch
+    if watch is not None:
+        watch.end("the kernel was restarted", samples_lost=True)
+    of(shell).hooks.clear()  # nothing is said of this cell
+    # Their open files are the claims of the chosen GPUs.
+    claimed = () if STATE.claims is None else STATE.claims.pass_on(variables)
+    before.restart(
+        *(shell, __name__, variables, payload), file=file, inherited=claimed, target=target
+    )
 
 
 def _environment(shell: Any) -> dict[str, str]:
@@ -99,80 +106,110 @@ def _target(shell: Any) -> str | None:
         source = kernel.get_parent("shell").get("content", {}).get("code", "")
     else:
         source = shell.history_manager.input_hist_raw[-1]
-    lines = _lines_of_user(shell)
     try:
-        statements = ast.parse(shell.transform_cell(source)).body
-    except SyntaxError:  # top-level await in a way that only IPython compiles
-        statements = []
-    last = statements[-1] if statements else None
-    if len(lines) == 1 and last is not None and last.lineno <= lines[0] <= (last.end_lineno or 0):
-        value = getattr(last, "value", None)
-        direct = isinstance(value, ast.Call) and ast.unparse(value.func).startswith(
-            "get_ipython().run_line_magic"
-        )
-        if direct and isinstance(last, ast.Expr):
+        last: Any = ast.parse(shell.transform_cell(source)).body[-1]
+    except (SyntaxError, IndexError):  # top-level await in a way that only IPython compiles
+        last = None
+    stack = tracebacks.stack(sys._getframe())
+    lines = [frame.f_lineno for frame in stack if frame.f_globals is shell.user_ns]
+    call = getattr(last, "value", None)
+    if (
+        len(lines) == 1
+        and isinstance(call, ast.Call)
+        and ast.unparse(call.func) == "get_ipython().run_line_magic"
+        and last.lineno <= lines[0] <= last.end_lineno
+    ):
+        if isinstance(last, ast.Expr):
             return None
-        if direct and isinstance(last, ast.Assign) and len(last.targets) == 1:
-            target = last.targets[0]
-            if isinstance(target, ast.Name):
-                return target.id
+        if isinstance(last, ast.Assign) and len(last.targets) == 1:
+            return ast.unparse(last.targets[0])
     raise RestartError(
         "what follows a restart in the same cell would not be run: make %gpu … --restart the last "
         "line of its cell, not inside a block or a function"
     )
 
 
-def _lines_of_user(shell: Any) -> list[int]:
-    """Return the lines at which the user's code is running: one, if the magic is in a cell."""
-    stack = tracebacks.stack(sys._getframe())
-    return [frame.f_lineno for frame in stack if frame.f_globals is shell.user_ns]
+def _keep(
+    shell: Any, options: argparse.Namespace, variables: Mapping[str, str]
+) -> tuple[IO[bytes], Any]:
+    """Write the variables that are to be kept.
+
+    Raises:
+        RestartError: some cannot be kept, and ``--force`` was not given.
+    """
+    from gpumagic.memory.parking import PARKING
+    from gpumagic.restart import keep
+
+    names = [name for word in options.keep for name in word.split(",") if name]
+    if "all" in names and "all" not in shell.user_ns:
+        names = [*losses.variables(shell), *(name for name in names if name != "all")]
+    if any(name.startswith("#") for name in names):
+        raise RestartError("a comment does not belong on a magic's line: put it on the line above")
+    unknown = [name for name in names if name not in shell.user_ns]
+    if unknown:
+        raise RestartError(f"there is no variable {' or '.join(unknown)} to keep")
+    file, kept = keep.write(
+        *(shell, dict.fromkeys(names), __name__, variables), parked=PARKING.host_copy
+    )
+    # Where CUDA has failed, waiting helps nothing: it goes on with what is left.
+    if kept.failed and not options.force and failure.dead_context() is None:
+        file.close()
+        reasons = "; ".join(f"{name} ({reason})" for name, reason in kept.failed.items())
+        raise RestartError(f"cannot keep {reasons}. Keep others, or add --force to lose these")
+    return file, kept
 
 
-def resume(shell: Any, state: Mapping[str, Any]) -> None:
-    """Continue in the process that has replaced the one that wrote ``state``."""
-    resuming.resume(shell, of(shell).hooks, state, lambda resumed: _report(shell, resumed))
+# --- in the new process ---------------------------------------------------------------------------
 
 
-def _report(shell: Any, resumed: resuming.Resumed) -> Any:
-    payload = resumed.payload
+def load_ipython_extension(shell: Any) -> None:
+    """Load gpumagic, and go on where the old process stopped."""
+    shell.extension_manager.load_extension("gpumagic")
+    after.go_on(shell, lambda *restarted: _report(shell, *restarted))
+
+
+def _report(
+    shell: Any, payload: Mapping[str, Any], file: IO[bytes] | None, notes: list[str]
+) -> Any:
+    seconds = time.time() - payload["began"] - payload["keeping"]
     environment.start_from(payload["started_with"])
     spec = parse(payload["spec"])
     chosen = apply.after_restart(spec, claim=payload["claim"])
-    began = time.monotonic()
-    restored: list[str] = []
-    if resumed.files:
-        from gpumagic.magics.gpu import keep_variables
+    took, kept = f"{seconds:.1f} s", list[str]()
+    if file is not None:
+        from gpumagic.restart import keep
 
-        restored = keep_variables.restore(shell, resumed)
-    notes = [*_notes(shell, resumed, time.monotonic() - began), *restored]
-    missing = tuple(name for name in resumed.variables if name not in shell.user_ns)
-    notes = [*notes, *chosen.notes]
-    chosen = replace(chosen, notes=tuple(notes), lost=missing)
+        began = time.time()
+        kept = [*_kept(keep.restore(file, shell, payload["kept"]))]
+        took += f" ({payload['keeping']:.1f} s more to keep variables, "
+        took += f"{time.time() - began:.1f} s to restore them)"
+    said = (
+        f"The kernel was restarted in place in {took}; numbering, inputs and working folder go on."
+    )
+    lost = tuple(name for name in payload["variables"] if name not in shell.user_ns)
+    notes = [said, *([] if lost else ["No variable was lost."]), *kept, *notes]
+    if payload["comms"]:
+        notes.append("Widgets of the old process do not answer any more.")
+    notes += [*session.restore(shell, payload["session"]), *chosen.notes]
+    chosen = replace(chosen, notes=tuple(notes), lost=lost)
     chosen = cpu_threads.with_threads(chosen, spec, payload["threads"])
     options = argparse.Namespace(**payload["options"], quiet=payload["quiet"])
     # Drawing the report uses random numbers: rich does when it is imported.
     numbers = random.getstate()
     value = hand_over(shell, chosen, options)
     random.setstate(numbers)
-    if payload["target"] is not None:
-        shell.user_ns[payload["target"]] = value
-        return None
     return value
 
 
-def _notes(shell: Any, resumed: resuming.Resumed, restoring: float) -> list[str]:
-    """Return notes on the time of the restart, and on what of the old process is lost."""
-    took = f"{resumed.seconds - restoring:.1f} s"
-    if resumed.files:
-        keeping = resumed.payload["keeping"]
-        took += f" ({keeping:.1f} s more to keep variables, {restoring:.1f} s to restore them)"
-    lines = [
-        f"The kernel was restarted in place in {took}; numbering, inputs and working folder go on.",
-    ]
-    if all(name in shell.user_ns for name in resumed.variables):
-        lines.append("No variable was lost.")
-    if resumed.lost:
-        lines.append(f"Lost: {', '.join(resumed.lost)}.")
-    if resumed.payload["outputs"] and not shell.user_ns.get("_oh"):
-        lines.append("Out is empty.")
-    return lines
+def _kept(restored: Any) -> Iterator[str]:
+    """Yield notes on what was restored, where to, and on what was not, and why."""
+    if restored.names:
+        yield f"Kept: {', '.join(restored.names)}."
+    if restored.devices.moved:
+        yield f"Tensors moved: {', '.join(sorted(restored.devices.moved))}."
+    for device, size in restored.devices.refused.items():
+        yield f"On the CPU, since {device} has too little free memory for it: {bytes_(size)}."
+    for name, reason in restored.failed.items():
+        yield f"Not kept: {name} ({reason})."
+    if restored.random_lost:
+        yield f"Not kept: CUDA's random state of {', '.join(restored.random_lost)}."

@@ -1,0 +1,160 @@
+"""In the new program: answer the cell that asked, then those behind it.
+
+The request that asked is replayed like the others, but instead of its code IPython runs a report:
+so ipykernel itself counts it, shows what it prints, displays its value, and replies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import IO, Any
+
+import zmq
+
+from gpumagic.restart import before, handover
+from gpumagic.system import import_path, text
+
+#: Reports the restart, by print and display. Called with the payload, the file, if there is one,
+#: and a note for each IPython extension that could not be loaded again; returns the cell's value.
+Report = Callable[[Mapping[str, Any], "IO[bytes] | None", list[str]], Any]
+
+#: Seconds for the clients to connect again, and for their subscriptions to arrive then.
+_PATIENCE, _SUBSCRIPTION = 3.0, 0.1
+
+#: What the cell that asked calls in place of its code.
+report: Callable[[], Any]
+#: Event loops have only weak references to their tasks.
+_tasks: list[Any] = []
+
+
+def go_on(shell: Any, make_report: Report) -> None:
+    """Go on where the old program stopped; do nothing in a process that replaces none.
+
+    Called while IPython loads its extensions: the user's startup files are run after it.
+    """
+    global report
+    state = handover.take()
+    if state is None:
+        return
+    for descriptor in state["inherited"]:
+        with suppress(OSError):  # an exit function has closed it
+            os.set_inheritable(descriptor, False)
+    _restore_folders(state)
+    notes = _load_extensions(shell, state)
+    shell.execution_count = state["count"]
+    report = lambda: _report(shell, state, make_report, notes)  # noqa: E731
+    if hasattr(shell, "kernel"):
+        _answer_first(shell, state)
+        _replay(shell.kernel, state["requests"])
+    else:
+        _run_first(shell, state)
+
+
+def _restore_folders(state: Mapping[str, Any]) -> None:
+    os.environ.pop("PYTHONPATH", None)
+    if state["python_path"] is not None:
+        os.environ["PYTHONPATH"] = state["python_path"]
+    sys.path[:] = state["path"]
+    with suppress(OSError, TypeError):  # it was removed, then or meanwhile
+        os.chdir(state["folder"])
+
+
+def _load_extensions(shell: Any, state: Mapping[str, Any]) -> list[str]:
+    """Load the IPython extensions of the old process; return a note for each that fails."""
+    notes = []
+    with import_path.restricted_to(state["module_folders"]):
+        for name in state["extensions"]:
+            if name not in shell.extension_manager.loaded:
+                try:
+                    shell.extension_manager.load_extension(name)
+                except Exception as error:
+                    notes.append(f"Not loaded again: {name} ({text.named(error)}).")
+    return notes
+
+
+def _report(shell: Any, state: Mapping[str, Any], make_report: Report, notes: list[str]) -> Any:
+    """Report in the cell that asked; return the cell's value."""
+    del shell.transform_cell
+    history = shell.history_manager  # the lists are also the notebook's `In` and `_ih`
+    history.input_hist_parsed[:], history.input_hist_raw[:] = state["inputs"]
+    file = None if state["file"] is None else handover.opened(state["file"])
+    try:
+        with import_path.restricted_to(state["module_folders"]):
+            return make_report(pickle.loads(state["payload"]), file, notes)
+    finally:
+        if file is not None:
+            file.close()
+
+
+def _replace_code(shell: Any, state: Mapping[str, Any]) -> None:
+    """Have the next cell run the report; for that time an attribute hides the shell's method."""
+    target = "" if state["target"] is None else f"{state['target']} = "
+    code = f"{target}__import__('sys').modules[{__name__!r}].report()\n"
+    shell.transform_cell = lambda _: code
+
+
+# --- in a kernel ----------------------------------------------------------------------------------
+
+
+def _answer_first(shell: Any, state: Mapping[str, Any]) -> None:
+    """Have the first request run the report, when the clients are connected again."""
+    kernel = shell.kernel
+    run = kernel.shell_handlers["execute_request"]
+
+    async def answer(stream: Any, identities: Any, request: dict[str, Any]) -> None:
+        kernel.shell_handlers["execute_request"] = run
+        await _connected(kernel.parent, state["clients"])
+        _replace_code(shell, state)
+        await run(stream, identities, request)
+
+    kernel.shell_handlers["execute_request"] = answer
+
+
+async def _connected(app: Any, clients: int) -> None:
+    """Wait until as many clients are connected as before, and have subscribed."""
+    deadline = time.monotonic() + _PATIENCE
+    while before.clients(app) < clients and time.monotonic() < deadline:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(_SUBSCRIPTION)
+
+
+def _replay(kernel: Any, requests: list[list[bytes]]) -> None:
+    """Hand the requests to the kernel before it reads any from its socket."""
+    thread = getattr(kernel, "shell_channel_thread", None)
+    if thread is not None:
+        _ = thread.manager  # it is made when it is first used, by the main thread alone
+
+    def replay() -> None:
+        for parts in requests:
+            frames = [zmq.Frame(part) for part in parts]
+            if thread is None:  # ipykernel 6
+                kernel.schedule_dispatch(kernel.dispatch_shell, frames)
+            else:
+                task = asyncio.ensure_future(kernel.shell_channel_thread_main(frames))
+                _tasks.append(task)
+
+    kernel.shell_stream.io_loop.add_callback(replay)
+
+
+# --- in a terminal --------------------------------------------------------------------------------
+
+
+def _run_first(shell: Any, state: Mapping[str, Any]) -> None:
+    """Run the report before the first prompt, when the user's startup files were run."""
+    loop = shell.mainloop
+
+    def mainloop() -> None:
+        del shell.mainloop
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored across ``execve``
+        _replace_code(shell, state)
+        shell.run_cell(state["inputs"][1][-1], store_history=True)
+        loop()
+
+    shell.mainloop = mainloop

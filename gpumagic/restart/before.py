@@ -1,0 +1,298 @@
+"""In the old program: take the queued requests, end as a kernel ends, execute the command again.
+
+The cell that asks ends at once, without a reply. From then on the kernel hands each request that it
+has queued anywhere (its socket, its threads, its locks, its queue) to its handlers, one by one and
+in order, as always; but the handlers are ours, and write it down. So nothing needs to be known of
+where requests wait, and ipykernel 6 and 7 need no different code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import gc
+import io
+import os
+import pickle
+import signal
+import site
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+import psutil
+import zmq
+
+from gpumagic.errors import RestartError
+from gpumagic.restart import handover, losses
+from gpumagic.system import import_path
+from gpumagic.system.paths import working_folder
+
+#: So many looks, 10 ms apart, without a new request: all that were sent have arrived.
+_QUIET_LOOKS = 5
+#: Seconds in which the cell that asks ends, and the last output is sent.
+_PATIENCE = 5.0
+
+
+class Restarting(BaseException):
+    """Ends the cell that asks for the restart; nothing is shown of it."""
+
+
+def check(shell: Any, *, force: bool = False) -> None:
+    """Return if the process of ``shell`` can be replaced.
+
+    Raises:
+        RestartError: it cannot, and why; ``force`` overrides what would only be lost.
+    """
+    if sys.platform != "linux":
+        raise RestartError(
+            "only Linux can replace a running process by itself: restart the kernel (Kernel > "
+            "Restart), and run this line without --restart in its first cell"
+        )
+    app = _app(shell)
+    if app is None:
+        raise RestartError(
+            "only a Jupyter kernel or IPython in a terminal of its own can be restarted in place"
+        )
+    given = list(app.argv)
+    program = Path(sys.orig_argv[-1]).stem.lower()
+    if given != sys.orig_argv[len(sys.orig_argv) - len(given) :] or not (
+        given or program.startswith("ipython")
+    ):
+        raise RestartError("this shell is part of another program, which would start again")
+    if app.file_to_run or app.code_to_run or app.module_to_run:
+        raise RestartError(
+            "IPython has run a file or a command at its start, which would be run again: make the "
+            "choice at its top, or start it with CUDA_VISIBLE_DEVICES"
+        )
+    if not sys.executable or not os.access(sys.executable, os.X_OK):
+        raise RestartError(f"the Python interpreter cannot be started again: {sys.executable!r}")
+    if threading.current_thread() is not threading.main_thread():
+        raise RestartError(
+            "this cell runs in a subshell, or in another thread; run the line in the main shell"
+        )
+    if not force:
+        losses.check()
+
+
+def _app(shell: Any) -> Any:
+    """Return IPython's application that runs ``shell``; None if another program does."""
+    app = getattr(getattr(shell, "kernel", shell), "parent", None)
+    return app if getattr(app, "shell", None) is shell and hasattr(app, "argv") else None
+
+
+def command(app: Any, extension: str) -> list[str]:
+    """Return the command line of this process, with ``extension`` as the last one to be loaded.
+
+    The user's own are given again: a list on the command line replaces that of a config file.
+    """
+    name = "IPKernelApp" if hasattr(app, "kernel") else "TerminalIPythonApp"
+    option = f"--{name}.extra_extensions="
+    added = [option + each for each in app.extra_extensions if each != extension]
+    added.append(option + extension)
+    if not hasattr(app, "kernel"):
+        added.append(f"--{name}.display_banner=False")
+    given = [word for word in sys.orig_argv[1:] if word not in added]
+    given = [word for word in given if not word.startswith(option)]
+    return [sys.executable, *given, *added]
+
+
+def restart(
+    shell: Any,
+    extension: str,
+    environment: Mapping[str, str],
+    payload: Mapping[str, Any],
+    *,
+    file: IO[bytes] | None = None,
+    inherited: Collection[int] = (),
+    target: str | None = None,
+) -> NoReturn:
+    """Replace this program by a fresh one with ``environment``, when the cell has ended.
+
+    There the IPython extension named ``extension`` goes on, with ``payload``, which is pickled, and
+    ``file``; the value of its report is assigned to ``target``. The descriptors ``inherited`` stay
+    open. Children are ended: call `check` before.
+
+    Raises:
+        Restarting: in a kernel, always: what is behind it in the cell is not run.
+    """
+    app, history = _app(shell), shell.history_manager
+    state: dict[str, Any] = {
+        "payload": pickle.dumps(payload),  # what cannot be pickled raises here
+        "target": target,
+        "file": None if file is None else handover.inherited(file.fileno()),
+        "inherited": [*inherited],
+        "python_path": environment.get("PYTHONPATH"),
+        "count": shell.displayhook.prompt_count,
+        "inputs": (list(history.input_hist_parsed), list(history.input_hist_raw)),
+        "path": list(sys.path),
+        "module_folders": import_path.module_folders(),
+        "folder": working_folder(),
+        "extensions": sorted(shell.extension_manager.loaded - {extension}),
+        "requests": [],
+    }
+    environment = {**environment, **_import_path(environment)}
+
+    def finish() -> None:
+        variables = {**environment, handover.VARIABLE: handover.give(state)}
+        keep = {int(variables[handover.VARIABLE].partition(":")[0]), *inherited}
+        if state["file"] is not None:
+            keep.add(state["file"])
+        _replace(shell, command(app, extension), variables, keep)
+
+    if not hasattr(shell, "kernel"):
+        _end(finish)
+    state["clients"] = clients(app)
+    _take_requests(shell.kernel, state["requests"], finish)
+    shell.set_custom_exc((Restarting,), lambda *_, **__: [])  # nothing is shown
+    raise Restarting
+
+
+def _import_path(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return a ``PYTHONPATH`` by which the new program finds this gpumagic as it starts."""
+    folder = str(Path(__file__).parents[2])
+    if folder in (*site.getsitepackages(), site.getusersitepackages()):
+        return {}
+    given = environment.get("PYTHONPATH")
+    return {"PYTHONPATH": os.pathsep.join([given, folder] if given else [folder])}
+
+
+# --- the queued requests --------------------------------------------------------------------------
+
+
+class _Recorder(dict[str, Any]):
+    """Stands for the kernel's handlers: writes down every request instead of handling it."""
+
+    def __init__(self, kernel: Any, requests: list[list[bytes]]) -> None:
+        super().__init__(kernel.shell_handlers)
+        self._session = kernel.session
+        self._requests = requests
+        self.record(None, kernel._parent_ident["shell"], kernel.get_parent("shell"))
+
+    def get(self, kind: str, default: Any = None) -> Any:
+        return self.record
+
+    def record(self, stream: Any, identities: list[bytes], request: dict[str, Any]) -> None:
+        parts = self._session.serialize(request, ident=identities)
+        self._requests.append([*parts, *map(bytes, request.get("buffers", ()))])
+
+
+def _take_requests(kernel: Any, requests: list[list[bytes]], finish: Callable[[], None]) -> None:
+    """Call ``finish`` when the cell has ended, and its request and all behind it are taken."""
+    recorder, send = _Recorder(kernel, requests), kernel.session.send
+    ended = asyncio.Event()
+
+    def without_reply(stream: Any, kind: Any, *arguments: Any, **named: Any) -> Any:
+        if kind not in ("execute_reply", "error"):
+            return send(stream, kind, *arguments, **named)
+        if kind == "execute_reply":
+            ended.set()
+        return {"content": {"status": "ok"}}  # ipykernel looks whether to abort the queue
+
+    async def drain() -> None:
+        with suppress(
+            asyncio.TimeoutError
+        ):  # where a user's stream cannot be flushed, none is sent
+            await asyncio.wait_for(ended.wait(), _PATIENCE)
+        await _quiet(requests)
+        stream = kernel.shell_stream  # ipykernel 7 reads it in a thread, which alone may touch it
+        stream.io_loop.add_callback(_unbind, stream.socket)
+        await _quiet(requests)
+        _end(finish)
+
+    kernel.io_loop.add_callback(drain)
+    kernel.session.send = without_reply
+    kernel.shell_handlers = recorder
+    # "busy" and "idle" are for the new program to say: an early "idle" ends a client's cell.
+    kernel._publish_status = lambda *_, **__: None
+
+
+async def _quiet(requests: list[Any]) -> None:
+    looks, seen = 0, len(requests)
+    while looks < _QUIET_LOOKS:
+        await asyncio.sleep(0.01)
+        looks = looks + 1 if len(requests) == seen else 0
+        seen = len(requests)
+
+
+def _unbind(socket: zmq.Socket[Any]) -> None:
+    """Disconnect the clients, so that they keep what they send until they are connected again."""
+    endpoint: Any = socket.getsockopt(zmq.LAST_ENDPOINT)
+    with suppress(zmq.ZMQError):
+        socket.unbind(endpoint)
+
+
+def clients(app: Any) -> int:
+    """Count the connections of clients to the channels on which the kernel sends."""
+    ports = {app.shell_port, app.iopub_port}
+    process = psutil.Process()
+    try:
+        found = getattr(process, "net_connections", process.connections)("tcp")
+    except (psutil.Error, OSError):  # a sandbox without /proc/net
+        return 0
+    return sum(bool(each.raddr) and each.laddr.port in ports for each in found)
+
+
+# --- the end --------------------------------------------------------------------------------------
+
+
+def _end(finish: Callable[[], None]) -> NoReturn:
+    """There is no way back: the front end sees a dead kernel rather than a silent one."""
+    try:
+        finish()
+    except BaseException:
+        traceback.print_exc(file=sys.__stderr__)
+    finally:
+        os._exit(1)
+
+
+def _replace(
+    shell: Any, words: list[str], environment: Mapping[str, str], inherited: Collection[int]
+) -> None:
+    """End as a kernel, or IPython, ends, and execute ``words``."""
+    import posix
+
+    losses.end_children()  # Python's end would wait for them
+    app = _app(shell)
+    if hasattr(shell, "kernel"):
+        atexit.unregister(app.cleanup_connection_file)  # the new program uses it
+    streams = [each for each in gc.get_objects() if type(each).__name__ == "OutStream"]
+    _flush([*streams, sys.stdout, sys.stderr], getattr(app, "iopub_thread", None))
+    with suppress(Exception):  # the user's functions, then ipykernel's own, which close the sockets
+        atexit._run_exitfuncs()
+    for stream in streams:  # they replace the descriptors 1 and 2 by pipes to threads of their own
+        with suppress(AttributeError, OSError, TypeError):  # newer ones have done it
+            os.dup2(stream._original_stdstream_copy, stream._original_stdstream_fd)
+    for entry in [*Path("/proc/self/fd").iterdir()]:  # those of GPUs would hold their memory
+        number = int(entry.name)
+        with suppress(OSError):  # that of the folder itself
+            os.set_inheritable(number, number <= 2 or number in inherited)
+    # All three are inherited: an interrupt would end the interpreter that starts, a timer later.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.chdir(next(filter(os.path.isdir, (shell.starting_dir, working_folder() or "", sys.prefix))))
+    # Not os.execve: debuggers replace that.
+    posix.execve(words[0], words, dict(environment))
+
+
+def _flush(streams: list[Any], iopub_thread: Any) -> None:
+    """Write out the open files, as Python does at its end, and what is left to publish."""
+    kinds = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+    for each in [*(each for each in gc.get_objects() if type(each) in kinds), *streams]:
+        with suppress(Exception):  # it may be closed, or the user's own
+            each.flush()
+    if iopub_thread is None:
+        return
+    sent = threading.Event()
+
+    def last() -> None:
+        iopub_thread.socket.linger = int(_PATIENCE * 1000)
+        sent.set()
+
+    iopub_thread.schedule(last)
+    sent.wait(_PATIENCE)

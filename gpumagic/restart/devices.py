@@ -1,0 +1,49 @@
+"""Where the GPUs of the old process are in this one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from gpumagic.cuda import driver, torch_cuda
+
+
+class Devices:
+    """The GPUs of the old process, by UUID: each has a number in this one, or is hidden."""
+
+    def __init__(self, uuids: Sequence[str]) -> None:
+        self._uuids = uuids
+        #: What was moved, ``cuda:1 → cuda:0``; and the bytes that a GPU had no memory for.
+        self.moved: set[str] = set()
+        self.refused: dict[str, int] = {}
+
+    def now(self, device: str) -> str:
+        """Return where a device of the old process is: the same GPU, else the CPU."""
+        kind, _, number = device.partition(":")
+        if kind != "cuda" or not number:
+            return device if kind != "cuda" or self._visible else "cpu"
+        uuid = self._uuids[int(number)] if int(number) < len(self._uuids) else ""
+        place = self._visible.get(uuid)
+        return "cpu" if place is None else f"cuda:{place}"
+
+    @cached_property
+    def _visible(self) -> dict[str, int]:
+        torch: Any = torch_cuda.require()
+        if not torch.cuda.is_available():
+            return {}
+        torch.cuda.init()
+        return {uuid: number for number, uuid in enumerate(driver.state().uuids or ())}
+
+    def moved_storage(self, storage: Any, device: str) -> Any:
+        """Move a storage from the host to where its device is now, if there is room."""
+        place = self.now(device)
+        if place != "cpu":
+            try:
+                storage = storage.to(device=place)
+            except RuntimeError:  # full, or it fails
+                self.refused[place] = self.refused.get(place, 0) + storage.nbytes()
+                place = "cpu"
+        if place != device:
+            self.moved.add(f"{device} → {place}")
+        return storage

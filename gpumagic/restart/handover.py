@@ -1,0 +1,74 @@
+"""What the old program tells the new one: a dictionary in a file that ``execve`` inherits.
+
+In memory, so that a full disk cannot stop a restart for which the requests are already taken.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+#: ``descriptor:pid`` of the file, in the environment of the new program.
+VARIABLE = "GPUMAGIC_RESTARTED"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What the new process needs, beside the file, to load the variables."""
+
+    names: Sequence[str]
+    #: The pickles of all variables, one after the other.
+    body: bytes
+    #: The bytes of each part of the file: arrays, then storages of tensors with their devices.
+    buffers: Sequence[int]
+    storages: Sequence[tuple[int, str]]
+    #: The lines of the cells in which functions were defined, and the cells' numbers, by file name.
+    sources: Mapping[str, list[str]]
+    cells: Mapping[str, int]
+    #: The UUIDs of the GPUs in CUDA's order.
+    uuids: Sequence[str] = ()
+    #: Empty where nothing is kept: torch need not be imported again.
+    random: Mapping[str, Any] = field(default_factory=dict)
+    #: Why variables that were to be kept are lost.
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+
+def give(state: dict[str, Any]) -> str:
+    """Write ``state`` to a file that ``execve`` inherits; return the value of `VARIABLE`."""
+    with in_memory() as file:
+        pickle.dump(state, file)
+        file.flush()
+        return f"{inherited(file.fileno())}:{os.getpid()}"
+
+
+def take() -> dict[str, Any] | None:
+    """Return the state, once; None in a process that replaces none."""
+    descriptor, _, pid = os.environ.pop(VARIABLE, "").partition(":")
+    if pid != str(os.getpid()):  # a child has inherited the variable
+        return None
+    with opened(int(descriptor)) as file:
+        state: dict[str, Any] = pickle.load(file)
+    return state
+
+
+def in_memory() -> IO[bytes]:
+    """Return a file without a name, in memory."""
+    return os.fdopen(os.memfd_create("gpumagic"), "w+b")
+
+
+def inherited(descriptor: int) -> int:
+    """Return a copy of a descriptor that the next program of this process inherits."""
+    copy = os.dup(descriptor)
+    os.set_inheritable(copy, True)
+    return copy
+
+
+def opened(descriptor: int) -> IO[bytes]:
+    """Open an inherited descriptor at the file's beginning; its own children do not inherit it."""
+    os.set_inheritable(descriptor, False)
+    file = os.fdopen(descriptor, "r+b")
+    file.seek(0)
+    return file

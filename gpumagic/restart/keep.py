@@ -1,0 +1,189 @@
+"""Keep variables across a restart: one pickle of all of them, so that what they share stays shared.
+
+The bytes of large arrays and of tensors are not in the pickle but in a file, each storage once.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import io
+import linecache
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any
+
+from gpumagic.cuda import driver, failure, torch_cuda
+from gpumagic.cuda.storages import as_bytes, plain_functions
+from gpumagic.errors import RestartError
+from gpumagic.restart import random_state, trial
+from gpumagic.restart.devices import Devices
+from gpumagic.restart.handover import Kept
+from gpumagic.restart.pickler import Pickler, Unpickler, use_namespace
+from gpumagic.system import text
+
+#: Returns the bytes of a storage whose content is parked, as a tensor on the CPU; else None.
+Parked = Callable[[Any], Any]
+
+
+# --- in the old process ---------------------------------------------------------------------------
+
+
+def write(
+    shell: Any,
+    names: Iterable[str],
+    extension: str,
+    environment: Mapping[str, str],
+    parked: Parked,
+) -> tuple[IO[bytes], Kept]:
+    """Write variables to a file without a name; `Kept.failed` has those that cannot be kept.
+
+    A child process with the new environment has loaded all that is kept, and ``extension``.
+
+    Raises:
+        RestartError: the file cannot be written, or Python does not start in that environment.
+    """
+    left, failed = list(names), dict[str, str]()
+    try:
+        file = tempfile.TemporaryFile(prefix="gpumagic-")  # noqa: SIM115 - the next process's
+        while True:
+            kept, pickler, bad = _pickled(shell, left)
+            bad = bad or _lost_with_context(pickler, parked)
+            bad = bad or trial.failures(kept, extension, environment)
+            bad = bad or _write_data(file, kept, pickler, parked)
+            if not bad:
+                break
+            failed.update(bad)
+            left = [name for name in left if name not in bad]
+    except OSError as error:
+        raise RestartError(
+            f"the variables cannot be written to {tempfile.gettempdir()}: {text.reason(error)}; "
+            "TMPDIR names another folder"
+        ) from None
+    random = random_state.states() if left else {}
+    return file, replace(kept, random=random, failed=failed)
+
+
+def _pickled(shell: Any, names: Sequence[str]) -> tuple[Kept, Pickler, dict[str, str]]:
+    """Pickle the variables; also return the first that has no pickle, and why.
+
+    What is shared with one that fails cannot be pickled again by the same pickler.
+    """
+    out, bad = io.BytesIO(), dict[str, str]()
+    pickler = Pickler(out, shell)
+    for name in names:
+        pickler.name = name
+        try:
+            pickler.dump(shell.user_ns[name])
+        except Exception as error:
+            bad = {name: text.reason(error)}
+            break
+    numbers = getattr(shell.compile, "_filename_map", {})
+    kept = Kept(
+        names,
+        out.getvalue(),
+        [buffer.raw().nbytes for buffer in pickler.buffers],
+        [(each.nbytes(), str(each.device)) for each in pickler.storages],
+        {name: linecache.getlines(name) for name in pickler.files if not Path(name).exists()},
+        {name: numbers[name] for name in pickler.files if name in numbers},
+        driver.state().uuids or (),
+    )
+    return kept, pickler, bad
+
+
+def _lost_with_context(pickler: Pickler, parked: Parked) -> dict[str, str]:
+    """Return the variables whose GPU memory cannot be read any more, as far as these are known."""
+    if failure.check_context() is None:
+        return {}
+    lost: dict[str, str] = {}
+    for number, storage in enumerate(pickler.storages):
+        if storage.device.type == "cuda" and parked(storage) is None:
+            lost.update(dict.fromkeys(pickler.users[number], LOST_WITH_CONTEXT))
+    return lost
+
+
+LOST_WITH_CONTEXT = "on the GPU, which cannot be read any more"
+
+
+def _write_data(file: IO[bytes], kept: Kept, pickler: Pickler, parked: Parked) -> dict[str, str]:
+    """Write the bytes of arrays and tensors; or return the variables that a GPU does not give."""
+    size = sum(kept.buffers) + sum(size for size, _ in kept.storages)
+    free = shutil.disk_usage(tempfile.gettempdir()).free
+    if size > free:
+        raise OSError(f"they need {size / 2**30:.1f} GiB, and it has {free / 2**30:.1f} GiB")
+    file.seek(0)
+    for buffer in pickler.buffers:
+        file.write(buffer.raw())
+    for number, storage in enumerate(pickler.storages):
+        try:
+            copy = parked(storage)
+            file.write(_bytes(storage if copy is None else copy.untyped_storage()))
+        except RuntimeError as error:
+            return dict.fromkeys(pickler.users[number], text.reason(error))
+    file.truncate()
+    file.flush()
+    return {}
+
+
+def _bytes(storage: Any) -> memoryview:
+    """Return the bytes of a storage; those on a GPU are copied."""
+    with plain_functions():
+        return memoryview(as_bytes(storage).cpu().numpy())
+
+
+# --- in the new process ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What has come back."""
+
+    names: Sequence[str]
+    #: Why others have not.
+    failed: Mapping[str, str]
+    devices: Devices
+    #: The GPUs of the old process whose random state is lost.
+    random_lost: Sequence[str]
+
+
+def restore(file: IO[bytes], shell: Any, kept: Kept) -> Restored:
+    """Bind the variables in the notebook."""
+    use_namespace(shell.user_ns)
+    for name, lines in kept.sources.items():  # None: it is never looked for on the disk
+        linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
+    getattr(shell.compile, "_filename_map", {}).update(kept.cells)
+    devices, first = Devices(kept.uuids), sum(kept.buffers)
+
+    @functools.cache
+    def storage(number: int) -> Any:
+        torch: Any = torch_cuda.require()
+        size, device = kept.storages[number]
+        made = torch.UntypedStorage(size)
+        file.seek(first + sum(each for each, _ in kept.storages[:number]))
+        _fill(file, _bytes(made))
+        return devices.moved_storage(made, device)
+
+    buffers = []
+    for size in kept.buffers:
+        buffers.append(memoryview(bytearray(size)))
+        _fill(file, buffers[-1])
+    loader = Unpickler(io.BytesIO(kept.body), buffers, storage, devices.now, shell)
+    done, failed = list[str](), dict(kept.failed)
+    for name in kept.names:
+        try:
+            shell.user_ns[name] = loader.load()
+            done.append(name)
+        except Exception as error:  # the others may refer to it; the trial has loaded them all
+            failed.update(dict.fromkeys(kept.names[len(done) :], text.named(error)))
+            break
+    shell.user_ns["__builtins__"] = builtins  # cloudpickle puts the dictionary there
+    lost = random_state.restore(kept.random, devices.now) if kept.random else []
+    return Restored(done, failed, devices, lost)
+
+
+def _fill(file: IO[bytes], memory: memoryview) -> None:
+    if file.readinto(memory) != len(memory):  # type: ignore[attr-defined]
+        raise EOFError("the file of the kept variables is too short")

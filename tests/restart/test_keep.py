@@ -1,0 +1,302 @@
+"""Variables that come back: one kernel has all of them, is restarted once, and is asked.
+
+A row: what a cell defines, the names to keep, an expression in the new process, and its value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.restart import FREEZE
+from tests.support.kernels import Kernel, shared
+from tests.support.parking import needs_parking
+from tests.virtual_gpu import World
+
+
+class Case(NamedTuple):
+    cell: str
+    names: str
+    asked: str
+    value: Any
+
+
+PLAIN = {
+    "containers": Case(
+        "d = {'a': [1, 2]}; d['self'] = d; l = [1]; l2 = l",
+        "d l l2",
+        "(d['a'], d['self'] is d, l is l2)",
+        ([1, 2], True, True),
+    ),
+    "arrays": Case(
+        "import numpy as np\narr = np.arange(12.).reshape(3, 4).T; ro = np.arange(3)\n"
+        "ro.flags.writeable = False; ob = np.array([1, 'a'], dtype=object)",
+        "arr ro ob",
+        "(arr.T.ravel().tolist(), arr.flags.writeable, ro.flags.writeable, ob.tolist())",
+        ([float(n) for n in range(12)], True, False, [1, "a"]),
+    ),
+    "classes of the notebook": Case(
+        "import collections, enum, dataclasses\n"
+        "P = collections.namedtuple('P', 'x y'); p = P(1, 2)\n"
+        "class Color(enum.Enum):\n    RED = 1\nc = Color.RED\n"
+        "@dataclasses.dataclass\nclass D:\n    a: int = 3\n"
+        "    b: list = dataclasses.field(default_factory=list)\ndd = D(4)",
+        "p P c Color dd D",
+        "(p.x, type(p) is P, c is Color.RED, Color(1) is c, type(dd) is D, repr(D(7)))",
+        (1, True, True, True, True, "D(a=7, b=[])"),
+    ),
+    "functions": Case(
+        "from math import sqrt\nscale = 3\ndef helper(x): return x * scale\n"
+        "def f(x): return helper(sqrt(x)), len(get_ipython().user_ns) > 0\n"
+        "class A:\n    def go(self): return f(4)\na = A(); add = lambda x: x + scale",
+        "f a add",
+        "(f(4), a.go(), add(1), f.__globals__ is globals(), scale)",
+        ((6.0, True), (6.0, True), 4, True, 3),
+    ),
+    "closures, caches, sources": Case(
+        "import functools\ndef outer():\n    n = 0\n    def inner():\n        nonlocal n; n += 1\n"
+        "        return n\n    return inner\ninner = outer(); inner()\n"
+        "@functools.lru_cache(maxsize=5)\ndef cached(x): return x + 1\ncached(1)\n"
+        "part = functools.partial(max, 9)",
+        "inner cached part",
+        "(inner(), cached(2), cached.cache_info().maxsize, part(3),"
+        " __import__('inspect').getsource(cached.__wrapped__).count('x + 1'))",
+        (2, 3, 5, 9, 1),
+    ),
+    "what every shell has": Case(
+        "ip = get_ipython(); magic = ip.run_line_magic; ins = In; import builtins",
+        "ip magic ins builtins",
+        "(ip is get_ipython(), magic.__self__ is ip, ins is In, builtins.len('ab'),"
+        " __builtins__.__name__)",
+        (True, True, True, 2, "builtins"),
+    ),
+    "a module of the notebook's folder": Case(
+        "import os, sys, tempfile\nfolder = tempfile.mkdtemp(); os.chdir(folder)\n"
+        "_ = open('mine_kept.py', 'w').write('class M: x = 1')\n"
+        "_ = open('torch.py', 'w').write('1 / 0')\nimport mine_kept; o = mine_kept.M()",
+        "o folder",
+        "(o.x, __import__('os').getcwd() == folder, type(o).__module__)",
+        (1, True, "mine_kept"),
+    ),
+}
+TENSORS = {
+    "a model": Case(
+        "import torch, torch.nn as nn\nWIDTH = 8\nclass Net(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__(); self.a = nn.Linear(WIDTH, WIDTH)\n"
+        "        self.b = nn.Linear(WIDTH, WIDTH); self.b.weight = self.a.weight\n"
+        "        self.register_buffer('seen', torch.zeros(3))\n"
+        "    def forward(self, x): return self.b(self.a(x)).view(-1, WIDTH)\n"
+        "m = Net().cuda(1); opt = torch.optim.AdamW(m.parameters())\n"
+        "sched = torch.optim.lr_scheduler.StepLR(opt, 2)\n"
+        "m(torch.ones(2, WIDTH, device='cuda:1')).sum().backward(); opt.step()\n"
+        "before = opt.state[m.a.weight]['exp_avg'].tolist()",
+        "m opt sched before",
+        "(m.a.weight is m.b.weight, opt.param_groups[0]['params'][0] is m.a.weight,"
+        " opt.state[m.a.weight]['exp_avg'].tolist() == before, m.a.weight.grad.shape[0],"
+        " str(m.a.weight.grad.device), str(m.seen.device), sched.optimizer is opt, WIDTH)",
+        (True, True, True, 8, "cuda:0", "cuda:0", True, 8),
+    ),
+    "views": Case(
+        "base = torch.arange(10.).cuda(1); v = base[2:5]; w = base.to(torch.float64)",
+        "base v w",
+        "(v.fill_(7).device.index, base.tolist(), w.tolist() == [*map(float, range(10))],"
+        " v.untyped_storage().data_ptr() == base.untyped_storage().data_ptr())",
+        (0, [0.0, 1.0, 7.0, 7.0, 7.0, 5.0, 6.0, 7.0, 8.0, 9.0], True, True),
+    ),
+    "kinds of tensors": Case(
+        "par = nn.Parameter(torch.ones(2)); par.tag = 'x'; sp = torch.eye(3).to_sparse().cuda(1)\n"
+        "bf = torch.ones(3, dtype=torch.bfloat16); nl = par * 2; u16 = torch.zeros(4, dtype="
+        "torch.uint16)\nclass T(torch.Tensor): pass\nt = torch.ones(3).cuda(1).as_subclass(T)\n"
+        "none = torch.empty(0, device='cuda:1'); meta = torch.empty(3, device='meta')",
+        "par sp bf nl u16 t T none meta",
+        "(par.tag, type(par).__name__, sp.cpu().to_dense().sum().item(), str(bf.dtype), nl.is_leaf,"
+        " str(u16.dtype), type(t) is T, none.numel(), str(meta.device))",
+        ("x", "Parameter", 3.0, "torch.bfloat16", True, "torch.uint16", True, 0, "meta"),
+    ),
+    "GPUs that are hidden now, and not": Case(
+        "x = torch.ones(3, device='cuda:1'); y = torch.ones(3, device='cuda:0'); both = [x, y]\n"
+        "place, other = torch.device('cuda', 1), torch.device(0)\n"
+        "any_ = torch.device('cuda')",
+        "both x y place other any_",
+        "(str(x.device), str(y.device), both[0] is x, str(place), str(other), str(any_))",
+        ("cuda:0", "cpu", True, "cuda:0", "cpu", "cuda"),
+    ),
+}
+#: What cannot be kept, and why.
+BAD = {
+    "gen": ("gen = (i for i in range(3))", "cannot pickle 'generator' object"),
+    "lock": ("import threading; lock = threading.Lock()", "cannot pickle '_thread.lock' object"),
+    "file": ("file = open('/dev/null')", "an open file"),
+    "uses": ("def uses(): return gen", "cannot pickle 'generator' object"),
+    "bad": ("class Bad:\n    def __reduce__(self): return eval, ('1/0',)\nbad = Bad()", "division"),
+    "dies": (
+        "class Dies:\n    def __reduce__(self): return eval, ('__import__(\"os\").abort()',)\n"
+        "dies = Dies()",
+        "a process that loads it ends with status -6",
+    ),
+    "error": (
+        "class TooBig(Exception):\n    def __init__(self, size, limit): super().__init__('big')\n"
+        "error = TooBig(5, 3)",
+        "missing 1 required positional argument",
+    ),
+}
+RANDOM = (
+    "import random, numpy as np\nrandom.seed(1); np.random.seed(2); torch.manual_seed(2**40)\n"
+    "drawn = torch.rand(2, device='cuda:1')\nforks = random.getstate(), np.random.get_state()[1]"
+    ".tolist(), torch.get_rng_state(), torch.cuda.get_rng_state(1)"
+)
+AS_RANDOM = (
+    "(random.getstate() == forks[0], np.random.get_state()[1].tolist() == forks[1],"
+    " torch.equal(torch.get_rng_state(), forks[2]),"
+    " torch.equal(torch.cuda.get_rng_state(0), forks[3]))"
+)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Kernel, str, str]]:
+    """The kernel after the restart, with the line that refused it first, and the report."""
+    with shared(tmp_path_factory.mktemp("kernel")) as k:
+        cases = [*TENSORS.values(), *PLAIN.values()]
+        for cell in (*(case.cell for case in cases), *(cell for cell, _ in BAD.values()), RANDOM):
+            k.run(cell)
+        names = " ".join([*(case.names for case in cases), *BAD, "forks"])
+        refused = k.run(f"%gpu 1 --restart --keep {names}", raising=False).shown
+        k.run("before_all = k_before = 1")
+        shown = k.run(f"%gpu 1 --restart --keep {names} --force").text
+        k.run("import random, numpy as np, torch")
+        yield k, refused, shown
+
+
+@pytest.mark.parametrize("name", [*PLAIN, *TENSORS])
+def test_what_comes_back(kept: tuple[Kernel, str, str], name: str) -> None:
+    case = {**PLAIN, **TENSORS}[name]
+    assert kept[0].value(case.asked) == case.value
+
+
+def test_what_cannot_be_kept_is_named_before_anything_is_lost(
+    kept: tuple[Kernel, str, str],
+) -> None:
+    """And with --force it alone is lost."""
+    k, refused, shown = kept
+    assert refused.startswith("UsageError: cannot keep ")
+    assert refused.count("\n") == 1
+    for name, (_, reason) in BAD.items():
+        assert f"{name} (" in refused
+        assert reason in refused
+        assert f"Not kept: {name} (" in shown
+    assert "Lost: " in shown
+    assert "k_before" in shown
+    assert k.value(f"[name for name in {[*BAD]} if name in globals()]") == []
+
+
+def test_random_states_go_on(kept: tuple[Kernel, str, str]) -> None:
+    k, _, shown = kept
+    assert k.value(AS_RANDOM) == (True, True, True, True)
+    assert "Not kept: CUDA's random state of cuda:0, cuda:2, cuda:3." in shown
+    assert "Tensors moved: cuda:0 → cpu, cuda:1 → cuda:0." in shown
+
+
+def test_training_goes_on(kept: tuple[Kernel, str, str]) -> None:
+    """And a traceback has the line of the cell that defined the function."""
+    k = kept[0]
+    k.run("m(torch.ones(2, WIDTH, device='cuda')).sum().backward(); opt.step(); sched.step()")
+    k.run("scale = 10")
+    assert k.value("f(4)[0]") == 20.0
+    shown = re.sub(r"\x1b\[[\d;]*m", "", k.run("f('no')", raising=False).shown)
+    assert "return helper(sqrt(x))" in shown
+
+
+def test_three_restarts(kernel: Callable[..., Kernel]) -> None:
+    """What is kept is kept again, from all that the notebook has; debuggers replace os.execve."""
+    k = kernel()
+    k.run("x = [0]\nclass C:\n    def get(self): return x\ndef f(): return C().get()")
+    for number in range(1, 4):
+        k.run(f"{FREEZE}\nimport os\ndef wrapped(*_): 1 / 0\nos.execve = os.execv = wrapped")
+        shown = k.run(f"%gpu {number} --restart --keep all").text
+        assert "No variable was lost." in shown
+        assert k.value("(x.append(len(x)), x, f() is x)") == (None, [*range(number + 1)], True)
+    words = k.value("__import__('sys').orig_argv")
+    assert sum("extra_extensions" in word for word in words) == 1
+    assert k.value("len(__import__('sys').path) == len({*__import__('sys').path})")
+
+
+END = "from tests.virtual_gpu import World; World.current().end_context(710); del World"
+
+
+def test_what_is_on_the_host_survives_a_dead_context(kernel: Callable[..., Kernel]) -> None:
+    k = kernel()
+    k.run(
+        "import torch; from torch import nn\nmodel = nn.Linear(2, 2).cuda()\n"
+        "optimizer = torch.optim.Adam(model.parameters()); inputs = [torch.ones(2).cuda(1)]\n"
+        "stream = torch.cuda.Stream(); loss, history = torch.ones(2), [0.5]; del torch"
+    )
+    k.run("import torch; " + END)
+    failed = k.run("torch.cuda.synchronize()", raising=False)
+    assert "--restart --keep all, with the variables on the host" in failed.text
+    shown = k.run("%gpu reset --restart --keep all").text
+    assert "Lost: 4 variables (model, optimizer, inputs, stream)." in shown
+    for name in ("model", "optimizer", "inputs"):
+        assert f"Not kept: {name} (on the GPU, which cannot be read any more)." in shown
+    assert k.value("(loss.tolist(), history, nn.Linear(1, 1).cuda().weight.numel())") == (
+        *([1.0, 1.0], [0.5], 1),
+    )
+
+
+def test_a_context_that_dies_without_a_word(kernel: Callable[..., Kernel]) -> None:
+    """No cell has failed since: the restart finds out, and goes on with the others."""
+    k = kernel()
+    k.run("import torch; x = torch.ones(2, device='cuda'); a, b = 1, 2")
+    k.run(END)
+    shown = k.run("%gpu reset --restart --keep x a").text
+    assert "Kept: a." in shown
+    assert "Lost: 3 variables (torch, x, b)." in shown
+    assert k.value("(a, __import__('torch').ones(1, device='cuda').numel())") == (1, 1)
+
+
+def test_a_full_gpu(
+    kernel: Callable[..., Kernel], child_environment: Callable[..., dict[str, str]]
+) -> None:
+    """Another job takes the memory while the kernel restarts: nothing is lost."""
+    environment = child_environment()
+    k, world = kernel(env=environment), World.current(environment)
+    k.run("import torch; w = torch.full((100 << 18,), 7.0).cuda(); small = torch.ones(2).cuda()")
+    free = k.value("torch.cuda.mem_get_info()[0]")
+    world.add_process(0, 43214321, free + (50 << 20))
+    shown = k.run("%gpu 0 --restart --keep w small").text
+    assert "On the CPU, since cuda:0 has too little free memory for it: 100 MiB." in shown
+    assert k.value("(str(w.device), w.sum().item() / (100 << 18), str(small.device))") == (
+        *("cpu", 7.0, "cuda:0"),
+    )
+
+
+def test_a_full_disk_is_said_before_anything_is_lost(kernel: Callable[..., Kernel]) -> None:
+    """Also with --force; and no child has been ended for a restart that is refused."""
+    k = kernel()
+    k.run(f"{FREEZE}\nimport shutil, subprocess, numpy as np; array = np.ones(2**20)")
+    k.run("child = subprocess.Popen(['sleep', '600'])")
+    k.run("old = shutil.disk_usage; shutil.disk_usage = lambda f: old(f)._replace(free=2**20)")
+    refused = k.run("%gpu off --restart --force --keep array", raising=False).shown
+    assert "they need 0.0 GiB, and it has 0.0 GiB; TMPDIR names another folder" in refused
+    assert k.value("(int(array.sum()), child.poll())") == (2**20, None)
+    k.run("child.kill()")
+
+
+@needs_parking
+def test_what_is_parked_is_kept_without_room_on_the_device(
+    kernel: Callable[..., Kernel], child_environment: Callable[..., dict[str, str]]
+) -> None:
+    """The bytes go from the host's copies to the file, also if the context has died since."""
+    environment = child_environment()
+    k, world = kernel(env=environment), World.current(environment)
+    k.run("import torch; big = torch.arange(4. * 2**20).cuda(); part = big[5:9]; host = [1]")
+    free = k.value("torch.cuda.mem_get_info(0)[0] + torch.cuda.memory_reserved(0)")
+    k.run("%gpumem park -q")
+    world.add_process(0, 42424242, free - 2**20)
+    shown = k.run("%gpu 0,1 --restart --keep big part host").text
+    assert "On the CPU, since cuda:0 has too little free memory for it: 16.0 MiB." in shown
+    assert k.value("(part.tolist(), big[-1].item(), big.data_ptr() + 20 == part.data_ptr())") == (
+        *([5.0, 6.0, 7.0, 8.0], 4 * 2**20 - 1.0, True),
+    )

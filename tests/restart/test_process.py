@@ -1,0 +1,273 @@
+"""What of a process goes on after a restart, what ends, and which shells are not restarted."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpumagic.errors import RestartError
+from gpumagic.restart import before, handover
+from tests.restart import FREEZE, PID, answers, report
+from tests.support.kernels import Kernel, shared
+from tests.support.terminal import Terminal
+
+Kernels = Callable[..., Kernel]
+
+#: What a session leaves open: files, folders, descriptors, exit functions, timers, threads.
+LEFT = """
+import atexit, os, signal, socket, sys, tempfile, threading, time
+out = open('half', 'w'); _ = out.write('buffered')
+temporary = tempfile.TemporaryDirectory(dir='.'); atexit.register(lambda: open('ran', 'w').close())
+os.set_inheritable(null := os.open('/dev/null', os.O_RDWR), True); os.dup2(null, 200)
+listening = socket.create_server(('127.0.0.1', 0)); os.dup2(listening.fileno(), 201)
+signal.signal(signal.SIGALRM, lambda *_: None); signal.alarm(1)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+ctypes.CDLL(None).signal(signal.SIGINT, 0)  # a handler that is none of Python's
+class Tee:
+    def __init__(self, stream): self.stream = stream
+    def write(self, text): self.stream.write(text)
+    def flush(self): raise ValueError
+"""
+
+
+@pytest.fixture(scope="class")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+    folder = tmp_path_factory.mktemp("kernel")
+    with shared(folder) as k:
+        noted = SimpleNamespace(kernel=k, folder=folder, pid=k.value(PID))
+        k.run(f"{FREEZE}\n{LEFT}")
+        # With such a stream ipykernel itself sends no reply to any cell.
+        k.submit("sys.stdout = Tee(sys.stdout)")
+        (noted.asked,) = answers(k.client, [k.submit("%gpu 1 --restart --force")])
+        yield noted
+
+
+class TestTheEnd:
+    """Of a process with all that is `LEFT`, as Python and ipykernel end it; the next one is new."""
+
+    def test_it_is_answered(self, ended: SimpleNamespace) -> None:
+        assert ended.asked.status == "ok"
+        assert ended.kernel.value(PID) == ended.pid
+
+    def test_files_and_exit_functions(self, ended: SimpleNamespace) -> None:
+        assert (ended.folder / "half").read_text() == "buffered"
+        assert (ended.folder / "ran").exists()
+        assert [each for each in ended.folder.iterdir() if each.is_dir()] == []
+
+    def test_descriptors(self, ended: SimpleNamespace) -> None:
+        """Those of GPUs, for example, would hold the memory of the old program."""
+        descriptors = ended.kernel.value("__import__('os').listdir('/proc/self/fd')")
+        assert {"200", "201"}.isdisjoint(descriptors)
+
+    def test_signals_and_timers(self, ended: SimpleNamespace) -> None:
+        k = ended.kernel
+        k.run("import signal, time; time.sleep(1.2)")
+        assert k.value("[*signal.pthread_sigmask(signal.SIG_BLOCK, [])]") == []
+        assert k.run("raise KeyboardInterrupt", raising=False).status == "error"
+        running = k.submit("print('runs'); time.sleep(100)")
+        k.until(running, "runs")
+        k.interrupt()
+        assert "KeyboardInterrupt" in k.wait(running).shown
+
+    def test_what_programs_write(self, ended: SimpleNamespace) -> None:
+        assert "from a child" in ended.kernel.run("!echo from a child").stdout
+
+
+def test_standard_streams_stay_connected(
+    child_environment: Callable[..., dict[str, str]], tmp_path: Path
+) -> None:
+    """What a process writes to its descriptors reaches the server's log, before and after."""
+    from jupyter_client.manager import KernelManager
+
+    with (tmp_path / "log").open("w+b") as log:
+        manager = KernelManager(kernel_name="python3")
+        manager.start_kernel(env=child_environment(), stdout=log, stderr=log)
+        client = manager.blocking_client()
+        client.start_channels()
+        try:
+            client.wait_for_ready(timeout=300)
+            say = "import os; os.write(1, b'{0} out\\n'); os.write(2, b'{0} err\\n');"
+            wait = "import time; time.sleep(0.3)"
+            for cell in (
+                "%load_ext gpumagic",
+                FREEZE,
+                say.format("before") + wait,
+                "%gpu off --restart",
+                say.format("after") + wait,
+            ):
+                reply = client.execute_interactive(cell, timeout=300, output_hook=lambda _: None)
+                assert reply["content"]["status"] == "ok", reply["content"]
+        finally:
+            client.stop_channels()
+            manager.shutdown_kernel(now=True)
+            manager.cleanup_resources()
+        log.seek(0)
+        text = log.read().decode()
+    for line in ("before out", "before err", "after out", "after err"):
+        assert text.count(line) == 1
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [
+        "os.rmdir(os.getcwd())",
+        "os.environ['TMPDIR'] = '/nowhere'",
+        "get_ipython().starting_dir = os.getcwd(); os.rmdir(os.getcwd())",
+    ],
+)
+def test_a_folder_that_is_gone(kernel: Kernels, gone: str) -> None:
+    k = kernel()
+    k.run(f"{FREEZE}; x = 5\nimport os, tempfile\nos.chdir(tempfile.mkdtemp())\n{gone}")
+    k.run("tempfile.tempdir = None")
+    assert k.run("%gpu 1 --restart --keep x").text.startswith("restarted: this kernel sees 1 GPU")
+    assert k.value("(x, __import__('os').path.isdir(__import__('os').getcwd()))") == (5, True)
+
+
+FIRST = """
+def load_ipython_extension(shell): shell.user_ns['first'] = shell.execution_count
+"""
+
+
+def test_the_users_extensions_and_lines_are_run_again(
+    child_environment: Callable[..., dict[str, str]], tmp_path: Path
+) -> None:
+    """Those of the command line, and those that a cell has loaded; one that has gone is named."""
+    (tmp_path / "first_ext.py").write_text(FIRST)
+    (tmp_path / "second_ext.py").write_text(FIRST.replace("first", "second"))
+    environment = child_environment()
+    path = os.pathsep.join([environment["PYTHONPATH"], str(tmp_path)])
+    options = ("extra_extensions=first_ext", "exec_lines=started = 1")
+    arguments = [f"--IPKernelApp.{each}" for each in options]
+    k = Kernel({**environment, "PYTHONPATH": path}, tmp_path, *arguments)
+    try:
+        k.run("%load_ext gpumagic\n%load_ext second_ext\n%load_ext autoreload\n%autoreload 2")
+        k.run(FREEZE)
+        assert k.run("%gpu 0 --restart").text.startswith("restarted: ")
+        assert k.value("(first > 0, second > 0, started)") == (True, True, 1)
+        reloader = "get_ipython().magics_manager.registry['AutoreloadMagics']._reloader"
+        assert k.value(f"({reloader}.enabled, {reloader}.check_all)") == (True, True)
+        assert k.value("__import__('os').environ['PYTHONPATH']") == path
+        (tmp_path / "second_ext.py").unlink()
+        k.run(f"import shutil; shutil.rmtree({str(tmp_path / '__pycache__')!r}, True)\n{FREEZE}")
+        shown = k.run("%gpu 1 --restart").text
+        assert "Not loaded again: second_ext (ModuleNotFoundError" in shown
+    finally:
+        k.close()
+
+
+def test_a_gpumagic_that_only_the_notebook_finds(
+    child_environment: Callable[..., dict[str, str]], tmp_path: Path
+) -> None:
+    """Its folder is in ``sys.path`` by a cell; a new program alone would not find it."""
+    environment = {**child_environment(), "PYTHONPATH": ""}
+    k = Kernel(environment, tmp_path, fresh=True)
+    try:
+        k.run(f"import sys; sys.path.append({str(Path(before.__file__).parents[2])!r})")
+        k.run(f"%load_ext gpumagic\n{FREEZE}")
+        assert k.run("%gpu 1 --restart").text.startswith("restarted: ")
+        assert k.value("__import__('os').environ.get('PYTHONPATH')") == ""
+    finally:
+        k.close()
+
+
+def test_ipc(child_environment: Callable[..., dict[str, str]]) -> None:
+    """Connections over Unix sockets, whose clients cannot be counted."""
+    from jupyter_client.manager import KernelManager
+
+    manager = KernelManager(kernel_name="python3", transport="ipc")
+    manager.start_kernel(env=child_environment())
+    client = manager.blocking_client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=300)
+        cells = (f"%load_ext gpumagic\n{FREEZE}; x = 1", "%gpu 1 --restart --keep x", "print(x)")
+        found = answers(client, [client.execute(cell) for cell in cells])
+        assert [each.is_fine for each in found] == [True, True, True]
+        assert found[-1].text == "1\n"
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+        manager.cleanup_resources()
+
+
+def test_terminal(terminal: Callable[..., Terminal]) -> None:
+    t = terminal()
+    t.run(FREEZE + "; x = [1, 2]; y = 3")
+    pid = t.run("import os; print(os.getpid())")
+    shown = report(t.run("%gpu 0 --restart --keep x"))
+    assert shown.startswith("restarted: this kernel sees 1 GPU")
+    assert "Kept: x." in shown
+    assert t.run("import os; print(os.getpid(), x, 'y' in globals())") == f"{pid} [1, 2] False"
+    assert "%gpu 0 --restart --keep x" in t.run("%history")
+    assert t.run("1 + 1").startswith("Out[7]: 2")
+    t.run(FREEZE)
+    assert "Kept: x." in report(t.run("r = %gpu 1 --restart --keep x -o"))
+    assert t.run("print(r.status, x)") == "restarted [1, 2]"
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "options", "said"),
+    [
+        (["python", "app.py"], [], {}, "part of another program"),
+        (["python", "app.py", "-f", "x"], ["--other"], {}, "part of another program"),
+        (["python", "-m", "IPython"], [], {"file_to_run": "a.py"}, "has run a file or a command"),
+        (["python", "/bin/ipython"], [], {}, None),
+        (["python", "-m", "colab_kernel_launcher", "-f", "x"], ["-f", "x"], {}, None),
+    ],
+)
+def test_which_programs_can_start_again(
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    given: list[str],
+    options: dict[str, str],
+    said: str | None,
+) -> None:
+    run = {"file_to_run": "", "code_to_run": "", "module_to_run": "", **options}
+    app = SimpleNamespace(argv=given, extra_extensions=["mine", "ours"], **run)
+    shell = app.shell = SimpleNamespace(parent=app)
+    monkeypatch.setattr(sys, "orig_argv", words)
+    if said is None:
+        before.check(shell, force=True)
+        made = before.command(app, "ours")
+        assert made[1 : len(words)] == words[1:]
+        assert [word.rpartition("=")[2] for word in made[len(words) :]] == ["mine", "ours", "False"]
+        monkeypatch.setattr(sys, "orig_argv", made)
+        assert before.command(app, "ours") == made  # and again
+    else:
+        with pytest.raises(RestartError, match=said):
+            before.check(shell, force=True)
+
+
+def test_a_shell_of_another_program_is_not_restarted(run_cell: Callable[..., Any]) -> None:
+    shell = run_cell("get_ipython()").value
+    with pytest.raises(RestartError, match="only a Jupyter kernel or IPython in a terminal"):
+        before.check(shell)
+
+
+def test_other_systems_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(RestartError, match=r"restart the kernel .*, and run this line without"):
+        before.check(None)
+
+
+def test_a_child_does_not_take_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It inherits the variable, if the new program starts one before it has read the state."""
+    value = handover.give({"a": 1})
+    monkeypatch.setenv(handover.VARIABLE, value.partition(":")[0] + ":1")
+    assert handover.take() is None
+    monkeypatch.setenv(handover.VARIABLE, value)
+    assert handover.take() == {"a": 1}
+    assert handover.take() is None
+
+
+def test_the_path_on_which_the_new_program_finds_gpumagic() -> None:
+    """It is the last one: nothing of the user's is hidden."""
+    (folder,) = before._import_path({}).values()
+    assert folder == str(Path(before.__file__).parents[2])
+    assert before._import_path({"PYTHONPATH": "a"})["PYTHONPATH"] == f"a{os.pathsep}{folder}"

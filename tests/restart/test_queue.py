@@ -1,0 +1,150 @@
+"""The cells behind a restart, as Run All sends them: each is answered once, in order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.restart import FREEZE, PID, answers, run_all
+from tests.support.kernels import Kernel
+
+Kernels = Callable[..., Kernel]
+
+
+def test_run_all(kernel: Kernels) -> None:
+    """Twenty cells behind the restart, and another restart behind them: same pid, same order."""
+    k = kernel()
+    k.run(f"{FREEZE}; pid = {PID}; kept = [1]")
+    cells = [f"print({number}, {PID} == pid, kept)" for number in range(20)]
+    again = [FREEZE, "%gpu 1 --restart --keep kept pid -q", "print(kept, 'os' in globals())"]
+    found = run_all(
+        k, "import time; time.sleep(0.3)", "%gpu 0 --restart --keep kept pid -q", *cells, *again
+    )
+    assert [each for each in found if not each.is_fine] == []
+    assert [each.text for each in found[2:22]] == [f"{n} True [1]\n" for n in range(20)]
+    assert found[-1].text == "[1] False\n"
+    assert [each.order for each in found] == [*range(25)]
+    assert [each.count for each in found] == [
+        *range(found[0].count or 0, 25 + (found[0].count or 0))
+    ]
+
+
+def test_an_error_behind_it_aborts_what_follows(kernel: Kernels) -> None:
+    k = kernel()
+    k.run(FREEZE)
+    found = run_all(k, "%gpu off --restart", "1 / 0", "print(2)", "print(3)")
+    assert [each.status for each in found] == ["ok", "error", "aborted", "aborted"]
+    assert [each.idle for each in found] == [1, 1, 1, 1]
+
+
+def test_another_client_and_other_requests(kernel: Kernels) -> None:
+    from jupyter_client.blocking.client import BlockingKernelClient
+
+    k = kernel()
+    k.run(FREEZE)
+    other: Any = BlockingKernelClient(connection_file=k.manager.connection_file)
+    other.load_connection_file()
+    other.start_channels()
+    other.wait_for_ready(timeout=300)
+    mine = [k.submit("import time; time.sleep(0.3)"), k.submit("%gpu off --restart")]
+    theirs = [other.execute("print('theirs')"), other.execute("print('again')")]
+    mine += [
+        k.client.complete("impor", 5),
+        k.submit("print('mine')"),
+        k.client.kernel_info(),
+        k.client.inspect("print"),
+        k.client.history(hist_access_type="tail", n=1),
+    ]
+    found = answers(k.client, [*mine, *theirs], other)
+    received = found[len(mine) :]
+    other.stop_channels()
+    assert [(each.status, each.idle) for each in found] == [("ok", 1)] * 9
+    assert [(each.text, each.is_fine) for each in received] == [
+        *(("theirs\n", True), ("again\n", True)),
+    ]
+
+
+def test_a_client_that_sends_all_the_time(kernel: Kernels) -> None:
+    """No reply, no output and no order is lost, whatever the moment in which a request arrives."""
+    k = kernel()
+    k.run(FREEZE)
+    requests, end = [k.submit("%gpu off --restart")], time.monotonic() + 2.5
+    while time.monotonic() < end:
+        requests.append(k.client.execute(f"print({len(requests)})", store_history=False))
+        time.sleep(0.005)
+    found = answers(k.client, requests)
+    assert [each.text for each in found[1:]] == [f"{n}\n" for n in range(1, len(found))]
+    assert [each.order for each in found] == [*range(len(found))]
+
+
+def test_much_output_and_figures(kernel: Kernels) -> None:
+    k = kernel()
+    k.run(f"{FREEZE}\nimport matplotlib.pyplot as plt\n%matplotlib inline")
+    (found,) = run_all(k, "print('x' * 300_000); plt.plot([1, 2])\n%gpu off --restart")
+    assert found.is_fine
+    assert found.text.count("x") >= 300_000
+    assert found.figures == 1
+    assert "restarted: " in found.text
+    (found,) = run_all(k, "import matplotlib.pyplot as plt; _ = plt.plot([1, 2])")
+    assert found.figures == 1
+
+
+@pytest.mark.parametrize(
+    ("cell", "shown"),
+    [
+        ("print('before')\n%gpu off --restart -q", "before\n"),
+        ("import asyncio\nawait asyncio.sleep(0.1)\n%gpu off --restart -q", ""),
+        ("# a comment\n\nr = %gpu off --restart -q -o", ""),
+        ("%gpu off --restart -q -o;", ""),
+    ],
+)
+def test_what_the_cell_that_asks_shows(kernel: Kernels, cell: str, shown: str) -> None:
+    k = kernel()
+    k.run(FREEZE)
+    (found,) = run_all(k, cell)
+    assert (found.is_fine, found.text) == (True, shown)
+    assert k.value("In[-2]").startswith(k.value(f"{cell!r}").partition("%")[0])
+
+
+def test_a_report_that_fails_is_answered(kernel: Kernels) -> None:
+    """The choice is no longer possible: the error is the cell's, and what follows is aborted."""
+    k = kernel()
+    k.run(f"{FREEZE}\nimport os")
+    k.run("from gpumagic.selection import environment\nenvironment.started_with = lambda: 5")
+    failed, behind = run_all(k, "%gpu off --restart", "print(1)")
+    assert (failed.status, failed.idle, behind.status) == ("error", 1, "aborted")
+    assert k.run("print(1)").stdout == "1\n"
+
+
+def test_interrupts_in_the_middle_do_not_end_the_process(kernel: Kernels) -> None:
+    k = kernel()
+    pid = k.value(PID)
+    k.run(FREEZE)
+    asked = k.submit("%gpu off --restart")
+    for _ in range(40):
+        time.sleep(0.05)
+        k.interrupt()
+    (found,) = answers(k.client, [asked])
+    assert found.status
+    assert k.value(PID) == pid
+
+
+def test_notebook_runs_on(notebook: Callable[..., Any]) -> None:
+    """nbclient, as papermill and nbconvert use it: no restarter, one cell after the other."""
+    sees = "import os; print(os.environ.get('CUDA_VISIBLE_DEVICES'), 'gone' in globals())"
+    executed = notebook(
+        [
+            "%load_ext gpumagic",
+            f"import torch; gone = torch.ones(1).cuda(); {sees}",
+            "%gpu off --restart",
+            sees,
+        ]
+    )
+    outputs = [cell.outputs for cell in executed.cells]
+    assert outputs[1][0]["text"] == "None True\n"
+    assert outputs[2][0]["data"]["text/plain"].startswith("restarted: this kernel sees no GPU")
+    assert outputs[3][0]["text"] == "-1 False\n"
+    assert [cell.execution_count for cell in executed.cells] == [1, 2, 3, 4]
