@@ -31,6 +31,11 @@ from gpumagic.selection.verify import verify
 #: Called while waiting, with the seconds waited and the reason.
 Progress = Callable[[float, str], None]
 
+_NOT_CLAIMED = (
+    "not claimed: this system has no locks for it, so another notebook may choose the same GPU; "
+    "%gpu NUMBER chooses by hand"
+)
+
 
 def select(
     spec: str | int | Sequence[int | str],
@@ -142,6 +147,8 @@ def _change(
     if not claim:
         claims.release()
     notes = _claim(chosen, others, table) if claim else ()
+    if claim and spec.kind == "auto" and not {*chosen} <= {*STATE.choice.claim}:
+        notes = (*notes, _NOT_CLAIMED)  # Windows, or a container that forbids it
     return {MASK: ",".join(chosen)}, notes
 
 

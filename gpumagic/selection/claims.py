@@ -89,9 +89,10 @@ class HeldClaims:
         """
         if uuid in self._descriptors:
             return
-        if os.name == "nt":
-            raise OSError("Windows has no flock")
-        import fcntl
+        try:
+            import fcntl
+        except ImportError:
+            raise OSError("Windows has no flock") from None
 
         descriptor = _open(uuid)
         try:

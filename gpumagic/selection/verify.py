@@ -104,7 +104,7 @@ def shows_others(
 def _ways_out(spec: Spec, seen: Sequence[Device]) -> tuple[WayOut, ...]:
     """Return the commands that help where it is too late, without those that would be refused."""
     ways = []
-    if os.name != "nt":  # Windows cannot replace a running process
+    if sys.platform == "linux":  # elsewhere no process is replaced in place
         effect = "a fresh kernel in place of this one; --keep NAME … keeps variables"
         ways.append(WayOut(f"%gpu {spec.text} --restart", effect))
     if seen and spec.kind == "off" and failure.check_context() is None:

@@ -216,15 +216,21 @@ def python_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def shared(
-    folder: Path, scenario: Any = None, env: Mapping[str, str] | None = None
+    folder: Path,
+    scenario: Any = None,
+    env: Mapping[str, str] | None = None,
+    *,
+    load: bool = True,
+    fresh: bool = False,
 ) -> Iterator[Kernel]:
     """A kernel that several tests ask, with gpumagic loaded; for fixtures of a class or module."""
     from tests.virtual_gpu import Scenario, environment
 
     variables = {**environment(scenario or Scenario(devices=DEVICES)), **(env or {})}
-    kernel = Kernel(python_environment(variables), folder)
+    kernel = Kernel(python_environment(variables), folder, fresh=fresh)
     try:
-        kernel.run("%load_ext gpumagic")
+        if load:
+            kernel.run("%load_ext gpumagic")
         yield kernel
     finally:
         kernel.close()

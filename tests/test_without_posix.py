@@ -1,0 +1,58 @@
+"""On Windows: modules and functions of POSIX are missing, and what needs them says so.
+
+No machine with Windows is there. So a kernel here hides from gpumagic what Windows has not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.kernels import Kernel, shared
+
+EVERY_MODULE = """
+import gpumagic, importlib, pkgutil
+names = [each.name for each in pkgutil.walk_packages(gpumagic.__path__, "gpumagic.")]
+for name in names:
+    if not name.endswith("__main__"):
+        importlib.import_module(name)
+"""
+
+
+@pytest.fixture(scope="module")
+def windows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    with shared(tmp_path_factory.mktemp("windows"), fresh=True, load=False) as kernel:
+        kernel.run("from tests.support import windows; windows.hide()")
+        kernel.run("%load_ext gpumagic")
+        yield kernel
+
+
+def test_the_magics(windows: Kernel) -> None:
+    assert "cuda:0" in windows.run("%gpu").shown
+    assert "applied" in windows.run("%gpu 0").shown
+    assert "applied" in windows.run("%gpu off").shown
+    assert "not claimed: " in windows.run("%gpu auto").shown
+    windows.run("import torch\nx = torch.ones(300, device='cuda')")
+    assert "GPU" in windows.run("%%cudatime\ny = x + x").shown
+    assert "GPU" in windows.run("%%cudatime -n 2 -r 3\ny = x + x").shown
+    assert "y = x + x" in windows.run("%%cudatime --lines\ny = x + x").shown
+    assert "1.50 KiB" in windows.run("%%gpumem\nz = x + x").shown
+    for line in ("%gpumem", "%gpumem vars", "%gpumem park", "%gpu -p", "%gpu doctor"):
+        assert windows.run(line).shown
+
+
+def test_what_needs_posix_says_so(windows: Kernel) -> None:
+    windows.run("import torch\nx = torch.ones(300, device='cuda')")
+    said = windows.run("%gpu off --restart", raising=False).shown
+    assert "replace a running process" in said
+    assert "Kernel > Restart" in said
+    assert said.count("\n") == 1
+    late = windows.run("%gpu off").shown
+    assert "--restart" not in late, "it would be refused"
+    assert windows.value("x.device.type") == "cuda", "nothing has changed"
+
+
+def test_every_module_can_be_imported(windows: Kernel) -> None:
+    windows.run(EVERY_MODULE)
+    assert windows.value("len(names) > 50")
