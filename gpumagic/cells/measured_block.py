@@ -1,8 +1,4 @@
-"""Measure blocks and functions of a script; subclasses define `begin` and `end`.
-
-One object may measure nested blocks, and blocks in several threads and tasks: each block has its
-own state.
-"""
+"""Measure blocks and functions of a script; subclasses define `begin` and `end`."""
 
 from __future__ import annotations
 
@@ -12,8 +8,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Lock, get_ident
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, cast
 
 from gpumagic.errors import SpecError
 
@@ -25,43 +20,8 @@ _Self = TypeVar("_Self", bound="Measured[Any, Any]")
 # --- blocks --------------------------------------------------------------------------------------
 
 
-class Scopes(Generic[_Block]):
-    """The open blocks, each with its measuring object, and its thread and task."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._open: list[tuple[object, object, _Block]] = []
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def enter(self, owner: object, block: _Block) -> None:
-        """Add a block that ``owner`` opens in the current thread and task."""
-        with self._lock:
-            self._open.append((owner, _thread_and_task(), block))
-
-    def leave(self, owner: object) -> _Block:
-        """Remove and return the last block that ``owner`` has opened in this thread and task.
-
-        If there is none (an asynchronous generator may end its block in another task), the last
-        that it has opened in any.
-        """
-        here = _thread_and_task()
-        with self._lock:
-            own = [i for i, entry in enumerate(self._open) if entry[0] is owner]
-            place = next((i for i in reversed(own) if self._open[i][1] == here), own[-1])
-            return self._open.pop(place)[2]
-
-
-def _thread_and_task() -> object:
-    """Return the ids of the current thread and task."""
-    asyncio: Any = sys.modules.get("asyncio")
-    loop = None if asyncio is None else asyncio._get_running_loop()
-    return get_ident(), None if loop is None else id(asyncio.current_task(loop))
-
-
 class Measured(Generic[_Block, _Result]):
-    """A context manager that measures its blocks by `begin` and `end`.
+    """A context manager that measures its blocks by `begin` and `end`, one at a time.
 
     It has the attributes of its `result`.
     """
@@ -70,9 +30,10 @@ class Measured(Generic[_Block, _Result]):
     unfinished = "the block has not ended"
 
     def __init__(self) -> None:
-        #: The last result of each thread, and of all threads.
-        self._results: dict[int, _Result] = {}
-        self._latest: _Result | None = None
+        #: The result of the last block; None if none has ended.
+        self.finished: _Result | None = None
+        self._is_open = False
+        self._block: _Block | None = None
 
     def begin(self) -> _Block:
         """Start measuring a block and return its state."""
@@ -83,40 +44,33 @@ class Measured(Generic[_Block, _Result]):
         raise NotImplementedError
 
     def __enter__(self: _Self) -> _Self:
-        self._results.pop(get_ident(), None)
-        self._latest = None
-        _OPEN.enter(self, self.begin())
+        if self._is_open:
+            raise SpecError("this object measures a block already; make another one for this block")
+        self.finished = None
+        self._block = self.begin()
+        self._is_open = True
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        result = self.end(_OPEN.leave(self), partial=kind is not None)
-        self._results[get_ident()] = self._latest = result
-
-    @property
-    def finished(self) -> _Result | None:
-        """The result of the last block of this thread, or of any thread; None if none has ended."""
-        return self._results.get(get_ident(), self._latest)
+        self._is_open = False
+        self.finished = self.end(cast(_Block, self._block), partial=kind is not None)
 
     @property
     def result(self) -> _Result:
-        """The result of the last block of this thread, or of any thread.
+        """The result of the last block.
 
         Raises:
             RuntimeError: no block has ended.
         """
-        found = self.finished
-        if found is None:
+        if self.finished is None:
             raise RuntimeError(self.unfinished)
-        return found
+        return self.finished
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of `result`."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self.result, name)
-
-
-_OPEN: Scopes[Any] = Scopes()
 
 
 # --- functions -----------------------------------------------------------------------------------

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from functools import cached_property
 from typing import Any, TypeVar, cast, overload
 
-from gpumagic.cells.measured_block import Measured, Scopes, decorated
+from gpumagic.cells.measured_block import Measured, decorated
 from gpumagic.cuda import machine, torch_cuda
 from gpumagic.errors import SpecError
 from gpumagic.memory.peak_ledger import LEDGER, Scope
@@ -100,20 +101,19 @@ class EnterableReport(MemoryReport):
     As a decorator it does what `gpumem` itself does.
     """
 
+    @cached_property
+    def _measurement(self) -> Measurement:
+        return Measurement()
+
     def __enter__(self) -> Measurement:
-        measurement = Measurement().__enter__()
-        _MEASURING.enter(self, measurement)
-        return measurement
+        return self._measurement.__enter__()
 
     def __exit__(self, *error: Any) -> None:
-        _MEASURING.leave(self).__exit__(*error)
+        self._measurement.__exit__(*error)
 
     def __call__(self, function: _Function) -> _Function:
         return cast(_Function, _measured(function))
 
-
-#: The measurements that reports have begun.
-_MEASURING: Scopes[Measurement] = Scopes()
 
 #: The previous report of `gpumem`; each shell has its own.
 _previous: MemoryReport | None = None

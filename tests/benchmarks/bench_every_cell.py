@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import statistics
 import sys
@@ -101,7 +102,7 @@ def measure(ip: Any) -> dict[str, float]:
     code = compile("\n".join(f"x{i} = {i}" for i in range(1000)), "cell", "exec")
 
     def traced() -> None:
-        with LineMeasurement([cell_source([code], "", 1)]):
+        with LineMeasurement([cell_source([code], "", 1, ast.Module([], []))]):
             exec(code, {})
 
     before = sys.gettrace()

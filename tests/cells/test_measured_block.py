@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -219,83 +218,15 @@ def test_an_interrupt_of_the_measuring_hides_nothing() -> None:
         wrapped(1)
 
 
-def test_one_object_within_itself(torch: ModuleType) -> None:
-    times, memory = gpumagic.cudatime(), Measurement()
+def test_one_object_measures_one_block_at_a_time(torch: ModuleType) -> None:
     scopes = len(LEDGER._scopes)
-    with times, memory:
-        outer = torch.empty(4 * 2**20, dtype=torch.uint8, device="cuda")
-        with times, memory:
-            inner = torch.empty(2**20, dtype=torch.uint8, device="cuda")
-        inside, within = times.result, memory.result
-    assert within.devices[0].allocated == len(inner)
-    assert memory.devices[0].allocated == len(outer) + len(inner)
-    assert times.wall.median > inside.wall.median
+    for measured in (gpumagic.cudatime(), Measurement(), gpumagic.gpumem()):
+        with measured as outer:
+            held = torch.empty(2**20, dtype=torch.uint8, device="cuda")
+            with pytest.raises(SpecError, match="measures a block already"), measured:
+                pass
+        assert not outer.partial
+        with measured as again:
+            del held
+        assert not again.partial
     assert len(LEDGER._scopes) == scopes
-    assert len(measured_block._OPEN) == 0
-
-
-def test_one_object_in_two_threads() -> None:
-    """Each thread reads its own block's result, whichever ended last."""
-    timed = gpumagic.cudatime()
-    begun, ended = threading.Event(), threading.Event()
-    found: dict[str, CudaTiming] = {}
-
-    def short() -> None:
-        assert begun.wait(300)
-        with timed:
-            pass
-        ended.set()
-        found["short"] = timed.result
-
-    thread = threading.Thread(target=short)
-    thread.start()
-    with timed:
-        begun.set()
-        assert ended.wait(300)
-    thread.join()
-    found["long"] = timed.result
-    assert found["long"].wall.median > found["short"].wall.median
-
-
-def test_one_object_in_two_tasks() -> None:
-    measurement = Measurement()
-
-    async def block(first: asyncio.Event, second: asyncio.Event) -> None:
-        with measurement:
-            first.set()
-            await second.wait()
-            raise KeyError
-
-    async def run() -> list[bool]:
-        one, two, three = (asyncio.Event() for _ in range(3))
-        failing = asyncio.create_task(block(one, three))
-        await one.wait()
-        with measurement:
-            three.set()
-            with pytest.raises(KeyError):
-                await failing
-            partial = [measurement.result.partial]
-        two.set()
-        return [*partial, measurement.result.partial]
-
-    assert asyncio.run(run()) == [True, False]
-    assert len(measured_block._OPEN) == 0
-
-
-def test_a_block_that_ends_in_another_task() -> None:
-    measurement = Measurement()
-    measurement.__enter__()
-
-    async def end() -> None:
-        measurement.__exit__(None, None, None)
-
-    asyncio.run(end())
-    assert not measurement.result.partial
-    assert len(measured_block._OPEN) == 0
-
-
-def test_one_report_in_itself(torch: ModuleType) -> None:
-    report = gpumagic.gpumem()
-    with report as outer, report as inner:
-        held = torch.empty(2**20, dtype=torch.uint8, device="cuda")
-    assert outer.devices[0].allocated == inner.devices[0].allocated == len(held)

@@ -54,16 +54,6 @@ def test_a_report_is_a_context_manager_too(torch: ModuleType) -> None:
     del keep
 
 
-def test_one_report_may_be_entered_again_inside_itself(torch: ModuleType) -> None:
-    report = gpumagic.gpumem()
-    with report as outer:
-        empty(torch, 30 * MIB)
-        with report as inner:
-            empty(torch, 5 * MIB)
-    assert outer.devices[0].peak == 30 * MIB
-    assert inner.devices[0].peak == 5 * MIB
-
-
 def test_an_exception_passes_and_is_measured(torch: ModuleType) -> None:
     kept = []
 
