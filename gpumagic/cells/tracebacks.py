@@ -62,16 +62,12 @@ def cut_own_end(error: BaseException, is_notebooks: Callable[[FrameType], bool])
 
 
 @cache
-def _standard() -> tuple[str, ...]:
-    folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
-    # In a virtual environment one of the two is the environment's own, which is empty.
-    return tuple(sorted(folder for folder in {*folders, str(Path(os.__file__).parent)} if folder))
-
-
-@cache
 def _libraries() -> tuple[str, ...]:
-    folders = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
-    folders |= {*_standard(), str(Path(__file__).parents[1])}
+    """Return the folders of Python, of installed packages, and of gpumagic."""
+    # In a virtual environment one of the two of Python is the environment's own, which is empty.
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    folders = {sysconfig.get_path(name) for name in names}
+    folders |= {str(Path(os.__file__).parent), str(Path(__file__).parents[1])}
     return tuple(sorted(folder for folder in folders if folder))
 
 
@@ -89,12 +85,6 @@ def is_users(filename: str | None, cell_of: CellOf = no_cells) -> bool:
 def is_own(filename: str | None) -> bool:
     """Return whether a module is the user's own: defined in the user's file, or in no file."""
     return filename is None or is_users(filename)
-
-
-def is_standard(filename: str) -> bool:
-    """Return whether a file belongs to Python's standard library."""
-    installed = "site-packages" in filename or "dist-packages" in filename
-    return filename.startswith(("<frozen ", *_standard())) and not installed
 
 
 def users_modules() -> dict[str, Any]:

@@ -18,7 +18,6 @@ import pytest
 import gpumagic
 from gpumagic.cells import tracebacks
 from gpumagic.results import devices
-from tests.support.shells import Ran
 
 CELL = "/tmp/ipykernel_1/1.py"
 
@@ -60,21 +59,6 @@ def test_no_module_of_the_package_is_the_users_where_it_runs_from_its_sources() 
 
 def test_a_module_without_a_file_is_the_users_own() -> None:
     assert tracebacks.is_own(None)
-
-
-@pytest.mark.parametrize(
-    ("filename", "standard"),
-    [
-        (os.__file__, True),
-        (json.__file__, True),
-        ("<frozen importlib._bootstrap>", True),
-        ("<string>", False),
-        (numpy.__file__, False),
-        (CELL, False),
-    ],
-)
-def test_files_of_the_standard_library(filename: str, standard: bool) -> None:
-    assert tracebacks.is_standard(filename) is standard
 
 
 SOURCE = """\
@@ -144,33 +128,11 @@ def test_the_code_of_a_module_has_no_function() -> None:
     assert tracebacks.place(CELL, 2, cell_of) == "In[5] line 2"
 
 
-def test_a_line_without_source(module: ModuleType) -> None:
-    frame, _ = raised(module.run)[0]
-    assert tracebacks.source(frame, 1000) is None
-    assert tracebacks.source(frame, 5) is None  # blank
-
-
 def test_a_string_has_no_source(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(linecache.cache, "<string>", (6, None, ["raise\n"], "<string>"))
     made: dict[str, Any] = {}
     exec("import sys\nframe = sys._getframe()", made)
     assert tracebacks.source(made["frame"], 1) is None
-
-
-def test_positions_in_a_cell(run_cell: Callable[..., Ran]) -> None:
-    error = run_cell("def f():\n    1 / 0\nf()", raising=False).error
-    assert error is not None
-    frames = [
-        (frame, line)
-        for frame, line in tracebacks.steps(error.__traceback__)
-        if tracebacks.is_users(frame.f_code.co_filename, lambda name: 7 if "ipy" in name else None)
-        and "ipy" in Path(frame.f_code.co_filename).name
-    ]
-    assert [tracebacks.described(*each, lambda _: 7) for each in frames] == [
-        "In[7] line 3",
-        "In[7] line 2 in f",
-    ]
-    assert [tracebacks.source(*each) for each in frames] == ["f()", "1 / 0"]
 
 
 def test_the_modules_of_the_user(module: ModuleType) -> None:
