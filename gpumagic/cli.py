@@ -106,7 +106,7 @@ def _print(result: Result, *, as_json: bool) -> None:
     from gpumagic.render import text
 
     shown = text.render(result._blocks(), wrap=sys.stdout.isatty())
-    print(text.encodable(shown, sys.stdout.encoding))
+    print(text.printable(shown, sys.stdout.encoding))
 
 
 def _install(options: argparse.Namespace) -> None:

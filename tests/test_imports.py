@@ -39,7 +39,7 @@ IMPORTERS = {
     "pynvml": {"cuda/nvml"},
     "IPython": {"magics", "cells", "cluster", "restart"},
     "traitlets": {"magics"},
-    "rich": {"render/text"},
+    "rich": {"render/text", "magics/output"},
     "pygments": {"render/source_code"},
     "pandas": {"results/base"},
     "matplotlib": {"render/plots"},

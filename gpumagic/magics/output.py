@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
 
 from gpumagic.errors import GpuMagicWarning, SpecError
 from gpumagic.magics import terminal
@@ -28,11 +29,9 @@ def show(shell: Any, result: Result, metadata: dict[str, Any] | None = None) -> 
     """
     if terminal.is_terminal(shell):
         color = terminal.is_colored(shell)
-        terminal.write(terminal.drawn(shell, result._blocks(), color=color))
+        print(terminal.drawn(shell, result._blocks(), color=color), flush=True)
     else:
-        from IPython.display import display
-
-        cast(Any, display)(terminal.mime_bundle(shell, result), raw=True, metadata=metadata)
+        _display(terminal.mime_bundle(shell, result), metadata)
     extension = find(shell)
     if extension is not None:
         # With -o the same object is Out[n], too: the formatter then shows one line of it.
@@ -48,19 +47,21 @@ def show_below(shell: Any, line: Result, metadata: dict[str, Any] | None = None)
 
 def say(shell: Any, line: str) -> None:
     """Show a line of text: what is printed in a notebook is broken within words."""
+    from gpumagic.render import html
     from gpumagic.render.blocks import Line
 
     blocks = [Line.of(line)]
     shown = terminal.drawn(shell, blocks)
-    if not hasattr(shell, "kernel"):
-        terminal.write(shown)
-        return
+    if hasattr(shell, "kernel"):
+        _display({"text/plain": shown, "text/html": html.render(blocks)})
+    else:
+        print(shown, flush=True)
+
+
+def _display(bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -> None:
     from IPython.display import display
 
-    from gpumagic.render import html
-
-    bundle = {"text/plain": shown, "text/html": html.render(blocks)}
-    cast(Any, display)(bundle, raw=True)
+    cast(Any, display)(bundle, raw=True, metadata=metadata)
 
 
 def hand_over(
@@ -87,14 +88,11 @@ def show_picture(shell: Any, picture: Any, title: str, path: Path | None, comman
     if path is not None:
         say(shell, f"{title}: written to {path}")
         return
-    from IPython.display import display
-
     from gpumagic.render.blocks import Line
 
     hint = "" if hasattr(shell, "kernel") else f"; '{command} FILE' writes it to a file"
-    text = terminal.printable(terminal.drawn(shell, [Line.of(f"{title}{hint}")]))
-    bundle, size = picture.bundle(text)
-    cast(Any, display)(bundle, raw=True, metadata=size)
+    bundle, size = picture.bundle(terminal.drawn(shell, [Line.of(f"{title}{hint}")]))
+    _display(bundle, size)
 
 
 def write_picture(picture: Any, path: Path) -> None:
@@ -116,19 +114,28 @@ def warn(message: str) -> None:
 
 
 class LiveDisplay:
-    """An output whose content is replaced; it is removed at the end unless `keep` is called."""
+    """An output whose content is replaced; it is removed at the end unless `keep` is called.
 
-    def __init__(self, shell: Any, *, quiet: bool = False, console: bool = False) -> None:
+    In a notebook it is an output with a display id; in a terminal rich moves the cursor.
+    """
+
+    def __init__(
+        self,
+        shell: Any,
+        *,
+        quiet: bool = False,
+        console: bool = False,
+        stream: TextIO | None = None,
+    ) -> None:
         """Make the output; ``console``: a kernel's client shows text in a terminal."""
         self._quiet = quiet
-        # A notebook replaces an output; in a terminal the cursor is moved up.
         self._notebook = hasattr(shell, "kernel") and not console
         self._console = console
-        self._handle: Any = None
+        self._stream = stream or sys.stdout
         self._color = terminal.is_colored(shell)
-        #: The rows of the terminal that are printed, and the whole text if they are its beginning.
-        self._rows = 0
-        self._whole: str | None = None
+        self._handle: Any = None
+        self._live: Any = None
+        self._last = ""
         self._remains = False
 
     def __enter__(self: _Live) -> _Live:
@@ -136,7 +143,9 @@ class LiveDisplay:
 
     def text(self, line: str) -> None:
         """Show one line of text."""
-        self._update({"text/plain": line})
+        from gpumagic.render.blocks import Line
+
+        self.blocks([Line.of(line)])
 
     def result(self, result: Result) -> None:
         """Show a result."""
@@ -146,35 +155,17 @@ class LiveDisplay:
         """Show blocks."""
         from gpumagic.render import html, text
 
-        if self._notebook:
-            self._update({"text/plain": text.render(blocks), "text/html": html.render(blocks)})
-        else:
-            drawn = text.render(blocks, color=self._color, wrap=True)
-            self._update({"text/plain": drawn})
-
-    def close(self) -> None:
-        """Remove the content, unless `keep` was called."""
-        if self._remains:
-            if self._whole is not None:
-                self._erase()
-                terminal.write(self._whole)
-            return
-        self._erase()
-        if self._handle is not None:
-            self._handle.update({"text/plain": ""}, raw=True)
-            self._handle = None
-
-    def keep(self) -> None:
-        """Leave the content on the screen at the end."""
-        self._remains = True
-
-    def _update(self, bundle: dict[str, str]) -> None:
         if self._quiet:
             return
-        if not self._notebook:
-            self._erase()
-            self._print(bundle["text/plain"])
-        elif self._handle is None:
+        if self._notebook:
+            self._update({"text/plain": text.render(blocks), "text/html": html.render(blocks)})
+            return
+        shown = text.render(blocks, color=self._color, wrap=True)
+        self._last = text.printable(shown, self._stream.encoding)
+        self._print()
+
+    def _update(self, bundle: dict[str, str]) -> None:
+        if self._handle is None:
             from IPython.display import DisplayHandle
 
             self._handle = cast(Any, DisplayHandle)()
@@ -182,25 +173,41 @@ class LiveDisplay:
         else:
             self._handle.update(bundle, raw=True)
 
-    def _print(self, text: str) -> None:
-        """Print the rows that fit on the screen: rows above it cannot be replaced."""
-        from gpumagic.render.text import fold, screen
+    def _print(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+        from rich.text import Text
 
-        columns, most = screen()
-        rows = fold(text, columns)
-        self._whole = None
-        if self._replaces() and len(rows) >= most:
-            rows, self._whole = rows[: max(most - 1, 1)], text
-        terminal.write("\n".join(rows))
-        self._rows = len(rows)
+        if self._live is None:
+            # A stream that is no terminal gets what is kept alone.
+            console = Console(
+                file=self._stream, force_terminal=self._console or None, force_jupyter=False
+            )
+            # Not refreshed by a thread; the user's own output is not rich's to redirect.
+            self._live = Live(
+                console=console,
+                auto_refresh=False,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._live.start()
+        self._live.update(Text.from_ansi(self._last), refresh=True)
 
-    def _replaces(self) -> bool:
-        return self._console or terminal.moves_cursor()
+    def keep(self) -> None:
+        """Leave the content on the screen at the end."""
+        self._remains = True
 
-    def _erase(self) -> None:
-        if self._rows and self._replaces():
-            print(f"\x1b[{self._rows}F\x1b[J", end="", flush=True)
-        self._rows = 0
+    def close(self) -> None:
+        """Remove the content, unless `keep` was called."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+            if self._remains:
+                print(self._last, file=self._stream, flush=True)
+        if self._handle is not None and not self._remains:
+            self._handle.update({"text/plain": ""}, raw=True)
+            self._handle = None
 
     def __exit__(
         self,
@@ -209,3 +216,40 @@ class LiveDisplay:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class Progress:
+    """The share done, the time elapsed and the current median: shown after a second.
+
+    In a terminal on standard error, apart from the output of the timed code.
+    """
+
+    #: Seconds before anything is shown, and between two updates.
+    DELAY, PERIOD = 1.0, 0.2
+
+    def __init__(self, shell: Any, *, enabled: bool = True, what: str = "%cudatime") -> None:
+        in_kernel = getattr(shell, "kernel", None) is not None
+        self._enabled = enabled and (in_kernel or sys.stderr.isatty())
+        self._started = perf_counter()
+        self._next = self._started + self.DELAY
+        self._live = LiveDisplay(shell, stream=sys.stderr)
+        self._what = what
+
+    def update(self, done: float, median: Callable[[], float | None] = lambda: None) -> None:
+        """Show that the share ``done``, 0 to 1, is done; ``median`` is asked if it is shown."""
+        now = perf_counter()
+        if not self._enabled or now < self._next:
+            return
+        from gpumagic.render.blocks import Cell, Column, Grid
+        from gpumagic.render.units import seconds, share
+
+        self._next = now + self.PERIOD
+        parts = [share(min(done, 1.0)), seconds(now - self._started)]
+        if (known := median()) is not None:
+            parts.append(f"median {seconds(known)}")
+        cells = (Cell(self._what), Cell(" · ".join(parts), bar=done))
+        self._live.blocks([Grid((Column("Magic"), Column("Done")), [cells], header=False)])
+
+    def close(self) -> None:
+        """Remove what is shown."""
+        self._live.close()

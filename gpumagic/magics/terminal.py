@@ -1,4 +1,4 @@
-"""Text that is seen in a terminal: whether there is one, its colours, cursor and encoding."""
+"""Text that is seen in a terminal: whether there is one, its colours, and its encoding."""
 
 from __future__ import annotations
 
@@ -25,16 +25,7 @@ def is_colored(shell: Any) -> bool:
     """Return whether what is printed is seen in a terminal with colours (https://no-color.org)."""
     if not is_terminal(shell) or shell.colors.lower() == "nocolor":
         return False
-    return not os.environ.get("NO_COLOR") and not _is_dumb()
-
-
-def moves_cursor() -> bool:
-    """Return whether standard output is a terminal that moves its cursor on request."""
-    return sys.stdout.isatty() and not _is_dumb()
-
-
-def _is_dumb() -> bool:
-    return os.environ.get("TERM") == "dumb"
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def is_console(shell: Any) -> bool:
@@ -63,7 +54,7 @@ def drawn(shell: Any, blocks: Sequence[Block], *, color: bool = False) -> str:
     from gpumagic.render import text
 
     seen = is_terminal(shell) or is_console(shell)
-    return text.render(blocks, color=color, wrap=seen)
+    return text.printable(text.render(blocks, color=color, wrap=seen), sys.stdout.encoding)
 
 
 def mime_bundle(shell: Any, result: Result) -> dict[str, str]:
@@ -71,33 +62,26 @@ def mime_bundle(shell: Any, result: Result) -> dict[str, str]:
     from gpumagic.render import html
 
     blocks = result._blocks()
-    return {"text/plain": printable(drawn(shell, blocks)), "text/html": html.render(blocks)}
+    return {"text/plain": drawn(shell, blocks), "text/html": html.render(blocks)}
 
 
-def folded(text: str, stream: TextIO, begun: int) -> str:
+def folded(text: str, stream: TextIO, begun: int = 0) -> str:
     """Return a text in lines that fit into the terminal of a stream, if that is one.
 
     ``begun``: the columns that the first line has already.
     """
     if not stream.isatty():
         return text
-    from gpumagic.render.text import columns, fold
+    import textwrap
 
-    return "\n".join(fold("_" * begun + text, columns()))[begun:]
+    from gpumagic.render.text import columns
 
-
-def write(text: str) -> None:
-    """Print a text, in characters that standard output has."""
-    print(printable(text), flush=True)
+    rows = textwrap.wrap("_" * begun + text, columns(), subsequent_indent="  ")
+    return "\n".join(rows)[begun:]
 
 
 def write_line(line: str) -> None:
     """Print a line; in a terminal it is folded between words."""
-    write(folded(line, sys.stdout, 0))
+    from gpumagic.render.text import printable
 
-
-def printable(text: str) -> str:
-    """Return a text in the characters that standard output has."""
-    from gpumagic.render.text import encodable
-
-    return encodable(text, sys.stdout.encoding)
+    print(printable(folded(line, sys.stdout), sys.stdout.encoding), flush=True)

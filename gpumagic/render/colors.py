@@ -28,8 +28,6 @@ USES: Mapping[Use, str] = {
 }
 #: Of a bar, and of the rest of its slot.
 BAR, TRACK = "#4a86c5", "rgba(128,128,128,.3)"
-#: Of the shadow at the edge of a table that goes on there, mixed with the ground.
-EDGE = "#808080"
 #: Of the small curves in a table, where the theme does not name its own.
 CURVE, DIM_CURVE = "#3b82c4", "#808080"
 
@@ -39,3 +37,8 @@ INK = "#797979"
 #: Of series in pictures, in their order.
 SERIES = ("#3f86cf", "#cf7d2c", "#2e9e8f", "#b07cc6", "#8a9a3a")
 GOOD, BAD, NEUTRAL = "#2e9e44", "#d9533e", "#8a8f98"
+
+
+def text(color: str) -> str:
+    """Return the style of a text in a colour, mixed with the front end's own text colour."""
+    return f"color:color-mix(in srgb, currentColor {TEXT_SHARE}%, {color})"

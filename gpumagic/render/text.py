@@ -1,4 +1,4 @@
-"""Render blocks as text, with rich: for a terminal, a log, or a notebook's plain-text output."""
+"""Render blocks as text: for a terminal, a log, or a notebook's plain-text output."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from io import StringIO
 from itertools import zip_longest
-from typing import NamedTuple
 
-from rich.cells import cell_len, chop_cells
 from rich.console import Console
 from rich.text import Text
 
@@ -23,7 +21,6 @@ from gpumagic.render.blocks import (
     Fold,
     Grid,
     Legend,
-    Line,
     Use,
     bounded,
     filled,
@@ -33,37 +30,19 @@ from gpumagic.render.source_code import TERMINAL
 from gpumagic.system.text import harmless
 
 _STYLES = {
-    "": "",
-    "dim": "dim",
-    "strong": "bold",
-    "good": "green",
-    "warn": "yellow",
-    "bad": "red",
-    "code": "",
-    "command": "bold",
+    **{"": "", "dim": "dim", "strong": "bold", "code": "", "command": "bold"},
+    **{"good": "green", "warn": "yellow", "bad": "red"},
 }
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
-_BAR_WIDTH, _STACK_WIDTH, _SHORTEST_BAR = 8, 16, 3
-#: The width to which a text is shortened before a figure is.
-_SHORTEST = 6
+_BAR_WIDTH, _STACK_WIDTH = 8, 16
 _USE_SIGNS: Mapping[Use, str] = {
-    "allocated": "█",
-    "cached": "▓",
-    "outside": "▒",
-    "others": "░",
-    "unknown": "?",
-}
-#: For an output encoding that does not have these; as wide as they are but for three.
-_ASCII = {
-    **dict.fromkeys(_EIGHTHS[1:4], "."),
-    **dict.fromkeys(_EIGHTHS[4:], "#"),
-    **dict(zip("▓▒░■●├└┃─⋯", "%+:#*|`|-.", strict=True)),
-    **dict(zip("…·×→✓✗µ°–\N{MINUS SIGN}", "~-x>vxu --", strict=True)),
-    **{"≤": "<=", "≥": ">=", "±": "+-", "≈": "~"},
+    **{"allocated": "█", "cached": "▓", "outside": "▒", "others": "░", "unknown": "?"}
 }
 #: The width of text that is not printed to a terminal.
 _COLUMNS = 80
 _GAP = "  "
+#: What is left of a text where nothing else fits.
+_SHORTEST = 6
 
 
 def render(
@@ -74,14 +53,7 @@ def render(
     ``wrap`` breaks long lines between words, and indents the following rows.
     """
     buffer, width = StringIO(), width or columns()
-    console = _console(buffer, width, color)
-    for drawn in _drawn(tuple(bounded(blocks)), width, console if wrap else None, color):
-        console.print(drawn, soft_wrap=True)
-    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()).strip("\n")
-
-
-def _console(buffer: StringIO, width: int, color: bool) -> Console:
-    return Console(
+    console = Console(
         file=buffer,
         width=width,
         force_terminal=color,
@@ -89,61 +61,10 @@ def _console(buffer: StringIO, width: int, color: bool) -> Console:
         no_color=not color,
         highlight=False,
         force_jupyter=False,
-        soft_wrap=False,
     )
-
-
-def _drawn(
-    blocks: Sequence[Block], width: int, console: Console | None, color: bool
-) -> Iterator[Text]:
-    """Yield the text of the blocks; with a console, long lines are wrapped."""
-    for block in blocks:
-        if isinstance(block, Callout):
-            edge = Text.assemble(("┃ ", _STYLES[block.style]))  # not the style of what follows
-            for inner in _drawn(block.blocks, width - 2, console, color):
-                for line in inner.split("\n", allow_blank=True):
-                    yield edge + line
-        elif isinstance(block, Fold):
-            yield _wrapped(Text(harmless(block.summary)), width, console)
-        elif isinstance(block, Legend):
-            uses = Text("  ".join(f"{_USE_SIGNS[use]} {USES[use]}" for use in block.uses), "dim")
-            yield _wrapped(uses, width, console)
-        elif isinstance(block, Grid):
-            table, hidden = _table(block, width, color)
-            yield table
-            if hidden:
-                comma = "; " if any("," in header for header in hidden) else ", "
-                text = f"hidden (too narrow): {comma.join(hidden)}"
-                yield _wrapped(Text(text, "dim"), width, console)
-        else:
-            yield _wrapped(_line(block), width, console)
-
-
-def _wrapped(line: Text, width: int, console: Console | None) -> Text:
-    """Return a line broken between words; the following rows are indented by two more blanks."""
-    if console is None or line.cell_len <= width:
-        return line
-    indent = len(line.plain) - len(line.plain.lstrip()) + 2
-    lines = line.wrap(console, max(width - indent, 20), overflow="fold")
-    return Text("\n" + " " * indent).join(lines)
-
-
-def encodable(text: str, encoding: str | None) -> str:
-    """Return the text with signs of ASCII for the characters that ``encoding`` does not have."""
-    encoding = encoding or "utf-8"
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        return "".join(char if _has(encoding, char) else _ASCII.get(char, "?") for char in text)
-    return text
-
-
-def _has(encoding: str, char: str) -> bool:
-    try:
-        char.encode(encoding)
-    except UnicodeEncodeError:
-        return False
-    return True
+    for line in _lines(tuple(bounded(blocks)), width, color):
+        console.print(_wrapped(line, width, console) if wrap else line, soft_wrap=True)
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()).strip("\n")
 
 
 def columns() -> int:
@@ -157,210 +78,139 @@ def columns() -> int:
     return _COLUMNS
 
 
-def screen() -> tuple[int, int]:
-    """Return columns and rows of the terminal printed to; 80 and 24 where there is none."""
-    rows = shutil.get_terminal_size((_COLUMNS, 24)).lines if sys.stdout.isatty() else 24
-    return columns(), rows
+def _lines(blocks: Sequence[Block], width: int, color: bool) -> Iterator[Text]:
+    for block in blocks:
+        if isinstance(block, Callout):
+            edge = Text.assemble(("┃ ", _STYLES[block.style]))  # not the style of what follows
+            yield from (edge + line for line in _lines(block.blocks, width - 2, color))
+        elif isinstance(block, Fold):
+            yield Text(harmless(block.summary))
+        elif isinstance(block, Legend):
+            yield Text("  ".join(f"{_USE_SIGNS[use]} {USES[use]}" for use in block.uses), "dim")
+        elif isinstance(block, Grid):
+            yield from _table(block, width, color)
+        else:
+            parts = ((harmless(part.text), _STYLES[part.style]) for part in block.parts)
+            yield Text.assemble(*parts)
 
 
-def fold(text: str, width: int) -> list[str]:
-    """Return the rows of a text in a terminal of ``width`` columns; blanks may be removed."""
-    rows: list[str] = []
-    for line in text.split("\n"):
-        if "\x1b" in line:
-            rows += _fold_colored(Text.from_ansi(line), line, width)
-            continue
-        if cell_len(line) <= width:
-            rows.append(line)
-            continue
-        indent = "  " if width > 20 else ""
-        for piece in textwrap.wrap(line, width, subsequent_indent=indent):
-            rows += [piece] if cell_len(piece) <= width else chop_cells(piece, width)
-    return rows
+def _wrapped(line: Text, width: int, console: Console) -> Text:
+    """Return a line broken between words; the following rows are indented by two more blanks."""
+    if line.cell_len <= width:
+        return line
+    indent = len(line.plain) - len(line.plain.lstrip()) + 2
+    rows = line.wrap(console, max(width - indent, 20), overflow="fold")
+    return Text("\n" + " " * indent).join(rows)
 
 
-def _fold_colored(parsed: Text, line: str, width: int) -> list[str]:
-    """Return the rows of a line in colours, of which ``parsed`` is the text."""
-    if parsed.cell_len <= width:
-        return [line]
-    buffer = StringIO()
-    console = _console(buffer, width, color=True)
-    console.print(parsed.wrap(console, width, overflow="fold"), soft_wrap=True)
-    return buffer.getvalue().splitlines()
+def _table(grid: Grid, width: int, color: bool) -> Iterator[Text]:
+    """Yield the lines of a table in ``width`` columns of text, and the headers that are hidden.
+
+    Not by rich's own table, which measures every cell several times: 20 ms for a table of 8
+    devices.
+    """
+    made = [_column(grid, i, color, bars=True) for i in range(len(grid.columns))]
+    if _too_wide(_least(grid, made), width):  # bars go before any column does
+        made = [_column(grid, i, color, bars=False) for i in range(len(grid.columns))]
+    widths = _widths(grid, made, width)
+    for row in range(0 if grid.header else 1, len(grid.rows) + 1):
+        cells = [_fitted(made[i][row], widths[i], wrap=grid.columns[i].wrap) for i in widths]
+        for parts in zip_longest(*cells):
+            texts = [Text() if part is None else part.copy() for part in parts]
+            for i, text in zip(widths, texts, strict=True):
+                text.align(grid.columns[i].align, widths[i])
+            yield Text(_GAP).join(texts)
+        if not row:
+            yield Text("─" * (sum(widths.values()) + len(_GAP) * (len(widths) - 1)))
+    hidden = [
+        harmless(c.header) for i, c in enumerate(grid.columns) if i not in widths and c.header
+    ]
+    if hidden and grid.header:
+        comma = "; " if any("," in header for header in hidden) else ", "
+        yield Text(f"hidden (too narrow): {comma.join(hidden)}", "dim")
 
 
-def _line(line: Line) -> Text:
-    return Text.assemble(*((harmless(part.text), _STYLES[part.style]) for part in line.parts))
+def _column(grid: Grid, i: int, color: bool, *, bars: bool) -> list[Text]:
+    """Return the header and the cells of a column, with their bars left of the figures."""
+    cells = [row[i] for row in grid.rows]
+    texts = [_text(cell, color) for cell in cells]
+    if bars and any(cell.has_bar for cell in cells):
+        width = _STACK_WIDTH if any(cell.stack is not None for cell in cells) else _BAR_WIDTH
+        widest = max(map(_length, texts))
+        for text in texts:
+            text.align(grid.columns[i].align, widest)
+        texts = [_bar(c, width) + Text(" ") + text for c, text in zip(cells, texts, strict=True)]
+    return [Text(harmless(grid.columns[i].header) if grid.header else "", "bold"), *texts]
 
 
-def _cell(cell: Cell, color: bool) -> Text:
+def _text(cell: Cell, color: bool) -> Text:
     if cell.code is not None and color:
         return Text.assemble(*((harmless(p.text), TERMINAL[p.kind]) for p in cell.code.parts))
     return Text(harmless(cell.text), _STYLES[cell.style])
 
 
-def _fitted(cell: Text, width: int, *, wrap: bool) -> Iterator[Text]:
-    """Yield the lines of a cell: one shortened line, or with ``wrap`` several."""
-    if wrap and cell.cell_len > width:
-        for line in textwrap.wrap(cell.plain, width, break_on_hyphens=False):
-            yield Text(line, cell.style)
-    else:
-        cell.truncate(width, overflow="ellipsis")
-        yield cell
-
-
 def _bar(cell: Cell, width: int) -> Text:
-    """Return a cell's bar in ``width`` columns of text; blanks if it has none."""
+    """Return a cell's bar in ``width`` columns of text; blanks if it has none, or for the rest."""
     if cell.stack is not None:
-        return _stack(cell.stack, width)
-    eighths = 0 if cell.bar is None else filled(cell.bar, 8 * width)
-    full, part = divmod(eighths, 8)
+        parts = stack_slots(cell.stack, width)
+        return Text("".join(_USE_SIGNS[use] * n for use, n in parts.items()).ljust(width))
+    full, part = divmod(0 if cell.bar is None else filled(cell.bar, 8 * width), 8)
     bar = "█" * full + (_EIGHTHS[part] if part else "")
     return Text(bar.ljust(width), _STYLES[cell.style])
-
-
-def _bar_width(cells: Sequence[Cell]) -> int:
-    """Return the width of the bars of a column's cells; 0 if it has none."""
-    if not any(cell.has_bar for cell in cells):
-        return 0
-    return _STACK_WIDTH if any(cell.stack is not None for cell in cells) else _BAR_WIDTH
-
-
-def _stack(stack: Mapping[Use, float], width: int) -> Text:
-    """Return a bar of several parts, and blanks for free memory."""
-    parts = stack_slots(stack, width)
-    return Text("".join(_USE_SIGNS[use] * count for use, count in parts.items()).ljust(width))
-
-
-def _table(grid: Grid, width: int, color: bool) -> tuple[Text, list[str]]:
-    """Return the table in ``width`` columns of text, and the headers of dropped columns.
-
-    Not by rich's own table, which measures every cell several times: 20 ms for a table of 8
-    devices.
-    """
-    headers = [harmless(column.header) if grid.header else "" for column in grid.columns]
-    figures = [[_cell(row[i], color) for row in grid.rows] for i in range(len(headers))]
-    bars = _bar_widths(grid, headers, figures, width)
-    columns = [
-        [Text(header, "bold"), *_with_bars(grid, i, figures[i], bars[i])]
-        for i, header in enumerate(headers)
-    ]
-    widths = _widths(_sizes(grid, columns), width)
-    shown = [*widths]
-    lines: list[Text] = []
-    heading = 1
-    for row in range(0 if grid.header else 1, len(grid.rows) + 1):
-        cells = [[*_fitted(columns[i][row], widths[i], wrap=grid.columns[i].wrap)] for i in shown]
-        if row == 1:
-            heading = len(lines)
-        for parts in zip_longest(*cells, fillvalue=None):
-            texts = [Text() if part is None else part for part in parts]
-            for i, text in zip(shown, texts, strict=True):
-                text.align(grid.columns[i].align, widths[i])
-            lines.append(Text(_GAP).join(texts))
-    if not grid.header:
-        return Text("\n").join(lines), []
-    lines.insert(heading, Text("─" * lines[0].cell_len))
-    dropped = [header for i, header in enumerate(headers) if i not in shown and header]
-    return Text("\n").join(lines), dropped
-
-
-def _with_bars(grid: Grid, i: int, figures: Sequence[Text], width: int) -> Sequence[Text]:
-    """Return the cells of a column with their bars before the figures, if these have a width."""
-    if not width:
-        return figures
-    widest = max(map(_length, figures))
-    for figure in figures:
-        figure.align(grid.columns[i].align, widest)
-    return [
-        _bar(row[i], width) + Text(" ") + figure
-        for row, figure in zip(grid.rows, figures, strict=True)
-    ]
 
 
 def _length(cell: Text) -> int:
     return cell.cell_len
 
 
-class _Size(NamedTuple):
-    """The widths that a column may have."""
-
-    full: int
-    #: The width to which it is shortened before other columns are dropped.
-    least: int
-    #: The width of its figures, that of text being of no matter, where nothing else fits.
-    figures: int
-    rank: int
-    is_text: bool
+def _too_wide(widths: Sequence[int], width: int) -> int:
+    """Return by how much columns of these widths are too wide; 0 if they fit."""
+    return max(sum(widths) + len(_GAP) * (len(widths) - 1) - width, 0)
 
 
-def _sizes(grid: Grid, columns: Sequence[Sequence[Text]]) -> list[_Size]:
-    sizes = []
-    for i, (column, (header, *cells)) in enumerate(zip(grid.columns, columns, strict=True)):
-        full = max(map(_length, (header, *cells)))
-        # Headers stay whole, or are broken between words.
-        words = header.plain.split() if column.wrap else [header.plain]
-        named = max(map(cell_len, words), default=0) if column.least else 0
-        is_text = column.align == "left" and not any(row[i].has_bar for row in grid.rows)
-        figures = min(full, _SHORTEST) if is_text else max(map(_length, cells), default=0)
-        least = min(full, max(column.least or full, named))
-        sizes.append(_Size(full, least, min(figures, least), column.rank, is_text))
-    return sizes
+def _widths(grid: Grid, made: Sequence[Sequence[Text]], width: int) -> dict[int, int]:
+    """Return, by index, the widths of the columns that are shown.
 
-
-def _bar_widths(
-    grid: Grid, headers: Sequence[str], figures: Sequence[Sequence[Text]], width: int
-) -> list[int]:
-    """Return the width of each column's bars, which give way before columns and figures do."""
-    bars = [_bar_width([row[i] for row in grid.rows]) for i in range(len(headers))]
-    if not any(bars):
-        return bars
-    columns = [
-        [Text(header), *(Text(" " * (bar + 1 if bar else 0) + cell.plain) for cell in cells)]
-        for header, cells, bar in zip(headers, figures, bars, strict=True)
-    ]
-    sizes = _sizes(grid, columns)
-    for highest_rank in sorted({size.rank for size in sizes}, reverse=True):
-        stay = [i for i, size in enumerate(sizes) if size.rank <= highest_rank]
-        excess = sum(sizes[i].least for i in stay) + len(_GAP) * (len(stay) - 1) - width
-        # A half of a bar gives way before a column is dropped, all of it before a figure is.
-        if highest_rank and excess > sum(bars[i] - bars[i] // 2 for i in stay):
-            continue
-        for i in stay:
-            if excess > 0 and bars[i]:
-                least = bars[i] // 2 if highest_rank else 0
-                narrower = max(bars[i] - excess, least)
-                # A bar of one or two characters shows nothing.
-                excess -= bars[i] - narrower
-                bars[i] = narrower if narrower >= _SHORTEST_BAR else 0
-        break
-    return bars
-
-
-def _widths(sizes: Sequence[_Size], width: int) -> dict[int, int]:
-    """Return, by index, the widths of the columns that fit into ``width``; others are dropped.
-
-    Columns are shortened to their least width before any is dropped; those of the highest rank are
-    dropped first. Figures are shortened last.
+    Columns that may be shortened are, down to their least width; then those of the highest rank are
+    dropped. Where not even those of rank 0 fit, texts are cut, figures never.
     """
-    least = [size.least for size in sizes]
-    shown: list[int] = []
-
-    def is_too_wide() -> bool:
-        return sum(least[i] for i in shown) + len(_GAP) * (len(shown) - 1) > width
-
-    for highest_rank in sorted({size.rank for size in sizes}, reverse=True):
-        shown = [i for i, size in enumerate(sizes) if size.rank <= highest_rank]
-        if not is_too_wide():
+    full = [max(map(_length, column)) for column in made]
+    least = _least(grid, made)
+    shown = [*range(len(full))]
+    for rank in sorted({column.rank for column in grid.columns}, reverse=True):
+        shown = [i for i in shown if grid.columns[i].rank <= rank]
+        if not _too_wide([least[i] for i in shown], width):
             break
-    else:  # not even those of rank 0 fit: shorten headers and texts, then the widest
+    else:
         for i in shown:
-            least[i] = sizes[i].figures
-        if is_too_wide():
-            texts = [i for i in shown if sizes[i].is_text] or shown
-            least[max(texts, key=lambda i: sizes[i].full)] = 1
-    widths = {i: sizes[i].full for i in shown}
-    for i in sorted(shown, key=lambda i: sizes[i].full, reverse=True):
-        excess = sum(widths.values()) + len(_GAP) * (len(shown) - 1) - width
-        widths[i] -= min(max(excess, 0), widths[i] - least[i])
+            if grid.columns[i].align == "left":
+                least[i] = min(least[i], _SHORTEST)
+    widths = {i: full[i] for i in shown}
+    for i in sorted(shown, key=lambda i: full[i], reverse=True):
+        widths[i] -= min(_too_wide([*widths.values()], width), widths[i] - least[i])
     return widths
+
+
+def _least(grid: Grid, made: Sequence[Sequence[Text]]) -> list[int]:
+    """Return the widths to which the columns may be shortened: a header stays whole, or wraps."""
+    found = []
+    for column, (header, *cells) in zip(grid.columns, made, strict=True):
+        full = max(map(_length, (header, *cells)))
+        named = max(map(len, header.plain.split()), default=0) if column.wrap else header.cell_len
+        found.append(min(full, max(column.least, named)) if column.least else full)
+    return found
+
+
+def _fitted(cell: Text, width: int, *, wrap: bool) -> list[Text]:
+    """Return the lines of a cell: one shortened line, or with ``wrap`` several."""
+    if wrap and cell.cell_len > width:
+        broken = textwrap.wrap(cell.plain, width, break_on_hyphens=False)
+        return [Text(line, cell.style) for line in broken]
+    cell.truncate(width, overflow="ellipsis")
+    return [cell]
+
+
+def printable(text: str, encoding: str | None) -> str:
+    """Return a text in the characters that an output's encoding has."""
+    encoding = encoding or "utf-8"
+    return text.encode(encoding, "replace").decode(encoding)

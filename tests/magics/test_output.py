@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from io import BytesIO, StringIO, TextIOWrapper
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,12 +14,14 @@ from IPython.utils.capture import capture_output
 from gpumagic.errors import GpuMagicWarning
 from gpumagic.magics import failures
 from gpumagic.magics.extension import of
-from gpumagic.magics.output import LiveDisplay, hand_over, say, show, show_picture, warn
+from gpumagic.magics.output import LiveDisplay, Progress, hand_over, say, show, warn
 from gpumagic.magics.terminal import write_line
 from gpumagic.results import Explanation, OutOfMemory, Selection
-from tests.results.examples import EXAMPLES
 
 RESULT = Explanation("the text")
+SENTENCE = " ".join(["what is longer than a line of this terminal, word by word"] * 2)
+#: What removes a line in a terminal.
+ERASED = "\x1b[2K"
 
 
 def options(**given: Any) -> argparse.Namespace:
@@ -95,200 +95,26 @@ class Terminal(StringIO):
         return True
 
 
-def test_in_a_terminal_the_cursor_goes_up(ip: Any) -> None:
-    with redirect_stdout(Terminal()) as screen, LiveDisplay(ip) as live:
-        live.text("one\ntwo")
-        live.result(RESULT)
-    assert screen.getvalue() == "one\ntwo\n\x1b[2F\x1b[Jthe text\n\x1b[1F\x1b[J"
-
-
-class Screen(Terminal):
-    """A terminal of ``columns`` and ``lines`` that obeys cursor sequences, and scrolls."""
-
-    def __init__(self, columns: int, lines: int) -> None:
-        super().__init__()
-        self.columns, self.lines = columns, lines
-        #: Everything from the first row on, also what has scrolled away.
-        self.rows = [""]
-        self.row = 0
-
-    def write(self, text: str) -> int:
-        for part in re.findall(r"\x1b\[\d*[FJ]|\n|[^\x1b\n]+", text):
-            if part == "\n":
-                self.row += 1
-                self.rows += [""] * (self.row == len(self.rows))
-            elif part.endswith("F") and part[0] == "\x1b":
-                top = max(len(self.rows) - self.lines, 0)
-                self.row = max(self.row - int(part[2:-1]), top)
-            elif part == "\x1b[J":
-                del self.rows[self.row + 1 :]
-                self.rows[self.row] = ""
-            else:
-                for start in range(0, len(part), self.columns):
-                    if start:
-                        self.write("\n")
-                    self.rows[self.row] = part[start : start + self.columns]
-        return len(text)
-
-    @property
-    def shown(self) -> list[str]:
-        return [row for row in self.rows if row]
-
-
-class Encoded(TextIOWrapper):
-    """Standard output in an encoding, of a terminal or not."""
-
-    def __init__(self, encoding: str, terminal: bool) -> None:
-        super().__init__(BytesIO(), encoding=encoding)
-        self._terminal = terminal
-
-    def isatty(self) -> bool:
-        return self._terminal
-
-    @property
-    def shown(self) -> str:
-        self.flush()
-        buffer = self.buffer
-        assert isinstance(buffer, BytesIO)
-        return buffer.getvalue().decode(self.encoding)
-
-
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp437", "utf-8"])
-@pytest.mark.parametrize("terminal", [True, False])
-def test_an_encoding_without_our_characters(
-    ip: Any, monkeypatch: pytest.MonkeyPatch, encoding: str, terminal: bool
-) -> None:
-    """Nothing fails; where a sign of ASCII must do for a character, columns stay columns."""
-    table, line = EXAMPLES["DeviceTable"], Explanation("5 µs ± 2 µs … ≤ 3 × 名 ✗")
-    screen = Encoded(encoding, terminal)
-    monkeypatch.setattr(sys, "stdout", screen)
-    show(ip, table)
-    say(ip, "5 µs → 2 µs")
-    show(ip, line)
-    with LiveDisplay(ip) as live:
-        live.text("a bar: ████▌")
-        live.keep()
-    assert of(ip).format_result(Explanation("→ ✗"))["text/plain"].encode(encoding)
-    bars = {"ascii": "####", "latin-1": "####"}.get(encoding, "████")
-    assert f"a bar: {bars}" in screen.shown
-    micro = "u" if encoding == "ascii" else "µ"
-    assert f"5 {micro}s" in screen.shown
-    assert ("5 us +- 2 us ~ <= 3 x ? x" in screen.shown) == (encoding == "ascii")
-
-
-def test_in_a_dumb_terminal_the_cursor_stays(ip: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "dumb")
-    with redirect_stdout(Terminal()) as screen, LiveDisplay(ip) as live:
-        live.text("one\ntwo")
-        live.text("three")
-    assert screen.getvalue() == "one\ntwo\nthree\n"
-
-
-SENTENCE = "a sentence that does not fit into forty columns, and is broken between its words"
-
-
-@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {"TERM": "xterm"}])
-def test_no_terminal_breaks_words(
-    ip: Any, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    with redirect_stdout(Terminal()) as screen:
-        show(ip, Explanation(SENTENCE))
-        say(ip, SENTENCE)
-        show_picture(ip, Picture(), SENTENCE, None, "%gpu plot")
-        show_picture(ip, Picture(), SENTENCE, Path("picture.svg"), "%gpu plot")
-        with LiveDisplay(ip) as live:
-            live.result(Explanation(SENTENCE))
-            live.keep()
-        print(of(ip).format_result(Explanation(SENTENCE))["text/plain"])
-        write_line(SENTENCE)
-    lines = screen.getvalue().splitlines()
-    assert [line for line in lines if len(line) > 40] == []
-    assert " ".join(screen.getvalue().split()).count(SENTENCE) == 7
-
-
-class Picture:
-    """What `show_picture` needs of a picture."""
-
-    def bundle(self, text: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        return {"text/plain": text}, {}
-
-
-def test_a_console_breaks_no_words(ip: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``jupyter console`` prints text/plain as it arrives."""
-
-    class Kernel:
-        def get_parent(self, channel: str) -> dict[str, Any]:
-            return {"header": {"msg_id": "8ae1-77_4242_3"}, "content": {"allow_stdin": True}}
-
-    monkeypatch.setattr(ip, "kernel", Kernel(), raising=False)
-    monkeypatch.setenv("COLUMNS", "40")
-    with capture_output() as captured:
-        show(ip, Explanation(SENTENCE))
-        say(ip, SENTENCE)
-    assert len(captured.outputs) == 2
-    for shown in captured.outputs:
-        assert [len(line) <= 40 for line in shown.data["text/plain"].splitlines()] == [True] * 3
-        assert SENTENCE in shown.data["text/html"]
-
-
-LONG = "a line of many words that is wider than the terminal, " * 3
-
-
-@pytest.mark.parametrize("columns", [40, 80, 200])
-def test_no_line_is_left_behind(ip: Any, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    with redirect_stdout(Screen(columns, 30)) as screen, LiveDisplay(ip) as live:
-        for look in range(5):
-            live.text(f"header\n{LONG}\n語{LONG}\nlook {look}")
-        live.keep()
-    assert screen.shown.count("header") == 1
-    assert screen.shown[-1] == "look 4"
-    assert sum("wider" in row for row in screen.shown) <= 6
-
-
-def test_what_is_higher_than_the_terminal_is_cut_until_the_end(
+def test_in_a_terminal_the_content_is_replaced_and_removed(
     ip: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("LINES", "10")
-    with redirect_stdout(Screen(80, 10)) as screen, LiveDisplay(ip) as live:
-        for look in range(5):
-            live.text("\n".join(f"{look}: row {row}" for row in range(30)))
-            assert screen.shown == [f"{look}: row {row}" for row in range(9)]
-        live.keep()
-    assert screen.shown == [f"4: row {row}" for row in range(30)]
-
-
-def test_a_console_of_a_kernel_replaces_text(ip: Any) -> None:
-    with capture_output() as captured, LiveDisplay(Shell(), console=True) as live:
-        live.text("one\ntwo")
-        live.text("three")
-        live.keep()
-    assert captured.stdout == "one\ntwo\n\x1b[2F\x1b[Jthree\n"
-    assert not captured.outputs
-
-
-def test_in_a_terminal_the_last_content_can_stay(ip: Any) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     with redirect_stdout(Terminal()) as screen, LiveDisplay(ip) as live:
         live.text("one")
-        live.keep()
-    assert screen.getvalue() == "one\n"
+        live.text("two")
+    shown = screen.getvalue()
+    for text in ("one", "two"):
+        assert text in shown
+        assert ERASED in shown.partition(text)[2]
 
 
-def test_a_warning_in_a_terminal_breaks_no_words(ip: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    with pytest.warns(GpuMagicWarning) as caught:
-        warn(SENTENCE)
-    shown = f"%gpu:1: GpuMagicWarning: {caught[0].message}".splitlines()
-    assert [len(line) <= 60 for line in shown] == [True, True]
-    assert " ".join(str(caught[0].message).split()) == SENTENCE
-
-
-def test_quiet(ip: Any) -> None:
+def test_what_is_kept_is_the_last_content(ip: Any) -> None:
+    for stream in (Terminal(), StringIO()):
+        with redirect_stdout(stream), LiveDisplay(ip) as live:
+            live.text("one")
+            live.text("two")
+            live.keep()
+        assert stream.getvalue().endswith("two\n")
     with redirect_stdout(Terminal()) as screen, LiveDisplay(ip, quiet=True) as live:
         live.text("one")
     assert screen.getvalue() == ""
@@ -297,7 +123,7 @@ def test_quiet(ip: Any) -> None:
 class Shell:
     """A shell with a kernel."""
 
-    kernel = None
+    kernel: object = None
 
 
 def test_in_a_notebook_the_output_is_updated(ip: Any) -> None:
@@ -308,22 +134,37 @@ def test_in_a_notebook_the_output_is_updated(ip: Any) -> None:
     assert first.data["text/plain"] == "one"
     assert second.data["text/plain"] == "the text"
     assert removed.data == {"text/plain": ""}
+    assert len({output.transient["display_id"] for output in captured.outputs}) == 1
 
 
-COLORED = pytest.mark.parametrize(
+def test_no_terminal_breaks_words(ip: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines and warnings; elsewhere lines are whole."""
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with pytest.warns(GpuMagicWarning) as caught:
+        warn(SENTENCE)
+    with redirect_stdout(Terminal()) as screen:
+        say(ip, SENTENCE)
+        write_line(SENTENCE)
+    warned = f"%gpu:1: GpuMagicWarning: {caught[0].message}".splitlines()
+    for rows in (warned, screen.getvalue().splitlines()):
+        assert max(map(len, rows)) <= 60
+    assert " ".join(str(caught[0].message).split()) == SENTENCE
+    with redirect_stdout(StringIO()) as log:
+        write_line(SENTENCE)
+    assert log.getvalue() == f"{SENTENCE}\n"
+
+
+@pytest.mark.parametrize(
     ("environment", "terminal", "theme", "colored"),
     [
         ({"TERM": "xterm"}, True, "linux", True),
-        ({"TERM": "xterm", "NO_COLOR": ""}, True, "linux", True),
         ({"TERM": "xterm", "NO_COLOR": "1"}, True, "linux", False),
         ({"TERM": "dumb"}, True, "linux", False),
         ({"TERM": "xterm"}, False, "linux", False),
         ({"TERM": "xterm"}, True, "nocolor", False),
     ],
 )
-
-
-@COLORED
 def test_colours_on_a_terminal(
     ip: Any,
     monkeypatch: pytest.MonkeyPatch,
@@ -332,72 +173,79 @@ def test_colours_on_a_terminal(
     theme: str,
     colored: bool,
 ) -> None:
-    """Long lines are broken in any terminal; text/plain, which may be saved, is plain and whole."""
-    output = screen_of(ip, monkeypatch, environment, terminal, theme)
-    result = Selection("0", {"CUDA_VISIBLE_DEVICES": "0"}, "applied")
-    show(ip, result)
-    shown = output.getvalue()
-    assert ("\x1b[32mapplied\x1b[0m" in shown) == colored
-    assert len(shown.strip().splitlines()) == (2 if terminal else 1)
-    assert "\x1b" not in result._repr_mimebundle_()["text/plain"]
-
-
-@COLORED
-def test_what_is_updated_has_the_same_colours(
-    ip: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    environment: dict[str, str],
-    terminal: bool,
-    theme: str,
-    colored: bool,
-) -> None:
-    """Its rows are counted without them: none is left behind."""
-    output = screen_of(ip, monkeypatch, environment, terminal, theme)
-    result = Selection("0", {"CUDA_VISIBLE_DEVICES": "0"}, "applied")
-    with LiveDisplay(ip) as live:
-        live.result(result)
-        live.result(result)
-        live.keep()
-    shown = output.getvalue()
-    assert ("\x1b[32mapplied\x1b[0m" in shown) == colored
-    rows = shown[: len(shown) // 2].count("\n")
-    assert ("\x1b[2F\x1b[J" in shown) == (terminal and environment["TERM"] != "dumb")
-    assert rows == 2
-
-
-@COLORED
-def test_a_failure_is_explained_in_the_same_colours(
-    ip: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    environment: dict[str, str],
-    terminal: bool,
-    theme: str,
-    colored: bool,
-) -> None:
-    report = OutOfMemory(device=0, requested=1 << 30, where="In[3] line 2")
-    monkeypatch.setattr("gpumagic.magics.failures._known", lambda shell, error: report)
-    output = screen_of(ip, monkeypatch, environment, terminal, theme)
-    failures.explain(ip, ValueError())
-    shown = output.getvalue()
-    assert ("\x1b[31m✗ Out of memory on cuda:0\x1b[0m" in shown) == colored
-    assert "✗ Out of memory on cuda:0" in shown
-    assert ("\x1b" in shown) == colored
-
-
-def screen_of(
-    ip: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    environment: dict[str, str],
-    terminal: bool,
-    theme: str,
-) -> StringIO:
-    """Return the standard output that is a terminal, or none, 40 columns wide."""
+    """Of results, and of explanations; text/plain, which may be saved, is plain and whole."""
     monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("COLUMNS", "40")
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    output = StringIO()
-    output.isatty = lambda: terminal  # type: ignore[method-assign]
+    report = OutOfMemory(device=0, requested=1 << 30, where="In[3] line 2")
+    monkeypatch.setattr("gpumagic.magics.failures._known", lambda error: report)
     monkeypatch.setattr(ip, "colors", theme)
-    monkeypatch.setattr(sys, "stdout", output)
-    return output
+    with redirect_stdout(Terminal() if terminal else StringIO()) as output:
+        show(ip, Selection("0", {"CUDA_VISIBLE_DEVICES": "0"}, "applied"))
+        failures.explain(ip, ValueError())
+    shown = output.getvalue()
+    if terminal:
+        assert ("\x1b[32mapplied\x1b[0m" in shown) == colored
+        assert ("\x1b[31m✗ Out of memory on cuda:0\x1b[0m" in shown) == colored
+    assert ("\x1b" in shown) == colored
+    assert "\x1b" not in RESULT._repr_mimebundle_()["text/plain"]
+
+
+def test_an_encoding_without_our_characters(ip: Any) -> None:
+    output = TextIOWrapper(BytesIO(), "ascii")
+    with redirect_stdout(output):
+        write_line("1 µs █")
+    output.seek(0)
+    assert output.read() == "1 ?s ?\n"
+
+
+# The progress of repeats.
+
+
+@pytest.fixture
+def _no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Progress, "DELAY", 0.0)
+    monkeypatch.setattr(Progress, "PERIOD", 0.0)
+
+
+@pytest.mark.usefixtures("_no_delay")
+def test_progress_in_a_terminal_is_on_standard_error_and_removed(ip: Any) -> None:
+    with redirect_stderr(Terminal()) as errors, redirect_stdout(Terminal()) as screen:
+        shown = Progress(ip)
+        shown.update(0.5, lambda: 0.035)
+        shown.close()
+        shown.close()  # a second time does nothing
+    assert screen.getvalue() == ""
+    before, _, after = errors.getvalue().partition("median 35.0 ms")
+    assert "%cudatime  ████     50 %" in before
+    assert ERASED in after
+
+
+@pytest.mark.usefixtures("_no_delay")
+def test_progress_in_a_notebook_is_an_output(ip: Any) -> None:
+    """Not on standard error, which front ends colour as an error."""
+    shell = Shell()
+    shell.kernel = object()
+    with redirect_stderr(StringIO()) as errors, capture_output() as captured:
+        shown = Progress(shell)
+        shown.update(0.25, lambda: 0.035)
+        shown.close()
+    assert errors.getvalue() == ""
+    assert "median 35.0 ms" in captured.outputs[0].data["text/html"]
+    assert captured.outputs[-1].data == {"text/plain": ""}
+
+
+@pytest.mark.usefixtures("_no_delay")
+@pytest.mark.parametrize("why", ["not enabled", "no terminal", "too early"])
+def test_no_progress_is_shown(ip: Any, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if why == "too early":
+        monkeypatch.setattr(Progress, "DELAY", 1e6)
+
+    def median() -> float:
+        raise AssertionError("it costs time")
+
+    with redirect_stderr(StringIO() if why == "no terminal" else Terminal()) as errors:
+        shown = Progress(ip, enabled=why != "not enabled")
+        shown.update(0.5, median)
+        shown.close()
+    assert errors.getvalue() == ""

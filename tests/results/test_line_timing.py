@@ -84,9 +84,9 @@ def test_in_a_narrow_terminal_the_source_gives_way_to_the_figures() -> None:
     assert heading.split() == ["Line", "Hits", "GPU", "Host", "Waited", "Source"]
     assert "250 ms      loss = criterio" in row
     assert "hidden" not in shown
-    shown = as_text(timing, width=60)
+    shown = as_text(timing, width=56)
     assert "loss = criterio" in shown
-    assert "hidden (too narrow): Waited" in shown
+    assert "hidden (too narrow): " in shown
     assert "line 5 waited for the GPU" in shown
 
 

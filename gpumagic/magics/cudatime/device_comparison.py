@@ -10,8 +10,7 @@ from gpumagic.cells.coroutines import run_or_await
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.magics.cudatime import named_results
 from gpumagic.magics.cudatime.delivery import Delivery, print_failure
-from gpumagic.magics.output import hand_over
-from gpumagic.magics.progress import Progress
+from gpumagic.magics.output import Progress, hand_over
 from gpumagic.results import Compared, Comparison, CudaTiming
 from gpumagic.timing.benchmark import Benchmark
 from gpumagic.timing.comparison import compare

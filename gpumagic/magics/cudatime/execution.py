@@ -15,7 +15,7 @@ from gpumagic.magics.baseline import TIMES, Baseline
 from gpumagic.magics.cudatime import flops_and_energy, lines
 from gpumagic.magics.cudatime.delivery import Delivery, print_failure
 from gpumagic.magics.cudatime.profiling import ProfiledRun, nvtx_range
-from gpumagic.magics.progress import Progress
+from gpumagic.magics.output import Progress
 from gpumagic.results import CudaTiming
 from gpumagic.timing.benchmark import Benchmark
 from gpumagic.timing.compilations import CompilationRecord

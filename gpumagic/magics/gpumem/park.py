@@ -13,8 +13,7 @@ from gpumagic.cells.hooks import CellHook
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics import terminal
 from gpumagic.magics.extension import of
-from gpumagic.magics.output import hand_over, show
-from gpumagic.magics.progress import Progress
+from gpumagic.magics.output import Progress, hand_over, show
 from gpumagic.memory.idle_parking import IdleParking
 from gpumagic.memory.parking import PARKING
 from gpumagic.render.units import seconds

@@ -147,7 +147,7 @@ def test_interrupts(kernel: Any) -> None:
 
 def test_progress_shows_and_goes(kernel: Any) -> None:
     k = kernel(Scenario(devices=1))
-    k.run("import time\nfrom gpumagic.magics import progress\nprogress.DELAY = 0.05")
+    k.run("import time\nfrom gpumagic.magics import progress\nProgress.DELAY = 0.05")
     slow = "%cudatime -n 1 -r 6 -w 0 time.sleep(0.02)"
     reply = k.run(slow)
     assert reply.stderr == ""  # which front ends colour as an error

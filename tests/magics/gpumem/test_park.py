@@ -12,7 +12,7 @@ from IPython.core.error import UsageError
 
 from gpumagic.cuda.storages import PARKED
 from gpumagic.magics.gpumem.park import leaves_parked
-from gpumagic.magics.progress import Progress
+from gpumagic.magics.output import Progress
 from gpumagic.memory.parking import PARKING
 from tests.support.kernels import PATIENCE
 from tests.support.own_files import names_our_files
