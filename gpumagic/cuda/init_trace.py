@@ -19,28 +19,6 @@ from gpumagic.cells.hooks import CellHook, CellHooks
 from gpumagic.cuda import nvml_check
 from gpumagic.cuda.process_state import STATE
 
-
-class InitLocation(NamedTuple):
-    """Where CUDA was initialised.
-
-    ``statement`` is the first line of the statement that ran, as the user wrote it, ``cell`` its
-    cell's execution number, ``line`` its line there. ``statement`` is None if none ran: CUDA was
-    initialised after ``cell`` had ended or, where that is None too, before the trace began.
-    """
-
-    statement: str | None
-    cell: int | None = None
-    line: int | None = None
-
-    def __str__(self) -> str:
-        if self.statement is None:
-            if self.cell is not None:
-                return f"CUDA was initialised between two cells, after cell [{self.cell}] had ended"
-            return "CUDA had been initialised before gpumagic was loaded"
-        place = f" (line {self.line})" if self.line is not None else ""
-        return f"CUDA was initialised while cell [{self.cell}] ran `{self.statement}`{place}"
-
-
 #: The most characters of a statement that are shown.
 _LONGEST = 500
 
@@ -67,7 +45,8 @@ class InitTrace:
         #: The innermost last: a statement may run another cell.
         self._running: list[_Running] = []
         self._last_cell: int | None = None
-        self.location: InitLocation | None = None
+        #: Where CUDA was initialised, as a sentence.
+        self.location: str | None = None
         #: The environment right after CUDA was initialised, if that was observed.
         self.environment: dict[str, str] | None = None
 
@@ -75,7 +54,7 @@ class InitTrace:
         """Start tracing, unless CUDA is initialised already."""
         # Every library that uses CUDA from Python has imported ctypes.
         if "ctypes" in sys.modules and self._ready().is_initialized():
-            self.location = InitLocation(None)
+            self.location = "CUDA had been initialised before gpumagic was loaded"
             nvml_check.withdraw()
             return
         run_code = self._shell.run_code
@@ -109,15 +88,10 @@ class InitTrace:
         if self._traced_run is None or not self._ready().is_initialized():
             return
         if self._running:
-            _, code, cell = self._running[-1]
-            # Not co_firstlineno, which is 1 for every module.
-            line = min((line for _, _, line in code.co_lines() if line), default=1)
-            text = linecache.getline(code.co_filename, line).strip()
-            if len(text) > _LONGEST:
-                text = text[: _LONGEST - 1] + "…"
-            self.location = InitLocation(text or "a statement", cell, line)
+            self.location = f"CUDA was initialised while {_described(self._running[-1])}"
         else:
-            self.location = InitLocation(None, self._last_cell)
+            after = f"after cell [{self._last_cell}] had ended"
+            self.location = f"CUDA was initialised between two cells, {after}"
         self.environment = dict(os.environ)
         nvml_check.withdraw()
         self.detach()
@@ -172,6 +146,16 @@ class InitTrace:
         self._running = [each for each, of in results if of is not None and of is not result]
 
 
+def _described(running: _Running) -> str:
+    """Return the cell and the first line of its statement, as the user wrote it."""
+    # Not co_firstlineno, which is 1 for every module.
+    line = min((line for _, _, line in running.code.co_lines() if line), default=1)
+    text = linecache.getline(running.code.co_filename, line).strip() or "a statement"
+    if len(text) > _LONGEST:
+        text = text[: _LONGEST - 1] + "…"
+    return f"cell [{running.cell}] ran `{text}` (line {line})"
+
+
 def attach(shell: Any, hooks: CellHooks) -> None:
     """Trace ``shell``, with its ``hooks``, until CUDA is initialised."""
     detach()
@@ -187,8 +171,8 @@ def detach() -> None:
         trace.detach()
 
 
-def location() -> InitLocation | None:
-    """Return where CUDA was initialised in this process; None where that is not known."""
+def location() -> str | None:
+    """Return where CUDA was initialised, as a sentence; None where that is not known."""
     trace: InitTrace | None = STATE.init_trace
     if trace is None:
         return None

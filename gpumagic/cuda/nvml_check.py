@@ -20,15 +20,8 @@ _LIBRARY = "libnvidia-ml.so.1"
 _LOADED = ("/proc/driver/nvidia/version", "/dev/dxg")
 
 
-def set_variable() -> None:
-    """Set the variable, unless the user has set it."""
-    if VARIABLE not in os.environ:
-        os.environ[VARIABLE] = "1"
-        STATE.nvml_check_set = True
-
-
 def is_ours() -> bool:
-    """Return whether the variable is set, and was set by `set_variable`."""
+    """Return whether the variable is set, and was set when gpumagic was loaded."""
     return STATE.nvml_check_set and os.environ.get(VARIABLE) == "1"
 
 

@@ -7,6 +7,7 @@ import os
 import pytest
 
 from gpumagic.cuda import nvml_check
+from gpumagic.cuda.process_state import STATE
 
 VARIABLE = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
@@ -19,9 +20,9 @@ def test_the_variable_is_unset_where_nvml_cannot_be_initialised(
     monkeypatch.delenv(VARIABLE, raising=False)
     if users is not None:
         monkeypatch.setenv(VARIABLE, users)
-    nvml_check.withdraw()
-    nvml_check.set_variable()
-    assert os.environ[VARIABLE] == (users or "1")
+    if users is None:
+        monkeypatch.setenv(VARIABLE, "1")
+    monkeypatch.setattr(STATE, "nvml_check_set", users is None)
     nvml_check.withdraw()
     assert os.environ.get(VARIABLE) == users
     assert not nvml_check.is_ours()
