@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from gpumagic.errors import SpecError
+from gpumagic.system.paths import open_own
 from gpumagic.system.text import harmless
-from gpumagic.system.trusted_file import open_own
 
 #: The keys that a client reads; all others are left out.
 _KEYS = (

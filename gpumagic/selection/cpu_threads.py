@@ -13,7 +13,7 @@ from gpumagic.cuda.process_state import STATE, ThreadCount
 from gpumagic.errors import DeviceError
 from gpumagic.results import Selection
 from gpumagic.selection.spec import Spec
-from gpumagic.system import control_groups
+from gpumagic.system import system_files
 from gpumagic.system.text import plural
 
 
@@ -60,7 +60,7 @@ def quota() -> float | None:
     """
     limits = [
         _version_1(folder) if version == 1 else _version_2(folder)
-        for version, folder in control_groups.folders("cpu")
+        for version, folder in system_files.control_groups("cpu")
     ]
     return min((limit for limit in limits if limit is not None), default=None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpumagic.system import control_groups
+from gpumagic.system import system_files
 
 #: A limit of version 1 above this is none.
 _NO_LIMIT = 1 << 60
@@ -20,7 +20,7 @@ def available() -> int:
     import psutil
 
     groups = (
-        _unused(folder, *_NAMES[number]) for number, folder in control_groups.folders("memory")
+        _unused(folder, *_NAMES[number]) for number, folder in system_files.control_groups("memory")
     )
     unused = [size for size in groups if size is not None]
     return min([int(psutil.virtual_memory().available), *unused])

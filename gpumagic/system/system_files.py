@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = "GPUMAGIC_ROOT"
@@ -45,3 +46,25 @@ def listed_devices() -> tuple[tuple[int, str | None, Path], ...]:
         uuid = _UUID.search(read(f"{_GPUS}/{folder.name}/information") or "")
         found.append((index, uuid[1] if uuid else None, folder / "information"))
     return tuple(found)
+
+
+def control_groups(controller: str) -> Iterator[tuple[int, Path]]:
+    """Yield version and folder of each control group that limits this process, up to the root.
+
+    ``controller`` is ``cpu`` or ``memory``. A container sees its own group as the root.
+    """
+    root = at("/sys/fs/cgroup")
+    for line in (read("/proc/self/cgroup") or "").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            version, mounts = 2, {root}
+        elif controller in controllers.split(","):
+            version, mounts = 1, {root / controller, root / controllers}
+        else:
+            continue
+        for mount in mounts:
+            group = mount / path.lstrip("/")
+            for folder in (group, *group.parents):
+                if not folder.is_relative_to(mount):
+                    break
+                yield version, folder
