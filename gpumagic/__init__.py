@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         RegressionError,
         SpecError,
     )
-    from gpumagic.memory.attribution import holders
+    from gpumagic.memory.holders import holders
     from gpumagic.memory.measurement import gpumem
     from gpumagic.results import (
         Comparison,
@@ -63,7 +63,7 @@ _MODULES = {
         "doctor": "diagnose",
         "doctor.diagnosis": "Diagnosis Finding",
         "errors": "DeviceError GpuMagicError GpuMagicWarning RegressionError SpecError",
-        "memory.attribution": "holders",
+        "memory.holders": "holders",
         "memory.measurement": "gpumem",
         "results": "Comparison CudaTiming Device DeviceMemory DeviceMemoryDelta DeviceTable Freed "
         "Holder Holders MemoryDelta MemoryReport OutOfMemory Process Sample Selection",

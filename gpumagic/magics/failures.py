@@ -14,42 +14,23 @@ from gpumagic.cells.hooks import CellHook
 _NOT_FOUND = re.compile(r"(?:Line|Cell) magic (?:function )?`(%%?)(\w+)` not found")
 
 
-def hooks(shell: Any, magics: Any) -> Iterator[CellHook[Any]]:
+def hooks(shell: Any) -> Iterator[CellHook[Any]]:
     """Yield the hook that explains failures."""
 
-    def before(_: Any, __: Any) -> Any:
-        """Read the allocator's counters, to compare them after a failure, if torch is imported."""
-        if not magics.explain_oom:
-            return None
-        return counters() if "torch" in sys.modules else {}
-
-    def after(begun: Any, result: Any) -> None:
+    def after(_: Any, result: Any) -> None:
         if result.error_in_exec is not None:
-            explain(shell, result.error_in_exec, begun)
+            explain(shell, result.error_in_exec)
 
     def failed(error: Exception) -> None:
         from gpumagic.system import text
 
         print(f"gpumagic: errors are not explained any more ({text.named(error)})", file=sys.stderr)
 
-    yield CellHook(before=before, after=after, failed=failed)
+    yield CellHook(after=after, failed=failed)
 
 
-def counters() -> Any:
-    """Return the allocator's counters at a cell's start, for `explain`; None if unreadable."""
-    try:
-        from gpumagic.memory.start_counters import read
-
-        return read()
-    except Exception:  # the cell raises it too, if it allocates
-        return None
-
-
-def explain(shell: Any, error: BaseException, begun: Any = None) -> None:
-    """Show the explanation of ``error``, if there is one. Never raises; holds no reference to it.
-
-    ``begun`` are the `counters` at the cell's start, if they were read.
-    """
+def explain(shell: Any, error: BaseException) -> None:
+    """Show the explanation of ``error``, if there is one; raises nothing, keeps no reference."""
     from gpumagic.system import text
 
     try:
@@ -59,7 +40,7 @@ def explain(shell: Any, error: BaseException, begun: Any = None) -> None:
             return
         from gpumagic.memory.oom import find
 
-        found = _known(error) if find(error) is None else _out_of_memory(shell, error, begun)
+        found = _known(error) if find(error) is None else _out_of_memory(shell, error)
         if found is not None:
             from gpumagic.magics import output
 
@@ -87,11 +68,11 @@ def _known(error: BaseException) -> Any:
     return explanation.explain(error)
 
 
-def _out_of_memory(shell: Any, error: BaseException, begun: Any) -> Any:
+def _out_of_memory(shell: Any, error: BaseException) -> Any:
     from gpumagic.magics.extension import of
 
     if not of(shell).magics.explain_oom:
         return None
-    from gpumagic.memory.oom import elsewhere, explain
+    from gpumagic.memory.oom import explain
 
-    return elsewhere(error, begun) or explain(error, shell, begun)
+    return explain(error, shell)

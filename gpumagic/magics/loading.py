@@ -100,7 +100,7 @@ class GpuMagic(Magics):
             from gpumagic.magics.extension import Extension
 
             self._extension = Extension(self.shell, self)
-            self._extension.start(failures.hooks(self.shell, self))
+            self._extension.start(failures.hooks(self.shell))
         return self._extension
 
     @_documented("gpu")

@@ -5,18 +5,14 @@ How much
     (``%%gpumem`` and `gpumagic.gpumem`), `per_cell` (``%gpumem on``), `regression`
     (``--against``), `limit` (``%gpumem limit``), `fit` (``--fit``).
 By line, by cell
-    `line_profiler` (``--lines``), `history` (``%gpumem record``).
+    `line_profiler` (``--lines``), `history` (``%gpumem record``), `snapshot` (of the allocator).
 What holds it
-    `snapshot` (of the allocator), `allocator_blocks` (its blocks), `object_graph` (the walk
-    over the user's objects), `referents` (of each object), `notebook_references` (IPython's own
-    references), `other_references` (threads, event loops, registered functions),
-    `reference_counts` (whether all references to an object are known), `attribution` (the
-    sum), `heap_scan` (of all objects, for memory that no variable references).
+    `blocks` (of torch's allocator), `walk` (from the roots to the blocks), `torch_graph` (what
+    torch keeps in C++), `roots` and `notebook_references` (the user's variables, and IPython's own
+    references), `holders` (``%gpumem vars``: the sum).
 Freeing it
-    `freeing` (``%gpumem free``), `oom` and `remedies` (the out-of-memory report), `start_counters`
-    (the counters at a cell's start, with which its failure is compared).
+    `freeing` (``%gpumem free``), `oom` (the report below an out-of-memory).
 Parking it in host memory
-    `parking` (``%gpumem park``), `parkable_storages` (which memory can be parked), `parking_checks`
-    (what it is refused for), `host_copies`, `unpark_on_use` (operations without a cell),
-    `code_names` and `harmless_code` (which cells use none), `idle_parking` (``--after``).
+    `parking` (``%gpumem park``), `parkable` (which memory can be taken), `parking_checks` (what it
+    is refused for), `idle_parking` (``--after``).
 """

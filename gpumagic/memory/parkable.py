@@ -99,14 +99,15 @@ class _Search:
         return ()
 
     def _note_storage(self, thing: Any) -> None:
-        address = self._graph.address(thing)
+        is_storage = self._graph.is_storage(type(thing))
+        address = self._graph.address(thing, storage=is_storage)
         if not address:
             return
         storage = storages.storage_of(thing)
         known = self.storages.setdefault(address, [])
         if all(each._cdata != storage._cdata for each in known):
             known.append(storage)
-        if not self._graph.is_storage(type(thing)):
+        if not is_storage:
             self._tensors.setdefault(storage._cdata, []).append(thing)
 
     def _note_component(self, component: Any) -> None:

@@ -26,7 +26,9 @@ class TorchGraph:
     def __init__(self) -> None:
         self._torch = cast(Any, torch_cuda.loaded())
         self._base = self._torch._C.TensorBase
-        self._saved = self._torch._C._autograd.SavedTensor
+        self._saved = getattr(self._torch._C._autograd, "SavedTensor", None)
+        #: Whether this torch says what autograd has saved for backward.
+        self.knows_saved = hasattr(self._saved, "data")
         self._address = storage_address()
         self._get = {
             name: introspection.find(self._base, name).__get__
@@ -55,12 +57,10 @@ class TorchGraph:
         """Return whether a type is one of autograd's nodes."""
         return type(introspection.find(kind, "next_functions")) is types.GetSetDescriptorType
 
-    def address(self, thing: Any) -> int:
-        """Return where the storage of a tensor, or a storage, begins; 0 without memory."""
+    def address(self, thing: Any, *, storage: bool) -> int:
+        """Return where the storage of a tensor, or a ``storage``, begins; 0 without memory."""
         try:
-            if self.is_storage(type(thing)):
-                return cast(int, thing.data_ptr())
-            return self._address(thing)
+            return cast(int, thing.data_ptr()) if storage else self._address(thing)
         except Exception:  # sparse, a subclass that wraps others, parked
             return 0
 
@@ -104,7 +104,10 @@ class TorchGraph:
         for name in self._names(type(node)):
             saved = self._read(node, name)
             for each in saved if type(saved) in (tuple, list) else (saved,):
-                found += [each.data, each.unpack_hook] if type(each) is self._saved else [each]
+                if type(each) is not self._saved:
+                    found.append(each)
+                elif self.knows_saved:
+                    found += [each.data, each.unpack_hook]
         return [(GRAPH, each) for each in found if each is not None]
 
     def _names(self, kind: type) -> list[str]:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpumagic.results.base import Explanation, Result
-    from gpumagic.results.cell_holdings import CellHolding, CellHoldings
     from gpumagic.results.cell_memory import CellLog, CellMemory
     from gpumagic.results.cell_timings import CellTiming, TimingLog
     from gpumagic.results.cluster_devices import ClusterTable, EngineDevices
@@ -25,13 +24,19 @@ if TYPE_CHECKING:
     from gpumagic.results.cluster_timing import ClusterTiming, EngineTiming
     from gpumagic.results.comparison import Compared, Comparison, Quantity, Verdict
     from gpumagic.results.devices import Device, DeviceTable, MigInstance
-    from gpumagic.results.freed import Freed, FreeStep
     from gpumagic.results.history import HistoryState, SnapshotFile
-    from gpumagic.results.holders import DeviceHolders, Holder, Holders, Site
+    from gpumagic.results.holders import (
+        CellHolding,
+        CellHoldings,
+        DeviceHolders,
+        Holder,
+        Holders,
+    )
     from gpumagic.results.kernels import Copy, Kernel, KernelReport
     from gpumagic.results.lines import LineMemory, LineReport, SourceLines
     from gpumagic.results.memory import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
-    from gpumagic.results.oom import OutOfMemory, Remedy
+    from gpumagic.results.oom import OutOfMemory
+    from gpumagic.results.parking import Freed, FreeStep
     from gpumagic.results.process_group import ProcessGroup
     from gpumagic.results.processes import Claim, Process
     from gpumagic.results.sample import Sample
@@ -51,7 +56,6 @@ _FILES = {
     name: file
     for file, names in {
         "base": "Explanation Result",
-        "cell_holdings": "CellHolding CellHoldings",
         "cell_memory": "CellLog CellMemory",
         "cell_timings": "CellTiming TimingLog",
         "cluster_devices": "ClusterTable EngineDevices",
@@ -60,13 +64,13 @@ _FILES = {
         "cluster_timing": "ClusterTiming EngineTiming",
         "comparison": "Compared Comparison Quantity Verdict",
         "devices": "Device DeviceTable MigInstance",
-        "freed": "FreeStep Freed",
+        "parking": "FreeStep Freed",
         "history": "HistoryState SnapshotFile",
-        "holders": "DeviceHolders Holder Holders Site",
+        "holders": "CellHolding CellHoldings DeviceHolders Holder Holders",
         "kernels": "Copy Kernel KernelReport",
         "lines": "LineMemory LineReport SourceLines",
         "memory": "DeviceMemory DeviceMemoryDelta MemoryDelta MemoryReport",
-        "oom": "OutOfMemory Remedy",
+        "oom": "OutOfMemory",
         "process_group": "ProcessGroup",
         "processes": "Claim Process",
         "sample": "Sample",

@@ -1,4 +1,4 @@
-"""The variables that hold GPU memory."""
+"""What holds GPU memory: variables, and the cells that allocated it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, dim_lines, few, names_line
-from gpumagic.render.units import bytes_
+from gpumagic.render.blocks import (
+    Block,
+    Cell,
+    Column,
+    Grid,
+    Line,
+    dim_lines,
+    few,
+    names_line,
+)
+from gpumagic.render.units import bytes_, share
 from gpumagic.results.base import Result, data_frame
+from gpumagic.results.cell_memory import cell_number, first_line
 from gpumagic.system.text import plural
 
 if TYPE_CHECKING:
@@ -34,48 +44,35 @@ class Holder:
     parts: Mapping[str, int]
     #: The number of allocations counted here.
     blocks: int
-    #: The memory that no other object holds: deleting this variable alone frees it.
-    alone: int
+    #: The memory that deleting this variable alone frees: nothing else holds it.
+    frees: int
     #: The memory that other variables hold too, counted here or there.
     shared: int
     #: The other variables that hold some of the memory counted here.
     also: tuple[str, ...] = ()
     #: Whether it is referenced by the notebook, not by a variable: ``%gpumem free`` frees it.
-    pinned: bool = False
-
-
-@dataclass(frozen=True)
-class Site:
-    """Memory that no variable references, by the line that allocated it or by its referrer."""
-
-    #: ``In[5] line 3 in step``, ``held by cache.STORE``.
-    where: str
-    bytes: int
-    blocks: int
+    by_notebook: bool = False
 
 
 @dataclass(frozen=True)
 class DeviceHolders:
     """The holders of one device's memory. Bytes.
 
-    ``named + pinned + unattributed + rounding`` is exactly ``allocated``.
+    ``named + notebook + unattributed + rounding`` is exactly ``allocated``.
     """
 
     #: Allocated bytes by torch's allocator.
     allocated: int
-    #: Held by variables, by running functions, and by functions registered to be called.
+    #: Held by variables.
     named: int
     #: Held only by the notebook (``Out``, ``_``, the last exception…).
-    pinned: int
+    notebook: int
     #: Not referenced by any variable.
     unattributed: int
-    #: The bytes that the allocator adds by rounding requests up; None where not known.
-    rounding: int | None
+    #: The bytes that the allocator adds by rounding requests up.
+    rounding: int
     #: Largest first.
     holders: tuple[Holder, ...] = ()
-    #: The places that allocated the unattributed memory, as far as torch recorded them. Largest
-    #: first.
-    sites: tuple[Site, ...] = ()
 
     def __getitem__(self, name: str) -> Holder:
         """Return the holder of that name.
@@ -117,7 +114,7 @@ class Holders(Result):
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return a DataFrame with a row for each device and holder (needs pandas). Bytes."""
-        columns = ["device", "name", "kind", "bytes", "blocks", "alone", "shared", "pinned"]
+        columns = ["device", "name", "kind", "bytes", "blocks", "frees", "shared", "by_notebook"]
         rows = [
             [ordinal, *(getattr(holder, column) for column in columns[1:])]
             for ordinal, device in self.devices.items()
@@ -134,11 +131,8 @@ def _table(title: str, device: DeviceHolders) -> Grid:
         size = sum(holder.bytes for holder in rest)
         number = sum(holder.blocks for holder in rest)
         rows.append(_plain(f"{len(rest)} more", size, device.allocated, number))
-    for site in (sites := device.sites[:_ROWS]):
-        name = f"no variable: {site.where}"
-        rows.append(_plain(name, site.bytes, device.allocated, site.blocks))
-    if unknown := device.unattributed - sum(site.bytes for site in sites):
-        rows.append(_plain(NO_VARIABLE, unknown, device.allocated))
+    if device.unattributed:
+        rows.append(_plain(NO_VARIABLE, device.unattributed, device.allocated))
     return Grid(_columns(title), rows)
 
 
@@ -155,7 +149,8 @@ def _columns(title: str) -> list[Column]:
 
 def name_cell(holder: Holder) -> Cell:
     """Return a holder's name, marked where the notebook references it."""
-    return Cell("! " * holder.pinned + holder.name, "warn" if holder.pinned else "strong")
+    mark = "! " * holder.by_notebook
+    return Cell(mark + holder.name, "warn" if holder.by_notebook else "strong")
 
 
 def parts(holder: Holder) -> list[tuple[str, int]]:
@@ -166,7 +161,7 @@ def parts(holder: Holder) -> list[tuple[str, int]]:
 
 def _rows(holder: Holder, total: int) -> list[list[Cell]]:
     """Return a holder's row, and below it one for each of its parts, if they are several."""
-    frees = "all" if holder.alone == holder.bytes else bytes_(holder.alone)
+    frees = "all" if holder.frees == holder.bytes else bytes_(holder.frees)
     first = [
         name_cell(holder),
         Cell(bytes_(holder.bytes), bar=holder.bytes / total),
@@ -198,7 +193,7 @@ def _unlisted(device: DeviceHolders) -> list[str]:
     return [
         holder.name
         for holder in device.holders
-        if not holder.bytes and not holder.pinned and holder.name not in also
+        if not holder.bytes and not holder.by_notebook and holder.name not in also
     ]
 
 
@@ -206,7 +201,7 @@ def _sum(device: DeviceHolders) -> Line:
     """Return the sum of the rows: exactly the allocated bytes."""
     parts = [
         ("variables", device.named),
-        ("notebook", device.pinned),
+        ("notebook", device.notebook),
         ("unreferenced", device.unattributed),
         ("rounding", device.rounding),
     ]
@@ -218,3 +213,79 @@ def _sum(device: DeviceHolders) -> Line:
             Cell(f" = {' + '.join(terms)}"),
         )
     )
+
+
+@dataclass(frozen=True)
+class CellHolding:
+    """The memory that one cell has allocated on one device, as far as it is still allocated."""
+
+    #: The execution number; None where no cell is known, and then ``source`` says where.
+    number: int | None
+    #: The cell's first line, or the place that allocated the memory.
+    source: str
+    #: Bytes, as the allocator rounds them.
+    bytes: int
+    #: The number of allocations.
+    blocks: int
+
+
+@dataclass(frozen=True)
+class CellHoldings(Result):
+    """Live GPU memory by the cell that allocated it; the sum is exactly what is allocated."""
+
+    #: By CUDA ordinal, the largest first.
+    devices: Mapping[int, tuple[CellHolding, ...]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def _blocks(self) -> list[Block]:
+        columns = [
+            Column("Device"),
+            Column("Cell", "right"),
+            Column("First line", least=16),
+            Column("Memory", "right"),
+            Column("Share", "right"),
+            Column("Blocks", "right", rank=1),
+        ]
+        rows: list[list[Cell]] = []
+        for ordinal, held in self.devices.items():
+            total = sum(h.bytes for h in held)
+            names = [f"cuda:{ordinal}", *[""] * (len(held) - 1)]
+            rows += [_cell_row(name, h, total) for name, h in zip(names, held, strict=True)]
+            if len(held) > 1:
+                blocks = str(sum(h.blocks for h in held))
+                rows.append(
+                    [
+                        *(Cell(""), Cell(""), Cell("allocated", "dim")),
+                        *(Cell(bytes_(total), "strong"), Cell(""), Cell(blocks, "dim")),
+                    ]
+                )
+        if not rows:
+            return [Line.of("No GPU memory is allocated"), *dim_lines(self.notes)]
+        return [Grid(columns, rows), *dim_lines(self.notes)]
+
+    def __repr__(self) -> str:
+        total = sum(h.bytes for holdings in self.devices.values() for h in holdings)
+        return f"<CellHoldings: {total} B on {plural(len(self.devices), 'device')}>"
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a DataFrame with a row for each device and cell (needs pandas)."""
+        rows = [
+            (ordinal, h.number, h.source, h.bytes, h.blocks)
+            for ordinal, holdings in self.devices.items()
+            for h in holdings
+        ]
+        columns = ["device", "cell", "source", "bytes", "blocks"]
+        return data_frame(rows, columns, index=["device", "cell"], types={"cell": "Int64"})
+
+
+def _cell_row(device: str, held: CellHolding, total: int) -> list[Cell]:
+    part = held.bytes / total
+    known = held.number is not None
+    return [
+        Cell(device, "strong"),
+        cell_number(held.number) if known else Cell(""),
+        first_line(held.source, "" if known else "dim"),
+        Cell(bytes_(held.bytes)),
+        Cell(share(part), "dim", bar=part),
+        Cell(str(held.blocks), "dim"),
+    ]

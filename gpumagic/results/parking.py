@@ -1,14 +1,84 @@
-"""GPU memory that was parked in host memory, or brought back from there."""
+"""GPU memory that was freed, parked in host memory, or brought back from there."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, dim_lines
+from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, cut, dim_lines
 from gpumagic.render.units import bytes_, seconds
 from gpumagic.results.base import Result
 from gpumagic.system.text import noun
+
+#: Characters of a step that are shown: it may name many variables.
+_LONGEST = 48
+
+
+@dataclass(frozen=True)
+class FreeStep:
+    """One step of ``%gpumem free``, and the bytes that it freed, by CUDA ordinal."""
+
+    what: str
+    #: Returned to the allocator.
+    allocated: Mapping[int, int] = field(default_factory=dict)
+    #: Returned to the device.
+    reserved: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Freed(Result):
+    """The memory that ``%gpumem free`` has freed."""
+
+    steps: tuple[FreeStep, ...] = ()
+    #: Bytes by CUDA ordinal.
+    allocated_before: Mapping[int, int] = field(default_factory=dict)
+    allocated_after: Mapping[int, int] = field(default_factory=dict)
+    reserved_before: Mapping[int, int] = field(default_factory=dict)
+    reserved_after: Mapping[int, int] = field(default_factory=dict)
+    #: The variables that were deleted.
+    deleted: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def _blocks(self) -> list[Block]:
+        devices = [i for i in self.allocated_before if self._has_changed(i)]
+        if not devices:
+            done = f"Deleted {', '.join(self.deleted)}: no" if self.deleted else "No"
+            text = f"{done} GPU memory was freed."
+            return [Line.of(text), *dim_lines(self.notes)]
+        blocks: list[Block] = []
+        for ordinal in devices:
+            columns = [Column(f"cuda:{ordinal} freed"), Column("Allocated", "right")]
+            columns.append(Column("Reserved", "right"))
+            rows = [
+                [
+                    cut(step.what, _LONGEST),
+                    Cell(bytes_(step.allocated.get(ordinal, 0))),
+                    Cell(bytes_(step.reserved.get(ordinal, 0))),
+                ]
+                for step in self.steps
+            ]
+            blocks += [Grid(columns, rows), self._now(ordinal)]
+        return [*blocks, *dim_lines(self.notes)]
+
+    def __repr__(self) -> str:
+        total = sum(self.allocated_before.values()) - sum(self.allocated_after.values())
+        return f"<Freed: {total} B>"
+
+    def _has_changed(self, ordinal: int) -> bool:
+        pairs = (
+            (self.allocated_before, self.allocated_after),
+            (self.reserved_before, self.reserved_after),
+        )
+        return any(before.get(ordinal) != after.get(ordinal) for before, after in pairs)
+
+    def _now(self, ordinal: int) -> Line:
+        """Return the change: ``allocated 30.0 GiB → 2.00 GiB, reserved …``."""
+        pairs = (
+            ("allocated", self.allocated_before, self.allocated_after),
+            ("reserved", self.reserved_before, self.reserved_after),
+        )
+        texts = (f"{n} {bytes_(b.get(ordinal))} → {bytes_(a.get(ordinal))}" for n, b, a in pairs)
+        return Line.of(", ".join(texts), "good")
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def _nested(torch: Any, number: int) -> dict[str, Any]:
 def _vars() -> Iterator[Row]:
     import torch
 
-    from gpumagic.memory.attribution import holders
+    from gpumagic.memory.holders import holders
 
     took: dict[int, float] = {}
     for number in (1_000, 10_000, 100_000):
@@ -46,7 +46,7 @@ def _vars() -> Iterator[Row]:
         took[number] = min(times)
         device = holders(names).devices[0]
         assert device.rounding is not None
-        total = device.named + device.pinned + device.unattributed + device.rounding
+        total = device.named + device.notebook + device.unattributed + device.rounding
         yield Row.equal(
             f"%gpumem vars, {number:,} tensors: the column's sum",
             total,

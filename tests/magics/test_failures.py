@@ -10,7 +10,7 @@ import pytest
 
 from gpumagic.magics import failures
 from gpumagic.magics.extension import of
-from gpumagic.memory import oom, start_counters
+from gpumagic.memory import oom
 
 
 def test_an_error_without_explanation_shows_nothing(
@@ -41,22 +41,13 @@ def test_the_exception_is_not_kept(ip: Any) -> None:
     gone = weakref.ref(error)
     gc.disable()
     try:
-        failures.explain(ip, error, failures.counters())
+        failures.explain(ip, error)
         del error
         assert gone() is None
     finally:
         gc.enable()
 
 
-def test_counters_that_cannot_be_read_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken() -> Any:
-        raise RuntimeError
-
-    assert failures.counters() is not None
-    monkeypatch.setattr(start_counters, "read", broken)
-    assert failures.counters() is None
-
-
 def test_out_of_memory_is_not_explained_where_that_is_switched_off(ip: Any) -> None:
     of(ip).magics.explain_oom = False
-    assert failures._out_of_memory(ip, MemoryError(), None) is None
+    assert failures._out_of_memory(ip, MemoryError()) is None

@@ -15,7 +15,7 @@ from gpumagic.memory.notebook_references import (
     RESULT,
     NotebookReferences,
 )
-from gpumagic.memory.object_graph import Root
+from gpumagic.memory.walk import Name
 
 
 class Value:
@@ -28,14 +28,9 @@ def notebook(ip: Any) -> NotebookReferences:
 
 
 def of(notebook: NotebookReferences, value: Any) -> dict[str, str]:
-    """By name, the kinds of the roots that have ``value`` among their objects."""
-    found = [root for root in notebook.roots() if any(each is value for each in root.objects)]
-    found += [
-        root
-        for root in notebook.roots()
-        if any(type(each) is tuple and any(e is value for e in each) for each in root.objects)
-    ]
-    return {root.name: root.kind for root in found}
+    """By name, the kinds of the roots that have ``value`` among their values."""
+    found = [root for root in notebook.roots() if any(each is value for each in root.values)]
+    return {root.name.name: root.name.kind for root in found}
 
 
 def test_an_output_is_referenced_in_several_places(
@@ -48,7 +43,7 @@ def test_an_output_is_referenced_in_several_places(
     assert of(notebook, value) == {f"Out[{number}]": OUTPUT, RESULT: OUTPUT, "_": OUTPUT}
     run_cell("1 + 1")
     assert of(notebook, value) == {f"Out[{number}]": OUTPUT, "__": OUTPUT}
-    assert all(root.by_notebook for root in notebook.roots())
+    assert all(root.name.by_notebook for root in notebook.roots())
 
 
 @pytest.mark.parametrize(
@@ -80,12 +75,12 @@ def test_failed_functions_are_the_users_innermost_first(
         "def inner(a):\n    raise ValueError\n\ndef outer(b):\n    inner(b)\n\nouter([1])",
         raising=False,
     )
-    names = [root.name for root in notebook.roots() if root.kind == LOCAL]
+    names = [root.name.name for root in notebook.roots() if root.name.kind == LOCAL]
     assert names == [
         f"a (In[{number}] line 2 in inner)",
         f"b (In[{number}] line 5 in outer)",
     ]
-    assert sys.last_value in notebook.exceptions()
+    assert sys.last_value in notebook._exceptions()
 
 
 def test_only_the_given_references_are_deleted(
@@ -95,12 +90,12 @@ def test_only_the_given_references_are_deleted(
     for _ in range(2):
         run_cell("object()")
     run_cell("1 / 0", raising=False)
-    first = Root(f"Out[{number}]", OUTPUT, (), True)
+    first = Name(f"Out[{number}]", OUTPUT, True)
     assert notebook.release([first]) is False
     assert number not in ip.user_ns["Out"]
     assert f"_{number}" not in ip.user_ns
     assert number + 1 in ip.user_ns["Out"]
     assert isinstance(sys.last_value, ZeroDivisionError)
-    assert notebook.release([Root(LAST, EXCEPTION, (), True)]) is True
+    assert notebook.release([Name(LAST, EXCEPTION, True)]) is True
     assert not hasattr(sys, "last_value")
-    assert notebook.exceptions() == []
+    assert notebook._exceptions() == []

@@ -47,11 +47,9 @@ from gpumagic.results import (
     OutOfMemory,
     Process,
     ProcessGroup,
-    Remedy,
     Result,
     Sample,
     Selection,
-    Site,
     SnapshotFile,
     SourceLines,
     TimingLog,
@@ -270,7 +268,7 @@ FREED = Freed(
 
 
 def holder(name: str, size: int, **fields: object) -> Holder:
-    common = {"kind": "tensor", "parts": {"": size}, "blocks": 1, "alone": size, "shared": 0}
+    common = {"kind": "tensor", "parts": {"": size}, "blocks": 1, "frees": size, "shared": 0}
     return Holder(name, bytes=size, **{**common, **fields})  # type: ignore[arg-type]
 
 
@@ -280,23 +278,22 @@ MODEL = holder(
     kind="module",
     parts={"parameters": 3 * GIB, "buffers": GIB},
     blocks=12,
-    alone=GIB,
+    frees=GIB,
     shared=3 * GIB,
     also=("optimizer", "trainer", "ema", "best"),
 )
 HELD = DeviceHolders(
     8 * GIB,
     named=5 * GIB,
-    pinned=GIB,
+    notebook=GIB,
     unattributed=2 * GIB - 64,
     rounding=64,
     holders=(
         MODEL,
         holder("state", GIB, kind="optimizer", parts={"optimizer state": GIB}),
-        holder("Out[3]", GIB, pinned=True, alone=0),
+        holder("Out[3]", GIB, by_notebook=True, frees=0),
         holder("view", 0, blocks=0),
     ),
-    sites=(Site("In[5] line 3 in step", GIB, 2),),
 )
 HOLDERS = Holders({0: HELD, 1: DeviceHolders(0, 0, 0, 0, 0)}, notes=("a note",))
 ADD = (
@@ -419,25 +416,16 @@ OOM = OutOfMemory(
     allocated=50 * GIB,
     outside=GIB,
     others=17 * GIB,
-    processes=(
-        Process(7, 10 * GIB, command="python train.py", mine=True),
-        Process(8, 7 * GIB, command="python secret.py", mine=False),
-    ),
-    largest_free=4 * GIB,
     limit=78 * GIB,
-    fragmented=True,
+    fragmented="PYTORCH_ALLOC_CONF=expandable_segments:True",
     holders=(
         Holder(
             "model", "module", 40 * GIB, {"parameters": 30 * GIB, "gradients": 10 * GIB}, 9, 0, 0
         ),
-        Holder("Out[3]", "tensor", 5 * GIB, {"": 5 * GIB}, 1, 0, 0, also=("x",), pinned=True),
+        Holder("Out[3]", "tensor", 5 * GIB, {"": 5 * GIB}, 1, 0, 0, also=("x",), by_notebook=True),
     ),
     unattributed=5 * GIB,
-    remedies=(
-        Remedy("%gpumem free", "Out holds it", 15 * GIB, False),
-        Remedy("a smaller batch", "less at once"),
-        Remedy("%gpumem free model", "its parameters are lost", 40 * GIB, True),
-    ),
+    recoverable=15 * GIB,
     notes=("a note",),
 )
 SELECTION = Selection(

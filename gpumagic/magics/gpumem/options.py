@@ -68,8 +68,7 @@ result
   -v NAME                     store it in NAME
   -q                          print nothing, as does a ; at the end
 
-also: explain on | off, record --entries N, vars --gc, free --dry-run,
---strict
+also: record --entries N, --strict
 
 examples
   %gpumem -v forward y = model(x)
@@ -82,7 +81,7 @@ examples
 VERBS = {
     **dict.fromkeys(("on", "off", "log", "plot"), "per_cell"),
     **dict.fromkeys(("record", "cells", "snapshot"), "history"),
-    **dict.fromkeys(("vars", "free", "explain"), "holders"),
+    **dict.fromkeys(("vars", "free"), "holders"),
     "limit": "limit",
     "park": "park",
     "unpark": "park",
@@ -96,10 +95,7 @@ def grammar() -> Grammar:
     forms["record"].add_argument("switch", nargs="?", choices=("on", "off"))
     forms["record"].add_argument("--entries", type=count(most=10_000_000), metavar="N")
     forms["snapshot"].add_argument("file", metavar="FILE")
-    forms["vars"].add_argument("--gc", dest="scan", action="store_true")
     forms["free"].add_argument("names", nargs="*", metavar="NAME")
-    forms["free"].flags("--dry-run")
-    forms["explain"].add_argument("state", nargs="?", choices=("on", "off"))
     forms["limit"].add_argument(
         "size", nargs="?", type=_size_or_off, default=SHOW, metavar="SIZE|off"
     )

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
+import re
 import sys
 import types
 import warnings
-import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic.memory.attribution import holders
+from gpumagic.memory.holders import holders
 from gpumagic.results import DeviceHolders, Holders
 from tests.support.allocator import MIB
 
@@ -24,12 +23,11 @@ from tests.support.allocator import MIB
 def adds_up(torch: ModuleType, found: Holders) -> None:
     for ordinal, device in found.devices.items():
         assert device.allocated == torch.cuda.memory_allocated(ordinal)
-        assert device.rounding is not None
-        total = device.named + device.pinned + device.unattributed + device.rounding
+        total = device.named + device.notebook + device.unattributed + device.rounding
         assert total == device.allocated
-        held = [(h.bytes, h.pinned) for h in device.holders]
-        assert sum(size for size, pinned in held if not pinned) == device.named
-        assert sum(size for size, pinned in held if pinned) == device.pinned
+        held = [(h.bytes, h.by_notebook) for h in device.holders]
+        assert sum(size for size, own in held if not own) == device.named
+        assert sum(size for size, own in held if own) == device.notebook
         assert all(sum(h.parts.values()) == h.bytes for h in device.holders)
         assert device.unattributed >= 0
 
@@ -71,7 +69,7 @@ def test_shared_storage_counts_once_and_each_owner_is_named(torch: ModuleType, n
     )
     assert device.named == MIB
     assert device["base"].bytes == MIB
-    assert device["base"].alone == 0
+    assert device["base"].frees == 0
     assert set(device["base"].also) == {"view", "empty", "other"}
     assert device["view"].shared == MIB
     assert device["view"].bytes == 0
@@ -91,14 +89,14 @@ def test_a_module_its_optimizer_and_tied_weights(torch: ModuleType, new: Any) ->
     weight = 256 * 256 * 4
     assert dict(device["model"].parts) == {
         "parameters": weight,
-        "buffers": 1000,
+        "other tensors": 1000,
         "gradients": weight,
     }
     assert dict(device["optimizer"].parts) == {"optimizer state": weight}
     assert set(device["model"].also) == {"optimizer", "last"}
     assert device["optimizer"].shared == 2 * weight
-    assert device["optimizer"].alone == weight
-    assert device["model"].alone == 1000
+    assert device["optimizer"].frees == weight
+    assert device["model"].frees == 1000
 
 
 def test_what_autograd_saved(torch: ModuleType, new: Any) -> None:
@@ -140,7 +138,7 @@ def test_the_allocators_counters_are_as_without_it(torch: ModuleType, new: Any) 
     new(9 * MIB)
     before = {i: torch.cuda.memory_stats(i) for i in (0, 1)}
     holders(names)
-    holders(names, gc=True)
+    holders(names)
     assert {i: torch.cuda.memory_stats(i) for i in (0, 1)} == before
 
 
@@ -276,7 +274,7 @@ def test_many_names_that_share(torch: ModuleType, new: Any) -> None:
     first = max(device.holders, key=lambda h: h.bytes)
     assert first.bytes == 51 * 512
     assert len(first.also) == 39
-    assert all(h.alone == 512 for h in device.holders)
+    assert all(h.frees == 512 for h in device.holders)
     assert all(h.shared == 50 * 512 for h in device.holders)
 
 
@@ -290,63 +288,9 @@ def test_a_module_of_the_users_own(
     my_own_cache.STORE["x"] = new(1000)
     try:
         device = of(torch, {"cache": my_own_cache, "torch": torch})
-        assert device["cache.STORE"].bytes == 1000
+        assert device["my_own_cache.STORE"].bytes == 1000
     finally:
         del sys.modules["my_own_cache"]
-
-
-def test_a_module_of_a_package_that_has_a_name(
-    torch: ModuleType, new: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "my_package").mkdir()
-    (tmp_path / "my_package" / "__init__.py").write_text("from . import cache\n")
-    (tmp_path / "my_package" / "cache.py").write_text("STORE = {}\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    import my_package  # type: ignore[import-not-found]
-
-    my_package.cache.STORE["x"] = new(1000)
-    try:
-        assert of(torch, {"mine": my_package})["mine.cache.STORE"].bytes == 1000
-        assert of(torch, {"c": my_package.cache})["c.STORE"].bytes == 1000
-    finally:
-        del sys.modules["my_package"], sys.modules["my_package.cache"]
-
-
-PLUGIN = """
-import torch
-BUFFER = torch.empty(1000, dtype=torch.uint8, device="cuda")
-def function():
-    return BUFFER
-class Kind:
-    held = torch.empty(2000, dtype=torch.uint8, device="cuda")
-"""
-
-
-def test_a_plugin_that_is_in_no_list_of_modules(torch: ModuleType, tmp_path: Path) -> None:
-    """By its own names if it has one, and by what references a part of it."""
-    (tmp_path / "plugin.py").write_text(PLUGIN)
-
-    def load() -> ModuleType:
-        spec = importlib.util.spec_from_file_location("plugin", tmp_path / "plugin.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-
-    plugin: Any = load()
-    device = of(torch, {"p": plugin, "f": plugin.function})
-    assert {h.name: (h.bytes, h.also) for h in device.holders} == {
-        "p.BUFFER": (1000, ()),
-        "p.Kind": (2000, ()),
-    }
-    assert sizes(of(torch, {"listed": [plugin]})) == {"listed": 3000}
-    kind, function = plugin.Kind, plugin.function
-    del plugin
-    gc.collect()
-    assert sizes(of(torch, {"kind": kind})) == {"kind": 2000}, "it has no method to lead on"
-    assert sizes(of(torch, {"function": function})) == {"function": 3000}
-    assert sizes(of(torch, {"listed": [function]})) == {"listed": 3000}
 
 
 def test_namespaces_of_code_that_is_no_module(torch: ModuleType, new: Any) -> None:
@@ -361,47 +305,6 @@ def test_namespaces_of_code_that_is_no_module(torch: ModuleType, new: Any) -> No
 
 def sizes(device: DeviceHolders) -> dict[str, int]:
     return {holder.name: holder.bytes for holder in device.holders if holder.bytes}
-
-
-def test_a_module_of_the_users_that_only_a_function_of_its_leads_to(
-    torch: ModuleType, new: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is in `sys.modules`, and has its name there."""
-    (tmp_path / "my_parts").mkdir()
-    (tmp_path / "my_parts" / "__init__.py").write_text("")
-    (tmp_path / "my_parts" / "cache.py").write_text("STORE = []\nfill = STORE.append\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    from my_parts.cache import fill  # type: ignore[import-not-found]
-
-    fill(new(1000))
-    try:
-        assert of(torch, {})["my_parts.cache.STORE"].bytes == 1000
-        device = of(torch, {"fill": fill})
-        assert device["my_parts.cache.STORE"].also == ("fill", "my_parts.cache.fill")
-    finally:
-        del sys.modules["my_parts"], sys.modules["my_parts.cache"]
-
-
-def test_what_is_called_when_an_object_dies(torch: ModuleType, new: Any) -> None:
-    class Watched:
-        pass
-
-    def clean(held: Any) -> None:
-        pass
-
-    def closure(held: Any) -> Callable[[Any], None]:
-        return lambda _: held.clear()
-
-    watched = Watched()
-    names = {"reference": weakref.ref(watched, closure([new(1000)]))}
-    assert sizes(of(torch, names)) == {"reference": 1000}
-    finalizer = weakref.finalize(watched, clean, new(2000))
-    names.clear()
-    name = f"weakref.finalize({clean.__qualname__})"
-    assert sizes(of(torch, {})) == {name: 2000}
-    assert of(torch, {"finalizer": finalizer})["finalizer"].also == (name,)
-    finalizer.detach()
-    assert not of(torch, {}).named
 
 
 def test_methods_made_in_c_hold_their_object(torch: ModuleType, new: Any) -> None:
@@ -425,7 +328,7 @@ def test_a_name_like_the_notebooks_is_the_users(
     ip.user_ns[name] = [torch.empty(1000, dtype=torch.uint8, device="cuda")]
     try:
         assert holders(shell=ip).devices[0][name].bytes == 1000
-        assert not holders(shell=ip).devices[0][name].pinned
+        assert not holders(shell=ip).devices[0][name].by_notebook
     finally:
         ip.user_ns[name] = before
 
@@ -439,66 +342,12 @@ def test_an_allocator_without_counters_is_noted(
         assert "PYTORCH_NO_CUDA_MEMORY_CACHING is set" in str(found)
 
 
-def test_a_long_list_ends_with_the_time(torch: ModuleType, new: Any) -> None:
-    """The clock is read within a list, too; without a deadline all of it is visited."""
-    from gpumagic.memory.allocator_blocks import Blocks
-    from gpumagic.memory.object_graph import Root, walk
-
-    numbers: list[Any] = [1] * 300_000
-    numbers[200_000] = new(1000)
-    root = Root("numbers", "list", (numbers,))
-    blocks = Blocks.read()
-    assert list(walk([root], blocks).owners.values()) == [1]
-    late = walk([root], blocks, seconds=0.0)
-    assert not late.owners
-    assert late.incomplete
-
-
-@pytest.mark.usefixtures("all_objects")
-def test_all_objects_on_request(torch: ModuleType, new: Any) -> None:
-    import json
-
-    json.kept_for_a_test = [new(1000)]  # type: ignore[attr-defined]
-    try:
-        assert not of(torch, {}).sites
-        (site,) = of(torch, {}, gc=True).sites
-        assert site.where == "held by json.kept_for_a_test"
-        assert (site.bytes, site.blocks) == (1000, 1)
-    finally:
-        del json.kept_for_a_test  # type: ignore[attr-defined]
-
-
-@pytest.mark.usefixtures("all_objects")
-def test_a_hook_of_a_node_on_request(torch: ModuleType, new: Any) -> None:
-    """torch keeps it in C++ and does not list it: the kind of the holder is known, not its name."""
-
-    def hooked() -> Any:
-        held = new(1000)
-
-        def hook(*_: Any) -> None:
-            held.clear()
-
-        loss = torch.ones(1, device="cuda", requires_grad=True).exp()
-        loss.grad_fn.register_hook(hook)
-        return loss
-
-    loss = hooked()
-    assert 1000 in [site.bytes for site in of(torch, {"loss": loss}, gc=True).sites]
-    (where,) = [s.where for s in of(torch, {"loss": loss}, gc=True).sites if s.bytes == 1000]
-    name = f"{hooked.__qualname__}.<locals>.hook"
-    assert where.startswith(f"held by the function {name} (test_attribution.py line ")
-
-
-def test_by_the_line_where_history_was_on(torch: ModuleType, new: Any) -> None:
-    torch.cuda.memory._record_memory_history(max_entries=100, stacks="python")
-    try:
-        hidden = [new(1000)]
-        (site,) = of(torch, {}).sites
-    finally:
-        torch.cuda.memory._record_memory_history(enabled=None)
-    assert site.where.startswith("test_attribution.py line ")
-    assert site.bytes == 1000
-    del hidden
+def test_a_time_that_is_too_short_is_noted(torch: ModuleType, new: Any) -> None:
+    names = {"x": [[new(1000)]]}
+    found = holders(names, seconds=0.0)
+    adds_up(torch, found)
+    assert found.devices[0].unattributed == 1000
+    assert "there was no time to visit all objects" in str(found)
 
 
 # --- in a notebook -------------------------------------------------------------------------------
@@ -521,8 +370,8 @@ def test_what_the_notebook_references(torch: ModuleType, cells: Any, ip: Any) ->
     adds_up(torch, found)
     device = found.devices[0]
     assert device["x"].bytes == 2000
-    assert device.pinned == device[f"Out[{number}]"].bytes == 28000
-    assert device[f"Out[{number}]"].pinned
+    assert device.notebook == device[f"Out[{number}]"].bytes == 28000
+    assert device[f"Out[{number}]"].by_notebook
     assert "_" in device[f"Out[{number}]"].also
     ran = cells("%gpumem vars")
     assert f"Out[{number}]" in ran.text
@@ -534,7 +383,7 @@ def test_an_underscore_of_the_users_own_is_the_users(
     torch: ModuleType, cells: Any, ip: Any
 ) -> None:
     cells("for _ in [torch.empty(500, device='cuda')]: pass")
-    assert not holders(shell=ip).devices[0]["_"].pinned
+    assert not holders(shell=ip).devices[0]["_"].by_notebook
 
 
 def test_the_locals_of_failed_functions(torch: ModuleType, cells: Any, ip: Any) -> None:
@@ -547,17 +396,7 @@ def test_the_locals_of_failed_functions(torch: ModuleType, cells: Any, ip: Any) 
     adds_up(torch, found)
     (holder,) = [h for h in found.devices[0].holders if h.bytes]
     assert holder.name == f"held (In[{number}] line 3 in step)"
-    assert holder.pinned
-
-
-@pytest.mark.parametrize("statement", ["vars = 3", "vars=3", "free = 3", "explain = 3", "vars [0]"])
-def test_a_statement_stays_a_statement(cells: Any, ip: Any, statement: str) -> None:
-    ip.user_ns["vars"] = [0]
-    ran = cells(f"%gpumem {statement}")
-    assert "allocated" not in ran.text
-    name = statement.split("=")[0].strip()
-    if "=" in statement:
-        assert ip.user_ns[name] == 3
+    assert holder.by_notebook
 
 
 def test_as_data(torch: ModuleType, cells: Any, ip: Any) -> None:
@@ -568,25 +407,19 @@ def test_as_data(torch: ModuleType, cells: Any, ip: Any) -> None:
     assert found.to_pandas().loc[(0, "x"), "bytes"] == 2000
     assert cells("from gpumagic import holders; holders()").value.devices[0]["x"].bytes == 2000
     assert cells("%gpumem vars;").displays == []
-    assert "allocated" in cells("%gpumem vars --gc").text
 
 
 OTHER_ALLOCATOR = """
 import torch, gpumagic
 names = {"x": torch.empty(1000, device="cuda"), "torch": torch}
-names["y"] = names["x"][3:]
-found = gpumagic.holders(names)
-device = found.devices[0]
-print(device["x"].bytes, device.rounding, device.allocated == torch.cuda.memory_allocated(),
-      device.named + device.pinned + device.unattributed == device.allocated, found.notes)
+print(gpumagic.holders(names))
 """
 
 
 def test_an_allocator_that_does_not_list_its_blocks(run_python: Callable[..., str]) -> None:
     """Slow: torch reads which allocator it has where it is imported."""
     printed = run_python(OTHER_ALLOCATOR, {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"})
-    assert printed.startswith("4000 None True True")
-    assert "does not list its blocks" in printed
+    assert "torch's allocator lists no blocks; only its native one does" in printed
 
 
 def test_without_a_gpu_in_use(run_python: Callable[..., str]) -> None:
@@ -603,9 +436,191 @@ def test_no_object_is_kept_alive(torch: ModuleType, new: Any) -> None:
         names = {"x": [new(MIB)], "model": torch.nn.Linear(9, 9).cuda()}
         before = torch.cuda.memory_allocated()
         holders(names)
-        holders(names, gc=True)
+        holders(names)
         assert torch.cuda.memory_allocated() == before
         names.clear()
         assert torch.cuda.memory_allocated() == 0
     finally:
         gc.enable()
+
+
+# --- what deleting a variable frees --------------------------------------------------------------
+
+SETUP = """
+import asyncio, atexit, sys, threading, time
+import numpy as np
+import torch
+f = lambda n: torch.ones(n << 20, dtype=torch.uint8, device="cuda")
+"""
+#: Not by a list: NumPy may ask the tensors in it for their values.
+OBJECTS = """import pandas as pd
+objects = np.empty(2, dtype=object); objects[0], objects[1] = f(1), f(2)
+"""
+#: What only ``x`` leads to, however it does.
+WHOLE = {
+    "an object array": "x = np.empty(2, dtype=object); x[0] = f(3)",
+    "a view of one": "x = np.empty((2, 2), dtype=object); x[0, 1] = f(3); x = x.T[:1].reshape(-1)",
+    "a long one": "x = np.empty(70_000, dtype=object); x[-1] = f(3)",
+    "a subclass": "class A(np.ndarray): pass\nx = np.empty(2, dtype=object).view(A); x[0] = f(3)",
+    "an array in an array": "y = np.empty(1, dtype=object); y[0] = [f(3)]\nx = {'a': y}; del y",
+    "a column": f"{OBJECTS}x = pd.DataFrame({{'id': [1, 2], 'emb': objects}}); del objects",
+    "a series": f"{OBJECTS}x = pd.Series(objects); del objects",
+    "a slice": "x = slice(f(3), None)",
+    "a module": "x = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.BatchNorm1d(64)).cuda()",
+    "a module with gradients": """
+x = torch.nn.Linear(64, 64).cuda()
+x(torch.ones(2, 64, device="cuda")).sum().backward()
+torch._C._cuda_clearCublasWorkspaces()
+""",
+    "a module and its optimizer": """
+x = [torch.nn.Linear(64, 64).cuda()]
+x.append(torch.optim.Adam(x[0].parameters()))
+for p in x[0].parameters(): p.grad = torch.ones_like(p)
+x[1].step(); del p
+""",
+    "a loss": """
+x = (torch.ones(64, device="cuda", requires_grad=True) * 2).exp().sum()
+""",
+    "a function of autograd's": """
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a): ctx.save_for_backward(a); ctx.kept = f(1); return a * 2
+    @staticmethod
+    def backward(ctx, g): return g * 2
+x = Twice.apply(torch.ones(9, device="cuda", requires_grad=True).exp())
+""",
+    "objects": """
+from dataclasses import dataclass
+@dataclass
+class Batch:
+    a: object
+    b: object = None
+class Slots:
+    __slots__ = ("a", "me")
+x = Batch({"k": [f(1), (f(1),)]}, Slots()); x.b.a = f(1); x.b.me = x
+""",
+    "functions": """
+import functools
+def make(a):
+    def g(b=f(1)): return a
+    g.kept = f(1)
+    return functools.partial(g, functools.lru_cache(g))
+def numbers(a):
+    yield a
+x = [make(f(1)), numbers(f(1)), [f(1)].append, f(1).add, [f(1)].__iter__()]; next(x[1])
+""",
+    "containers": """
+import collections, types
+x = collections.OrderedDict(a=collections.deque([f(1)]), b=collections.defaultdict(list))
+x["b"][1].append(frozenset([f(1)])); x["c"] = types.SimpleNamespace(t=f(1)); x["d"] = {f(1): 1}
+x["e"] = types.MappingProxyType({1: f(1)}); x["f"] = collections.namedtuple("N", "t")(f(1))
+""",
+    "a class": "class x:\n    held = f(1)\n    def method(self): return __class__\n",
+    "an exception": """
+def fail(n):
+    held = f(1)
+    if n: fail(n - 1)
+    raise ValueError(held)
+try: fail(3)
+except ValueError as error: x = error
+""",
+    "views": "x = f(4); x = [x, x[4:].view(-1, 2), x.untyped_storage(), x.detach()]",
+    "a result": "x = f(1)\nx",
+    "a parameter in a list": "x = list(torch.nn.Linear(64, 64).cuda().parameters())",
+    "a loader": """
+data = torch.utils.data.TensorDataset(f(1)); x = iter(torch.utils.data.DataLoader(data)); del data
+""",
+}
+THREAD = """
+entered, leave = threading.Event(), threading.Event()
+def run(given):
+    h = given
+    entered.set()
+    leave.wait()
+thread = threading.Thread(target=run, args=(x,)); thread.start(); entered.wait()
+"""
+#: By case: what makes another owner of ``x``, and what ends it.
+OWNERS = {
+    "a task": (
+        "async def work(given):\n    await asyncio.sleep(10**6)\n    return given\n"
+        "task = asyncio.ensure_future(work(x)); await asyncio.sleep(0)",
+        "task.cancel(); del task; await asyncio.sleep(0)",
+    ),
+    "a timer": (
+        "handle = asyncio.get_running_loop().call_later(10**6, len, x); await asyncio.sleep(0)\n"
+        "del handle",
+        "loop = asyncio.get_running_loop(); loop._scheduled.clear(); del loop; "
+        "await asyncio.sleep(0)",
+    ),
+    "a thread": (
+        THREAD,
+        "leave.set(); thread.join(); del thread",
+    ),
+    "an attribute of sys": ("sys.kept_for_a_test = [x]", "del sys.kept_for_a_test"),
+    "an event": (
+        "def after(kept=x): pass\nget_ipython().events.register('post_execute', after); del after",
+        "events = get_ipython().events.callbacks['post_execute']\n"
+        "events[:] = [e for e in events if e.__name__ != 'after']; del events",
+    ),
+    "an exit function": (
+        "atexit.register(print, x);",
+        "atexit.unregister(print)",
+    ),
+    "a library": (
+        "import json; json.kept_for_a_test = {'x': x}",
+        "del json.kept_for_a_test",
+    ),
+}
+
+
+@pytest.fixture
+def freeing(torch: ModuleType, run_cell: Any) -> Iterator[Any]:
+    run_cell(SETUP)
+    run_cell("%gpumem free -q")
+    yield run_cell
+    run_cell("%gpumem free -q")
+
+
+def of_device(cells: Any) -> DeviceHolders:
+    cells("%gpumem vars -v found -q")
+    found: Holders = cells("found").value
+    cells("del found")
+    return found.devices[0]
+
+
+def freed(cells: Any, names: str) -> int:
+    cells(f"%gpumem free -v gone -q {names}")
+    found = cells("gone").value
+    cells("del gone")
+    return int(found.allocated_before[0] - found.allocated_after[0])
+
+
+def test_all_of_it_where_nothing_else_holds_it(torch: ModuleType, freeing: Any) -> None:
+    names = {case: f"x{number}" for number, case in enumerate(WHOLE)}
+    for case, source in WHOLE.items():
+        freeing(re.sub(r"\bx\b", names[case], source))
+    found = of_device(freeing)
+    told = hasattr(torch._C._autograd.SavedTensor, "data")
+    for case, name in names.items():
+        holders = [h for h in found.holders if h.name == name or name in h.also]
+        assert holders, case
+        assert not [h for h in holders if "another reference" in h.also], case
+    if told:
+        assert found.unattributed == 0
+    freed(freeing, " ".join(names.values()))
+    assert torch.cuda.memory_allocated() == 0
+
+
+@pytest.mark.parametrize("case", OWNERS)
+def test_nothing_where_something_else_holds_it(torch: ModuleType, freeing: Any, case: str) -> None:
+    make, end = OWNERS[case]
+    freeing("x = [f(3)]" if case != "a timer" else "x = f(3)")
+    freeing(make)
+    try:
+        found = of_device(freeing)["x"]
+        assert (found.bytes, found.frees) == (3 * MIB, 0)
+        assert "another reference" in found.also
+    finally:
+        freeing(end)
+    assert of_device(freeing)["x"].frees == 3 * MIB
+    assert freed(freeing, "x") == 3 * MIB

@@ -1,0 +1,339 @@
+"""Which blocks each root leads to: one graph of objects, each visited once, and no user code run.
+
+Python's references come from ``gc.get_referents``, torch's from `TorchGraph`. Both are counted, so
+that an object with more references than were seen is known to be held from elsewhere, too: by a
+thread, a library, C++.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+import types
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
+
+from gpumagic.cuda import torch_cuda
+from gpumagic.cuda.storages import plain_functions, tensor_base
+from gpumagic.memory.blocks import Blocks
+from gpumagic.memory.torch_graph import Rule, TorchGraph
+from gpumagic.system import introspection
+
+#: The most objects that are visited, and the length from which a list is first looked at by types.
+LIMIT, LONG = 3_000_000, 1000
+#: The most objects of a root that are visited before those of the next one.
+_TURN = 100
+#: Py_TPFLAGS_HAVE_GC: objects of other types refer to nothing that Python knows.
+_HAVE_GC = 1 << 14
+_flags = vars(type)["__flags__"].__get__
+#: The ids of types of which running code has references, too.
+_RUNNING = {id(types.FrameType), id(types.TracebackType)}
+
+
+class Name(NamedTuple):
+    """What a root is called."""
+
+    name: str
+    kind: str
+    #: Whether the notebook refers to it, not a variable: ``%gpumem free`` frees it.
+    by_notebook: bool = False
+
+
+class Root(NamedTuple):
+    """A place from which references come, and the objects there."""
+
+    name: Name
+    values: list[Any]
+
+
+@dataclass
+class Walked:
+    """What a walk has found."""
+
+    #: By a block's place, a bit for each root that leads to it. The bit above those of the roots
+    #: is that of references from elsewhere.
+    owners: dict[int, int] = field(default_factory=dict)
+    #: By a block's place, what it is to those: ``parameters``, ``gradients``…, or "".
+    roles: dict[int, str] = field(default_factory=dict)
+    #: What it could not look at; empty where it has visited everything.
+    missed: tuple[str, ...] = ()
+
+
+class _Rule(NamedTuple):
+    """How objects of a type are visited."""
+
+    #: The type, so that its id stays its own.
+    kind: type
+    #: Whether they lead to nothing.
+    leaf: bool = False
+    #: Whether they are classes: libraries' classes lead to half of the process.
+    classes: bool = False
+    array: bool = False
+    tensor: bool = False
+    parameter: bool = False
+    storage: bool = False
+    #: Whether the references to them are not counted: running code has some, too.
+    uncounted: bool = False
+    in_cpp: Rule | None = None
+
+
+class Walk:
+    """The objects that some roots lead to, by numbers."""
+
+    def __init__(
+        self,
+        blocks: Blocks,
+        *,
+        excluded: Sequence[Any] = (),
+        user_modules: Iterable[str] = (),
+        seconds: float | None = None,
+    ) -> None:
+        """Prepare a walk that does not enter the ``excluded`` objects.
+
+        Args:
+            blocks: The blocks to look for.
+            excluded: Objects that lead to the whole process.
+            user_modules: The modules whose classes are visited.
+            seconds: The CPU time that visits may take; None for any.
+        """
+        self._torch: Any = torch_cuda.loaded()
+        self._blocks = blocks
+        self._graph = TorchGraph()
+        self._user_modules = set(user_modules)
+        self._deadline = None if seconds is None else time.thread_time() + seconds
+        self._complete = True
+        #: The numbers that are to be visited; those of large containers, which come last.
+        self._pending: list[int] = []
+        self._large: list[int] = []
+        self._postponed: set[int] = set()
+        #: By id of an object, its number; -1 for those that are excluded.
+        self._excluded = excluded
+        self._number = {id(thing): -1 for thing in excluded}
+        #: By number: the object, where it leads, the references from Python and C++ that were seen.
+        self._kept: list[Any] = []
+        self._edges: list[list[int]] = []
+        self._seen: list[int] = []
+        self._in_cpp: list[int] = []
+        self._block_of: dict[int, int] = {}
+        self._roles: dict[int, str] = {}
+        #: By the id of a type: to hash or compare one may run a metaclass's code.
+        self._rules: dict[int, _Rule] = {}
+
+    def run(self, roots: Sequence[Root], places: Sequence[Any] | None = None) -> Walked:
+        """Visit everything that the roots lead to.
+
+        ``places`` are the objects that hold the roots' values. Without them references from
+        elsewhere are not looked for.
+        """
+        with plain_functions():
+            entries = self._visit(roots)
+            leading = self._leading()
+            if places is not None:
+                entries.append(self._held_elsewhere(roots, places, leading))
+            masks = self._spread(entries, leading)
+        found = Walked(missed=tuple(self._missed()))
+        for number, block in self._block_of.items():
+            found.owners[block] = found.owners.get(block, 0) | masks[number]
+            role = self._roles[number]
+            found.roles[block] = role if block not in found.roles else found.roles[block] and role
+        return found
+
+    def _missed(self) -> Iterator[str]:
+        if not self._complete:
+            yield "there was no time to visit all objects: more may hold memory"
+        if not self._graph.knows_saved:
+            yield "this torch does not say what autograd has saved for backward"
+
+    # --- visits ----------------------------------------------------------------------------------
+
+    def _visit(self, roots: Sequence[Root]) -> list[list[int]]:
+        """Visit what the roots lead to; return the numbers of their values.
+
+        In turns, and large containers last, so that one variable does not take all the time.
+        """
+        entries: list[list[int]] = []
+        waiting: list[list[int]] = []
+        for root in roots:
+            entry: list[int] = []
+            self._pending = []
+            self._add(root.values, entry, None)
+            entries.append(entry)
+            waiting.append(self._pending)
+        while (waiting or self._large) and self._complete:
+            if not waiting:
+                waiting = [self._large]
+                self._large = []
+            for pending in waiting:
+                if pending and self._go_on():
+                    self._pending = pending
+                    self._visit_some(pending)
+            waiting = [pending for pending in waiting if pending]
+        return entries
+
+    def _visit_some(self, pending: list[int]) -> None:
+        for _ in range(min(_TURN, len(pending))):
+            here = pending.pop()
+            thing, above = self._kept[here], self._edges[here]
+            rule = self._rules[id(type(thing))]
+            inside: Sequence[Any]
+            if rule.array:
+                inside = self._of_array(thing)
+            else:  # without a copy of a long list
+                inside = thing if type(thing) is list else gc.get_referents(thing)
+            if len(inside) > LONG and here not in self._postponed:
+                self._postponed.add(here)
+                self._large.append(here)
+                continue
+            self._add(inside, above, self._seen)
+            if rule.in_cpp is not None:
+                for role, each in rule.in_cpp(thing):
+                    self._add((each,), above, self._in_cpp, role)
+
+    def _add(
+        self, things: Sequence[Any], above: list[int], count: list[int] | None, role: str = ""
+    ) -> None:
+        """Append the numbers of ``things`` to ``above``; new ones are to be visited."""
+        if len(things) <= LONG:
+            self._add_some(things, above, count, role)
+            return
+        rules, kinds = self._rules, set(map(id, map(type, things)))
+        if all(kind in rules and rules[kind].leaf for kind in kinds):
+            return
+        for begin in range(0, len(things), LONG):
+            if not self._go_on():
+                return
+            self._add_some(things[begin : begin + LONG], above, count, role)
+
+    def _add_some(
+        self, things: Sequence[Any], above: list[int], count: list[int] | None, role: str
+    ) -> None:
+        numbers, rules = self._number, self._rules
+        for thing in things:
+            rule = rules.get(id(type(thing))) or self._learn(type(thing))
+            if rule.leaf or (rule.classes and not self._is_users(thing)):
+                continue
+            number = numbers.get(id(thing))
+            if number is None:
+                number = numbers[id(thing)] = len(self._kept)
+                self._kept.append(thing)
+                self._edges.append([])
+                self._seen.append(0)
+                self._in_cpp.append(0)
+                self._pending.append(number)
+                if rule.tensor or rule.storage:
+                    self._note_block(thing, number, rule, role)
+            elif role and self._roles.get(number) == "":  # another root has come here first
+                self._roles[number] = role
+            if number >= 0:
+                above.append(number)
+                if count is not None:
+                    count[number] += 1
+
+    def _note_block(self, thing: Any, number: int, rule: _Rule, role: str) -> None:
+        block = self._blocks.find(self._graph.address(thing, storage=rule.storage))
+        if block is not None:
+            self._block_of[number] = block
+            self._roles[number] = role or ("parameters" if rule.parameter else "")
+
+    def _go_on(self) -> bool:
+        late = self._deadline is not None and time.thread_time() > self._deadline
+        if late or len(self._kept) > LIMIT:
+            self._complete = False
+        return self._complete
+
+    def _learn(self, kind: type) -> _Rule:
+        numpy: Any = sys.modules.get("numpy")
+        array = getattr(numpy, "ndarray", None)
+        in_cpp = self._graph.rule(kind)
+        rule = _Rule(
+            kind,
+            leaf=in_cpp is None and not _flags(kind) & _HAVE_GC,
+            classes=introspection.derives(kind, type),
+            array=array is not None and introspection.derives(kind, array),
+            tensor=self._graph.is_tensor(kind),
+            parameter=introspection.derives(kind, self._torch.nn.Parameter),
+            storage=self._graph.is_storage(kind),
+            uncounted=id(kind) in _RUNNING or self._graph.is_node(kind),
+            in_cpp=in_cpp,
+        )
+        if rule.array or rule.storage:
+            rule = rule._replace(leaf=False)
+        self._rules[id(kind)] = rule
+        return rule
+
+    def _is_users(self, kind: type) -> bool:
+        """Return whether a class is the user's own."""
+        module = introspection.class_attributes(kind).get("__module__")
+        return type(module) is str and (module in self._user_modules or module not in sys.modules)
+
+    def _of_array(self, array: Any) -> list[Any]:
+        """Return what a NumPy array refers to, which the collector does not know."""
+        plain = cast(Any, sys.modules["numpy"]).ndarray
+        base = plain.base.__get__(array)
+        inside = gc.get_referents(array) if type(array) is not plain else []
+        if base is not None:
+            return [*inside, base]
+        if plain.dtype.__get__(array).hasobject:
+            return [*inside, *plain.flat.__get__(array)]
+        return inside
+
+    # --- who holds what --------------------------------------------------------------------------
+
+    def _leading(self) -> list[int]:
+        """Return the numbers of the objects that lead to memory."""
+        leads = bytearray(len(self._kept))
+        for number in self._block_of:
+            leads[number] = 1
+        changed = bool(self._block_of)
+        while changed:
+            changed = False
+            for number in range(len(leads) - 1, -1, -1):
+                if not leads[number] and any(map(leads.__getitem__, self._edges[number])):
+                    leads[number] = changed = True
+        return [number for number, leading in enumerate(leads) if leading]
+
+    def _held_elsewhere(
+        self, roots: Sequence[Root], places: Sequence[Any], leading: list[int]
+    ) -> list[int]:
+        """Return those that have more references than were seen."""
+        own = dict.fromkeys(leading, 2)  # the list of objects, and that of those compared here
+        lists = [*(root.values for root in roots), places, self._excluded]
+        for each in (each for some in (*lists, *map(gc.get_referents, places)) for each in some):
+            number = self._number.get(id(each), -1)
+            if number in own:
+                own[number] += 1
+        things = [self._kept[number] for number in leading]
+        (of_call,) = map(sys.getrefcount, [object()])
+        counts = zip(leading, map(sys.getrefcount, things), strict=True)
+        return [
+            number
+            for number, count in counts
+            if self._unseen(number, count - of_call + 1 - own[number]) > 0
+        ]
+
+    def _unseen(self, number: int, count: int) -> int:
+        """Return the references to an object that were not seen, of ``count`` and those in C++."""
+        thing = self._kept[number]
+        rule = self._rules[id(type(thing))]
+        if rule.classes or rule.storage or rule.uncounted:
+            return 0
+        if rule.tensor:
+            uses = tensor_base()._use_count(thing)
+            count += uses - 1 - (uses > 1)  # all of C++ refers once to Python's object
+        return count - self._seen[number] - self._in_cpp[number]
+
+    def _spread(self, entries: list[list[int]], leading: list[int]) -> dict[int, int]:
+        """Return by number the roots that lead to an object."""
+        masks = dict.fromkeys(leading, 0)
+        edges = {here: [to for to in self._edges[here] if to in masks] for here in leading}
+        for root, numbers in enumerate(entries):
+            bit = 1 << root
+            work = [number for number in numbers if number in masks]
+            while work:
+                here = work.pop()
+                if not masks[here] & bit:
+                    masks[here] |= bit
+                    work += edges[here]
+        return masks
