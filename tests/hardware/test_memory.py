@@ -10,6 +10,7 @@ import pytest
 import gpumagic
 from gpumagic.memory import oom
 from gpumagic.memory.peak_ledger import LEDGER
+from gpumagic.results import OutOfMemory
 from tests.hardware.record import Figure
 from tests.support.kernels import Kernel
 
@@ -72,7 +73,7 @@ def test_out_of_memory_is_read(torch: Any, ip: Any, figure: Figure) -> None:
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     figure("out of memory: torch's message", str(raised.value))
-    assert found is not None
+    assert isinstance(found, OutOfMemory)
     figure("out of memory: what is made of it", vars(found))
     assert found.requested == pytest.approx(total // 5, rel=0.01)
     assert found.device == 0

@@ -17,7 +17,7 @@ parser: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 11
 PATTERNS = [
     *(pattern for pattern, _ in explanation._LINES),
     explanation._NO_START,
-    *(each.pattern for each in (oom._REQUESTED, oom._DEVICE, oom._UNUSED, oom._FREE)),
+    *(each.pattern for each in (oom._REQUESTED, oom._DEVICE, oom._UNUSED, oom._HINT)),
 ]
 
 
@@ -59,7 +59,7 @@ def test_a_long_message_is_explained_at_once(unit: str) -> None:
     """Not in hours, which the limit of a test's time would end."""
     explanation.explain(RuntimeError("CUDA error: " + unit * (500_000 // len(unit))))
     text = unit * (500_000 // len(unit))
-    for pattern in (oom._REQUESTED, oom._UNUSED, oom._FREE):
+    for pattern in (oom._REQUESTED, oom._UNUSED):
         assert oom._size(pattern, text) is None
     oom._device(text)
 
