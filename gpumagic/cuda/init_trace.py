@@ -3,16 +3,21 @@
 From the loading of the extension until CUDA is initialised, the driver is queried between any two
 statements of a cell; a query takes some microseconds. No frame of gpumagic is on the stack while
 the user's code runs. Once CUDA is initialised all hooks are removed.
+
+To IPython the body of a cell magic is no statements, but an argument. So torch, if it is imported
+by then, is asked to call back when it initialises CUDA: the stack has the line then.
 """
 
 from __future__ import annotations
 
+import ast
 import linecache
 import os
+import re
 import sys
 import weakref
 from collections.abc import Callable, Mapping
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from gpumagic.cells.hooks import CellHook, CellHooks
@@ -21,6 +26,8 @@ from gpumagic.cuda.process_state import STATE
 
 #: The most characters of a statement that are shown.
 _LONGEST = 500
+#: How IPython writes a cell magic: the arguments are strings.
+_CELL_MAGIC = re.compile(r"(?:await )?get_ipython\(\)\.run_cell_magic(\(.*\));?", re.DOTALL)
 
 
 class _Running(NamedTuple):
@@ -45,6 +52,11 @@ class InitTrace:
         #: The innermost last: a statement may run another cell.
         self._running: list[_Running] = []
         self._last_cell: int | None = None
+        #: torch's list of what it calls when it initialises CUDA, and what is in it for that.
+        self._torch_calls: list[Any] | None = None
+        self._torch_call: tuple[Callable[[], None], list[str]] = (self._torch_initialises, [])
+        #: The line in a cell magic's body that torch's call came from, and its number.
+        self._in_body: tuple[str, int] | None = None
         #: Where CUDA was initialised, as a sentence.
         self.location: str | None = None
         #: The environment right after CUDA was initialised, if that was observed.
@@ -74,6 +86,8 @@ class InitTrace:
         """Stop tracing and restore what was replaced."""
         traced, self._traced_run = self._traced_run, None
         self._running.clear()
+        if self._torch_calls is not None and self._torch_call in self._torch_calls:
+            self._torch_calls.remove(self._torch_call)
         if traced is None:
             return
         if self._shell.__dict__.get("run_code") is traced:
@@ -88,7 +102,8 @@ class InitTrace:
         if self._traced_run is None or not self._ready().is_initialized():
             return
         if self._running:
-            self.location = f"CUDA was initialised while {_described(self._running[-1])}"
+            described = _described(self._running[-1], self._in_body)
+            self.location = f"CUDA was initialised while {described}"
         else:
             after = f"after cell [{self._last_cell}] had ended"
             self.location = f"CUDA was initialised between two cells, {after}"
@@ -117,6 +132,23 @@ class InitTrace:
         self._forget(result)
         held: Callable[[], Any] = (lambda: None) if result is None else weakref.ref(result)
         self._running.append(_Running(held, code, getattr(result, "execution_count", None)))
+        torch_cuda = sys.modules.get("torch.cuda")
+        if self._torch_calls is None and torch_cuda is not None:
+            self._torch_calls = getattr(torch_cuda, "_queued_calls", None)
+            if self._torch_calls is not None:
+                self._torch_calls.append(self._torch_call)
+
+    def _torch_initialises(self) -> None:
+        """Note the outermost line on the stack that is in a cell magic's body."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and self._running:
+            code = frame.f_code
+            if frame.f_globals is self._shell.user_ns and code.co_name == "<module>":
+                if code is self._running[-1].code:
+                    return
+                line = linecache.getline(code.co_filename, frame.f_lineno).strip()
+                self._in_body = (line, frame.f_lineno)
+            frame = frame.f_back
 
     def _cell_ended(self, _: None, result: Any) -> None:
         if self._driver is None:
@@ -146,11 +178,17 @@ class InitTrace:
         self._running = [each for each, of in results if of is not None and of is not result]
 
 
-def _described(running: _Running) -> str:
-    """Return the cell and the first line of its statement, as the user wrote it."""
+def _described(running: _Running, in_body: tuple[str, int] | None) -> str:
+    """Return the cell and the first line of its statement, as the user wrote it.
+
+    Of a cell magic the line in its body where that is known, else the line with the magic.
+    """
     # Not co_firstlineno, which is 1 for every module.
     line = min((line for _, _, line in running.code.co_lines() if line), default=1)
     text = linecache.getline(running.code.co_filename, line).strip() or "a statement"
+    if (magic := _CELL_MAGIC.fullmatch(text)) is not None:
+        name, options, _ = ast.literal_eval(magic[1])
+        text, line = in_body or (f"%%{name} {options}".rstrip(), 1)
     if len(text) > _LONGEST:
         text = text[: _LONGEST - 1] + "…"
     return f"cell [{running.cell}] ran `{text}` (line {line})"

@@ -37,12 +37,25 @@ def location(kernel: Kernel) -> str:
             "import torch\nawait __import__('asyncio').sleep(0)\ntorch.cuda.init()",
             "while cell [{n}] ran torch.cuda.init() (line 3)",
         ),
+        (
+            "%%cudatime\nx = torch.ones(1)\n\ny = x.cuda()\nz = 1",
+            "while cell [{n}] ran y = x.cuda() (line 4)",
+        ),
+        (
+            "%%gpu 0-3\nimport asyncio; await asyncio.sleep(0)\ndef f():\n    return x.cuda()\n"
+            "x = torch.ones(1)\nf()",
+            "while cell [{n}] ran f() (line 6)",
+        ),
+        (
+            "%%cudatime -q\nx = torch.ones(1, requires_grad=True)\nx.backward()",
+            "while cell [{n}] ran %%cudatime -q (line 1)",
+        ),
     ],
-    ids=["tensor", "backward", "await"],
+    ids=["tensor", "backward", "await", "in a magic", "awaiting in a magic", "not by torch.cuda"],
 )
 def test_the_statement_is_named(kernel: Callable[..., Kernel], cell: str, expected: str) -> None:
     fresh = kernel()
-    fresh.run("1 + 1")
+    fresh.run("1 + 1" if cell.startswith("import") else "import torch")
     number = fresh.run(cell).execution_count
     assert expected.format(n=number) in location(fresh)
 
