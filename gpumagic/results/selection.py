@@ -59,8 +59,6 @@ class Selection(Result):
     devices_known: bool = True
     #: Whether the CUDA driver is initialised in this process; None where not known.
     cuda_initialized: bool | None = None
-    #: ``problem``, ``where`` and ``ways_out`` in one line; None without a problem.
-    message: str | None = None
     #: Further remarks, a line each.
     notes: tuple[str, ...] = ()
     #: The names of the variables that a restart has lost.

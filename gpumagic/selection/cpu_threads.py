@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-import sys
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.process_state import STATE, ThreadCount
@@ -34,22 +33,18 @@ class Cores:
         return self.affinity if self.quota is None else min(self.affinity, math.ceil(self.quota))
 
     def __str__(self) -> str:
-        number = f"{plural(self.allowed, 'core')} allowed"
-        reasons = []
-        if self.quota is not None and self.quota < self.affinity:
-            reasons.append(f"control group: {self.quota:g}")
-        if self.affinity < self.machine:
-            reasons.append(f"affinity: {self.affinity}")
-        if reasons:
-            reasons.append(f"machine: {self.machine}")
-        return f"{number} ({', '.join(reasons)})" if reasons else number
+        machine = plural(self.machine, "core")
+        if self.allowed == self.machine:
+            return f"{machine} allowed"
+        limit = "control group" if self.allowed < self.affinity else "affinity"
+        return f"{self.allowed} of {machine} allowed ({limit})"
 
 
 def cores() -> Cores:
     """Return the cores that this process may use."""
     machine = os.cpu_count() or 1
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else machine
-    return Cores(machine, affinity, quota() if sys.platform.startswith("linux") else None)
+    return Cores(machine, affinity, quota())
 
 
 def quota() -> float | None:
@@ -58,27 +53,14 @@ def quota() -> float | None:
     By ``cpu.max`` (version 2) or ``cpu.cfs_quota_us`` (version 1): Linux's admin-guide/cgroup-v2
     and scheduler/sched-bwc.
     """
-    limits = [
-        _version_1(folder) if version == 1 else _version_2(folder)
-        for version, folder in system_files.control_groups("cpu")
-    ]
-    return min((limit for limit in limits if limit is not None), default=None)
-
-
-def _version_2(folder: Path) -> float | None:
-    try:
-        limit, period = (folder / "cpu.max").read_text().split()
-        return None if limit == "max" else int(limit) / int(period)
-    except (OSError, ValueError):
-        return None
-
-
-def _version_1(folder: Path) -> float | None:
-    try:
-        limit = int((folder / "cpu.cfs_quota_us").read_text())
-        return None if limit <= 0 else limit / int((folder / "cpu.cfs_period_us").read_text())
-    except (OSError, ValueError):
-        return None
+    limits = []
+    for version, folder in system_files.control_groups("cpu"):
+        names = ("cpu.max",) if version == 2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        with suppress(OSError, ValueError):
+            limit, period = " ".join((folder / name).read_text() for name in names).split()
+            if limit not in ("max", "-1"):
+                limits.append(int(limit) / int(period))
+    return min(limits, default=None)
 
 
 def number() -> int | None:
@@ -108,21 +90,13 @@ def is_ours() -> bool:
     return chosen is not None and number() == chosen.current
 
 
-def reset() -> bool:
-    """Restore the number of threads before the first `use`; return whether there was one."""
-    torch, chosen = torch_cuda.loaded(), STATE.choice.threads
-    if chosen is None or torch is None:
-        return False
-    torch.set_num_threads(chosen.before)
+def undo() -> bool:
+    """Undo `use`, unless the user has set another number since; return whether that was done."""
+    chosen, torch, ours = STATE.choice.threads, torch_cuda.loaded(), is_ours()
+    if chosen is not None and torch is not None and ours:
+        torch.set_num_threads(chosen.before)
     STATE.choice.threads = None
-    return True
-
-
-def undo() -> None:
-    """Undo `use`, unless the user has set another number since."""
-    if is_ours():
-        reset()
-    STATE.choice.threads = None
+    return ours
 
 
 def with_threads(chosen: Selection, spec: Spec, count: int | None) -> Selection:
@@ -130,20 +104,18 @@ def with_threads(chosen: Selection, spec: Spec, count: int | None) -> Selection:
 
     Without ``count``, `%gpu off` only adds the note, `%gpu on` and `reset` undo an earlier one.
     """
+    text = None
     if count is not None:
         try:
-            got = use(count)
+            use(count)
         except DeviceError as error:
-            return replace(chosen, notes=(*chosen.notes, f"the CPU threads are not set: {error}"))
-        if got != count:
-            text = f"{count} CPU threads were requested, torch reports {got}"
-            return replace(chosen, notes=(*chosen.notes, text))
+            text = f"the CPU threads are not set: {error}"
     elif spec.kind in ("on", "reset"):
-        if not reset():
+        if not undo():
             return chosen
     elif spec.kind != "off" or chosen.status == "too-late":
         return chosen
-    return replace(chosen, notes=(*chosen.notes, note()))
+    return replace(chosen, notes=(*chosen.notes, text or note()))
 
 
 def note() -> str:

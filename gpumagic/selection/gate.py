@@ -9,7 +9,7 @@ still refers to the original. `lift` restores every object that `close` replaces
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -53,8 +53,8 @@ class Gate:
         """Replace torch's functions and enter the mode."""
         # From torch 2.7 on those of the accelerator call torch.cuda; before, they call C++.
         for owner in (self._torch.cuda, self._torch.accelerator):
-            self._replace(owner, "is_available", _answering(owner.is_available, False))
-            self._replace(owner, "device_count", _answering(owner.device_count, 0))
+            self._replace(owner, "is_available", is_available)
+            self._replace(owner, "device_count", device_count)
         self._replace(self._torch.cuda, "_lazy_init", _refuse)
         self._mode = _refusing_mode(self._torch)
         self._mode.__enter__()
@@ -73,6 +73,16 @@ class Gate:
         setattr(owner, name, new)
 
 
+def is_available() -> bool:
+    """Return False: new work is refused on every GPU (``%gpu off --soft``)."""
+    return False
+
+
+def device_count() -> int:
+    """Return 0: new work is refused on every GPU (``%gpu off --soft``)."""
+    return 0
+
+
 def _refuse() -> None:
     raise _error("CUDA")
 
@@ -81,15 +91,6 @@ def _error(what: str) -> GateError:
     return GateError(
         f"{what} is refused: this kernel is gated by '%gpu off --soft'; to lift that: %gpu on"
     )
-
-
-def _answering(original: Callable[..., Any], answer: Any) -> Callable[..., Any]:
-    def gated(*arguments: Any, **options: Any) -> Any:
-        return answer
-
-    gated.__name__ = original.__name__
-    gated.__doc__ = original.__doc__
-    return gated
 
 
 def _refusing_mode(torch: Any) -> Any:

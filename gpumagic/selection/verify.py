@@ -18,7 +18,6 @@ from gpumagic.selection import environment
 from gpumagic.selection.spec import Spec
 from gpumagic.system.text import plural
 
-_BY_HAND = "restart the kernel and choose before anything uses CUDA"
 _OTHER_LIBRARIES = ("cupy", "jax", "tensorflow", "numba", "pycuda")
 
 
@@ -34,7 +33,7 @@ def verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) -> 
     where: str | None = None
     if state.initialized:
         seen, known = tuple(device.as_seen() for device in table.visible), True
-        if shows_others(wanted, seen, state, table):
+        if _is_late(wanted, seen, state, table):
             location = init_trace.location()
             problem = f"Too late for '{spec.text}': {_library()}"
             where = None if location is None else str(location)
@@ -63,7 +62,6 @@ def verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) -> 
         devices=seen,
         devices_known=known,
         cuda_initialized=state.initialized,
-        message=None if problem is None else _message(problem, where, ways_out),
         notes=tuple(notes),
         problem=problem,
         where=where,
@@ -82,6 +80,22 @@ def _devices(wanted: View, table: DeviceTable) -> tuple[Device, ...]:
         ).as_seen()
         for ordinal, index in enumerate(wanted.indexes)
     )
+
+
+def _is_late(
+    wanted: View,
+    seen: Sequence[Device],
+    state: driver.DriverState,
+    table: DeviceTable,
+) -> bool:
+    """Return whether the variables say other than what the initialised driver shows.
+
+    Where it is not known what they say, they must be those with which it was initialised.
+    """
+    if wanted.visible is not None:
+        return shows_others(wanted, seen, state, table)
+    then = init_trace.environment_then()
+    return then is None or any(then.get(name) != os.environ.get(name) for name in VARIABLES)
 
 
 def shows_others(
@@ -111,12 +125,6 @@ def _ways_out(spec: Spec, seen: Sequence[Device]) -> tuple[WayOut, ...]:
         effect = "nothing is lost: new work goes to the CPU, or is refused"
         ways.append(WayOut(f"%gpu {spec.text} --soft", effect))
     return tuple(ways)
-
-
-def _message(problem: str, where: str | None, ways_out: Sequence[WayOut]) -> str:
-    """Return problem, place and commands in one line, for the result's ``message``."""
-    ways = ", or ".join([*(f"{way.command} ({way.effect})" for way in ways_out), _BY_HAND])
-    return f"{problem}{'' if where is None else f' ({where})'}. To change that: {ways}"
 
 
 def _library() -> str:

@@ -124,7 +124,7 @@ def warn(chosen: Selection, *, shown: bool) -> None:
     if chosen.status != "too-late":
         return
     if not shown:
-        output.warn(str(chosen.problem or chosen.message))
+        output.warn(str(chosen.problem))
         return
     known = "in effect in this process" if chosen.cuda_initialized else "verified"
     output.warn(f"the choice '{chosen.requested}' is not {known}: see above")

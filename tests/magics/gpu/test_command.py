@@ -85,7 +85,7 @@ def test_a_restart_that_fails_restores_the_whole_choice(
 
     def choose(*given: Any, **options: Any) -> Selection:
         environment.write({MASK: "-1"})
-        return Selection("on", {}, "too-late", message="Too late.")
+        return Selection("on", {}, "too-late", problem="Too late.")
 
     def begin(*given: Any, **options: Any) -> None:
         assert STATE.choice.gate is None

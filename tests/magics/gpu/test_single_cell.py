@@ -69,21 +69,6 @@ def test_a_gate_for_one_cell_hides_nothing(fresh_kernel: Kernel) -> None:
     choose(fresh_kernel, "1", status="applied")
 
 
-def test_short_cells_do_not_wait_for_the_check(fresh_kernel: Kernel) -> None:
-    """A fork of the process takes long to reply: once, and not again for so short a cell."""
-    fresh_kernel.run(
-        "import torch\nfrom gpumagic.cuda import probe\nasked, in_fork = [], probe.in_fork\n"
-        "probe.in_fork = lambda: asked.append(1) or in_fork()"
-    )
-    for _ in range(3):
-        fresh_kernel.run("%%gpu off\nx = 1")
-    assert fresh_kernel.value("len(asked)") == 1
-    fresh_kernel.run("%gpu")
-    assert fresh_kernel.value("len(asked)") == 2
-    fresh_kernel.run("%gpu")
-    assert fresh_kernel.value("len(asked)") == 2
-
-
 def test_a_cell_that_leaves_cuda_alone_makes_nothing_permanent(fresh_kernel: Kernel) -> None:
     assert fresh_kernel.run("%%gpu off\nimport torch\ntorch.ones(2) + 1;").stdout == ""
     assert "sees all 4 GPUs" in fresh_kernel.run("%gpu").text

@@ -17,7 +17,7 @@ def torch_threads() -> Iterator[Callable[[], int]]:
 
     before = torch.get_num_threads()
     yield torch.get_num_threads
-    cpu_threads.reset()
+    cpu_threads.undo()
     torch.set_num_threads(before)
 
 

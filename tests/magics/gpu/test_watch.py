@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -171,15 +172,6 @@ def test_it_sleeps_while_nothing_changes_and_wakes_with_a_cell(
     panel.until("77 %")
 
 
-def test_it_ends_by_itself(begin: Callable[..., Any], run_cell: Callable[..., Any]) -> None:
-    current, panel = begin(duration=0.02)
-    panel.until("■ ended: 0.02 s are over")
-    until(lambda: not threads())
-    assert not current.running
-    run_cell("x = 1")
-    assert current.history().samples
-
-
 @pytest.mark.parametrize("code", [999, 15])
 def test_a_failing_nvml_ends_the_panel_and_not_the_cell(
     begin: Callable[..., Any], virtual_gpu: Any, run_cell: Callable[..., Any], code: int
@@ -295,10 +287,24 @@ def test_a_refused_restart_goes_on(begin: Callable[..., Any], ip: Any, virtual_g
 # --- the magic ---------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a terminal ``%gpu watch`` is interrupted when it waits for the third time."""
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) % 3 == 0:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(watch, "time", SimpleNamespace(sleep=sleep, time=time.time))
+
+
+@pytest.mark.usefixtures("interrupted")
 def test_in_a_terminal_it_runs_in_the_foreground(
-    run_cell: Callable[..., Any], clock: None, tmp_path: Path
+    run_cell: Callable[..., Any], tmp_path: Path
 ) -> None:
-    run_cell("%gpu watch --every 0.01 --for 0.05")
+    run_cell("%gpu watch --every 0.01")
     assert not threads()
     ran = run_cell(f"%gpu plot '{tmp_path}/all.svg' -o")
     assert isinstance(ran.value, WatchHistory)
@@ -324,11 +330,12 @@ def test_invalid_lines(run_cell: Callable[..., Any], line: str, says: str) -> No
         run_cell(line)
 
 
+@pytest.mark.usefixtures("interrupted")
 @pytest.mark.parametrize("name", ["missing/x.png", "x.nonsense"])
 def test_a_picture_that_cannot_be_written(
     run_cell: Callable[..., Any], tmp_path: Path, name: str
 ) -> None:
-    run_cell("%gpu watch --for 0 -q")
+    run_cell("%gpu watch -q")
     with pytest.raises(UsageError):
         run_cell(f"%gpu plot {tmp_path}/{name}")
 
