@@ -17,8 +17,7 @@ from typing import Any
 from gpumagic.cells.hooks import CellHook, CellHooks
 from gpumagic.cells.records import CellRecords, first_line
 from gpumagic.cuda import driver
-from gpumagic.cuda.sample_log import RECENT, SampleLog, differ
-from gpumagic.cuda.sampler import Sampler
+from gpumagic.cuda.sampler import RECENT, SampleLog, Sampler, differ
 from gpumagic.results.watch import CellSpan, UtilizationSample, WatchHistory
 from gpumagic.results.watch_panel import WatchPanel
 from gpumagic.system import text
