@@ -9,7 +9,8 @@ from typing import Any
 from gpumagic.errors import SpecError
 from gpumagic.magics.gpu import device_table
 from gpumagic.magics.gpu.options import LASTING, grammar
-from gpumagic.magics.output import hand_over
+from gpumagic.magics.output import hand_over, say
+from gpumagic.results import DeviceTable
 from gpumagic.results.base import Result
 from gpumagic.results.selection import Selection
 from gpumagic.selection.spec import parse
@@ -51,7 +52,19 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
     returned = hand_over(magics.shell, result, options, silent=silent)
     if isinstance(result, Selection):
         choosing.warn(result, shown=not (options.quiet or silent))
+    elif isinstance(result, DeviceTable) and not (options.quiet or silent):
+        _hint(magics, result)
     return returned
+
+
+def _hint(magics: Any, table: DeviceTable) -> None:
+    """Show below the first table of a session what to try next."""
+    if magics.extension.has_hinted:
+        return
+    magics.extension.has_hinted = True
+    more = "Try next: %%cudatime above a cell for its GPU time, %gpumem for GPU memory"
+    none = "Try next: %gpu doctor for why there is none, %gpu? for all that it does"
+    say(magics.shell, more if table.devices else none)
 
 
 def _diagnosis(shell: Any, options: argparse.Namespace) -> Result:

@@ -54,6 +54,15 @@ def test_the_result_options(run_cell: Callable[..., Any], ip: Any) -> None:
     assert run_cell("%gpu").text == ""
 
 
+def test_below_the_first_table_is_what_to_try_next(run_cell: Callable[..., Any]) -> None:
+    assert "Try next" not in run_cell("%gpu -q").stdout
+    first, second = run_cell("%gpu"), run_cell("%gpu")
+    assert first.stdout == (
+        "Try next: %%cudatime above a cell for its GPU time, %gpumem for GPU memory\n"
+    )
+    assert "Try next" not in second.stdout
+
+
 def test_with_o_the_table_is_shown_once(run_cell: Callable[..., Any]) -> None:
     ran = run_cell("%gpu -o")
     assert ran.text.count("cuda:0") == 1
