@@ -1,29 +1,25 @@
-"""Connect to a cluster: the one in use, a profile's, or a connection file's."""
+"""Find a cluster of ipyparallel's: the one that ``%px`` uses, or a profile's."""
 
 from __future__ import annotations
 
-import contextlib
-import io
-import os
 import re
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from gpumagic.cluster import connection_file
 from gpumagic.errors import DependencyError, DeviceError, SpecError
 from gpumagic.render.units import spans
-from gpumagic.system.paths import user_path
+from gpumagic.system.paths import open_own
 from gpumagic.system.text import named
 
 #: Seconds for the controller to answer.
-CONTROLLER_TIMEOUT = 5.0
-
-#: The clients in use that were created here, by the connection file.
-_clients: dict[str, Any] = {}
-#: All clients that were created here: each may have registered its %px.
+_TIMEOUT = 5.0
+#: The client in use by connection file, and all that were created here: each registered its %px.
+_clients: dict[Path, Any] = {}
 _created: list[Any] = []
+
+_SLICE = re.compile(r"(-?\d{1,9})?:(-?\d{1,9})?(?::(-?\d{1,9})?)?")
 
 
 @dataclass(frozen=True)
@@ -40,11 +36,10 @@ class Cluster:
         """The ids of the engines that are registered now.
 
         Raises:
-            DeviceError: no engine is registered, or the controller is gone.
+            DeviceError: no engine is registered.
         """
         ids = sorted(self.client.ids)
         if not ids:
-            self.check()
             raise DeviceError(f"the cluster ({self.source}) has no engine yet")
         return ids
 
@@ -56,32 +51,6 @@ class Cluster:
         """
         return targets(text, self.ids)
 
-    @property
-    def location(self) -> str | None:
-        """The controller's host, which is reached by the interface to the other engines."""
-        found = self.client._config.get("location")
-        return str(found) if found else None
-
-    def check(self) -> None:
-        """Raise an error unless the controller answers.
-
-        Raises:
-            DeviceError: it does not answer within `CONTROLLER_TIMEOUT` seconds.
-        """
-        if not self.answers():
-            forget(self.client)
-            raise DeviceError(self.no_answer)
-
-    def answers(self) -> bool:
-        """Return whether the controller answers within `CONTROLLER_TIMEOUT` seconds."""
-        # Over SSH each connection needs its own tunnel, which this one would not have: not checked.
-        return getattr(self.client, "_ssh", False) or _answers(self.client, CONTROLLER_TIMEOUT)
-
-    @property
-    def no_answer(self) -> str:
-        """The message for a controller that does not answer."""
-        return f"the controller of the cluster ({self.source}) does not answer: has it ended?"
-
 
 def targets(text: str | None, ids: list[int]) -> list[int]:
     """Return those of ``ids`` that ``text`` names; see `Cluster.targets`."""
@@ -89,11 +58,10 @@ def targets(text: str | None, ids: list[int]) -> list[int]:
         return ids
     chosen: list[int] = []
     for word in text.split(","):
-        if re.fullmatch(r"(-?\d{1,9})?:(-?\d{1,9})?(:(-?\d{1,9})?)?", word):
-            step = word.rpartition(":")[2] if word.count(":") == 2 else "1"
-            if step and not int(step):
+        if (ends := _SLICE.fullmatch(word)) is not None:
+            if ends[3] is not None and int(ends[3]) == 0:
                 raise SpecError(f"-t {text}: the step of a slice cannot be 0")
-            chosen += ids[slice(*(int(part) if part else None for part in word.split(":")))]
+            chosen += ids[slice(*(int(end) if end else None for end in ends.groups()))]
         elif re.fullmatch(r"\d{1,9}", word):
             chosen.append(int(word))
         else:
@@ -115,144 +83,85 @@ def package() -> Any:
         import ipyparallel
     except ImportError as error:
         raise DependencyError(
-            f"clusters need ipyparallel ({error}); install it with: pip install 'gpumagic[cluster]'"
+            f"clusters need ipyparallel ({error}); install it with: pip install ipyparallel"
         ) from None
     return ipyparallel
 
 
 def connect(where: Any = None, shell: Any = None) -> Cluster:
-    """Connect to a cluster by a profile, a connection file, or ipyparallel's ``Client``.
+    """Connect to a cluster: a profile's name, or ipyparallel's ``Client``.
 
     Without ``where``, return the cluster that ``%px`` of this ``shell`` uses, else the default
-    profile's. A word is a file only if it ends in ``.json`` or has a separator: no file of the
-    working directory takes the place of a profile. Only the user may own the file and have write
-    access to it: its author decides where code is sent, and what answers.
+    profile's.
 
     Raises:
         DependencyError: ipyparallel is not installed.
-        SpecError: there is no such profile or file, or another user may have written it.
+        SpecError: there is no such profile, or another user may have written its connection file.
         DeviceError: no cluster runs there, or it does not answer.
     """
     package()
     if where is None:
-        active = None if shell is None else _active(shell)
-        if active is not None:
-            return active
-        return Cluster(_client(_file_of_profile("default")), "profile default")
-    if not isinstance(where, (str, Path)):
+        px = None if shell is None else shell.magics_manager.magics["line"].get("px")
+        client = _client_of(getattr(px, "__self__", None))
+        if client is not None and not client._closed:
+            return Cluster(client, "the one that %px uses")
+        where = "default"
+    if not isinstance(where, str):
         return Cluster(where, "a client")
-    if _is_file_name(where):
-        path = user_path(where)
-        if not path.is_file():
-            raise SpecError(f"there is no connection file {where}")
-        return Cluster(_client(path), str(where))
-    return Cluster(_client(_file_of_profile(str(where))), f"profile {where}")
+    return Cluster(_client(_connection_file(where)), f"profile {where}")
 
 
-def _is_file_name(where: str | Path) -> bool:
-    text = str(where)
-    separators = (os.sep, os.altsep or os.sep)
-    return isinstance(where, Path) or text.endswith(".json") or any(s in text for s in separators)
-
-
-def _active(shell: Any) -> Cluster | None:
-    """Return the cluster of this shell's ``%px``, if it has one."""
-    magic = shell.magics_manager.magics["line"].get("px")
-    client = _client_of(getattr(magic, "__self__", None))
-    if client is None or getattr(client, "_closed", False):
-        return None
-    return Cluster(client, "the one that %px uses")
-
-
-def _file_of_profile(name: str) -> Path:
-    profiles: Any = import_module("IPython.core.profileapp")
+def _connection_file(profile: str) -> Path:
+    """Return the newest connection file of a profile."""
     folders: Any = import_module("IPython.core.profiledir")
     from IPython.paths import get_ipython_dir
 
+    if not re.fullmatch(r"\w[\w.-]*", profile):
+        raise SpecError(f"%gpu cluster takes the name of a profile, not {profile!r}")
     home = get_ipython_dir()
     try:
-        folder = Path(folders.ProfileDir.find_profile_dir_by_name(home, name).security_dir)
+        folder = Path(folders.ProfileDir.find_profile_dir_by_name(home, profile).security_dir)
     except folders.ProfileDirError:
-        known = ", ".join(sorted(profiles.list_profiles_in(home))) or "none"
-        if name != "default":
-            raise SpecError(f"there is no profile {name!r}; there are: {known}") from None
-        folder = Path(home) / "profile_default" / "security"
-    files = [file for file in folder.glob("ipcontroller*-client.json") if _modified(file)]
-    files.sort(key=_modified)
+        if profile != "default":
+            raise SpecError(f"there is no profile {profile!r} in {home}") from None
+        folder = Path(home)
+    files = [file for file in folder.glob("ipcontroller*-client.json") if file.is_file()]
     if not files:
-        option = "" if name == "default" else f" --profile={name}"
+        option = "" if profile == "default" else f" --profile={profile}"
         raise DeviceError(
-            f"no cluster runs in profile {name!r}; start one with: ipcluster start -n 4{option}"
+            f"no cluster runs in profile {profile!r}; start one with: ipcluster start -n 4{option}"
         )
-    return files[-1]
-
-
-def _modified(file: Path) -> float:
-    """Return a file's modification time; 0 for a broken link, or a file that is gone."""
-    try:
-        return file.stat().st_mtime
-    except (OSError, RuntimeError):
-        return 0.0
+    return max(files, key=lambda file: file.stat().st_mtime)
 
 
 def _client(file: Path) -> Any:
-    """Return the client for a controller's connection file; created once.
-
-    Raises:
-        SpecError: it is no connection file, or another user may have written it.
-        DeviceError: the controller does not answer.
-    """
-    key = str(file.resolve())
-    client = _clients.get(key)
+    """Return the client for a controller's connection file, created once."""
+    client = _clients.get(file)
     if client is not None and not client._closed:
         return client
     try:
-        settings = connection_file.read(file)
-        with contextlib.redirect_stdout(io.StringIO()):
-            client = package().Client(settings, timeout=CONTROLLER_TIMEOUT)
-    except SpecError:
-        raise
+        open_own(file).close()
+        client = package().Client(str(file), timeout=_TIMEOUT)
+    except PermissionError as error:
+        raise SpecError(
+            f"{file} is not used, since {error.strerror}: who can write it chooses where your code "
+            "is sent; make a copy of mode 0600 if you trust it"
+        ) from None
     except TimeoutError:
         raise DeviceError(
             f"the controller that wrote {file.name} does not answer: has it ended?"
         ) from None
-    except (KeyError, ValueError, AttributeError, TypeError) as error:
-        raise SpecError(
-            f"{file.name} is no connection file of ipyparallel's ({named(error)})"
-        ) from None
-    except Exception as error:  # of many types: ssh, sockets, traits
+    except Exception as error:  # of many types: sockets, ssh, JSON, traits
         raise DeviceError(f"cannot connect by {file.name}: {named(error)}") from None
-    _clients[key] = client
+    _clients[file] = client
     _created.append(client)
     return client
 
 
-def _answers(client: Any, timeout: float) -> bool:
-    """Return whether the controller's hub answers a request on a new connection."""
-    import zmq
-
-    if client._closed:
-        return False
-    util: Any = import_module("ipyparallel.util")
-    with client._context.socket(zmq.DEALER) as socket:
-        socket.linger = 0
-        util.connect(
-            socket,
-            client._config["registration"],
-            curve_serverkey=client.curve_serverkey,
-            curve_secretkey=client.curve_secretkey,
-            curve_publickey=client.curve_publickey,
-        )
-        client.session.send(socket, "connection_request")
-        return bool(socket.poll(int(timeout * 1000)))
-
-
 def forget(client: Any) -> None:
-    """Close a client that was created here, since its controller is gone."""
-    for key, known in list(_clients.items()):
-        if known is client:
-            del _clients[key]
-            client.close(linger=0)
+    """Connect anew the next time, if the client was created here: nobody answers it."""
+    if client in _created:
+        client.close(linger=0)
 
 
 def close(shell: Any) -> None:

@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from gpumagic.results.base import Explanation, Result
     from gpumagic.results.cell_memory import CellLog, CellMemory
     from gpumagic.results.cell_timings import CellTiming, TimingLog
-    from gpumagic.results.cluster_devices import ClusterTable, EngineDevices
-    from gpumagic.results.cluster_memory import ClusterMemory, EngineMemory
-    from gpumagic.results.cluster_selection import ClusterSelection, EngineSelection
-    from gpumagic.results.cluster_timing import ClusterTiming, EngineTiming
+    from gpumagic.results.cluster import ClusterSelection, ClusterTable, EngineResult
+    from gpumagic.results.cluster_cells import ClusterMemory, ClusterTiming
     from gpumagic.results.comparison import Compared, Comparison, Quantity, Verdict
     from gpumagic.results.devices import Device, DeviceTable, MigInstance
     from gpumagic.results.history import HistoryState, SnapshotFile
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
     from gpumagic.results.memory import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
     from gpumagic.results.oom import OutOfMemory
     from gpumagic.results.parking import Freed, FreeStep
-    from gpumagic.results.process_group import ProcessGroup
     from gpumagic.results.processes import Claim, Process
     from gpumagic.results.sample import Sample
     from gpumagic.results.selection import Selection, Status, WayOut
@@ -58,10 +55,8 @@ _FILES = {
         "base": "Explanation Result",
         "cell_memory": "CellLog CellMemory",
         "cell_timings": "CellTiming TimingLog",
-        "cluster_devices": "ClusterTable EngineDevices",
-        "cluster_memory": "ClusterMemory EngineMemory",
-        "cluster_selection": "ClusterSelection EngineSelection",
-        "cluster_timing": "ClusterTiming EngineTiming",
+        "cluster": "ClusterSelection ClusterTable EngineResult",
+        "cluster_cells": "ClusterMemory ClusterTiming",
         "comparison": "Compared Comparison Quantity Verdict",
         "devices": "Device DeviceTable MigInstance",
         "parking": "FreeStep Freed",
@@ -71,7 +66,6 @@ _FILES = {
         "lines": "LineMemory LineReport SourceLines",
         "memory": "DeviceMemory DeviceMemoryDelta MemoryDelta MemoryReport",
         "oom": "OutOfMemory",
-        "process_group": "ProcessGroup",
         "processes": "Claim Process",
         "sample": "Sample",
         "selection": "Selection Status WayOut",

@@ -12,7 +12,6 @@ from typing import Any
 
 from gpumagic import __version__
 from gpumagic.cluster import Cluster, cudatime, devices
-from gpumagic.cluster.rpc import LARGEST
 from tests.benchmarks.row import Row
 from tests.support import clusters
 from tests.support.kernels import python_environment
@@ -40,7 +39,7 @@ def _rows(cluster: Cluster, number: int) -> Iterator[Row]:
     view = cluster.client[:]
     source = (
         "__import__('gpumagic.cluster.engine', fromlist=['answer'])"
-        f".answer({__version__!r}, 'device_table', {{}}, {LARGEST})"
+        f".answer({__version__!r}, 'devices', {{'processes': False}})"
     )
 
     def table() -> None:

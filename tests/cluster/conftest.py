@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from gpumagic.cluster import cell_run, process_group, rpc, selection
+from gpumagic.cluster import calls, cells
 from gpumagic.system import system_files
 from tests.support import leaks
 from tests.support.clusters import Cluster
@@ -165,11 +165,8 @@ while not pathlib.Path({end!r}).exists():
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines take as long as the machine does: a test of one that does not reply sets a limit."""
-    for function in (rpc.call, selection.devices, process_group.group):
-        monkeypatch.setitem(function.__kwdefaults__, "timeout", _REPLY)
-    monkeypatch.setattr(selection, "TIMEOUT", _REPLY)
-    for name in ("_BEGIN_TIMEOUT", "_INTERRUPT_TIMEOUT", "_FETCH_TIMEOUT"):
-        monkeypatch.setattr(cell_run, name, _REPLY)
+    monkeypatch.setattr(calls, "TIMEOUT", _REPLY)
+    monkeypatch.setattr(cells, "_INTERRUPT_TIMEOUT", _REPLY)
 
 
 @pytest.fixture
@@ -192,22 +189,13 @@ def busy_engine(tmp_path: Path) -> Callable[[Cluster, int], AbstractContextManag
 
 
 @pytest.fixture
-def run(ip: InteractiveShell, run_cell: Callable[..., Ran]) -> Callable[..., Ran]:
-    """``run(cluster, source)``: a cell in a shell that uses this cluster."""
-    chosen: list[Cluster] = []
+def run(
+    ip: InteractiveShell, run_cell: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Ran]:
+    """``run(cluster, source)``: a cell in a shell that uses this cluster, its default profile's."""
 
     def run(cluster: Cluster, source: str, **options: Any) -> Ran:
-        if cluster not in chosen:
-            chosen[:] = [cluster]
-            run_cell(f"%gpu cluster -q '{cluster.file}'")
+        monkeypatch.setenv("IPYTHONDIR", str(cluster.folder))
         return run_cell(source, **options)
 
     return run
-
-
-@pytest.fixture
-def grouped_engines(two_engines: Cluster, run: Callable[..., Ran]) -> Cluster:
-    """Two engines, on CPUs, that are the ranks of a process group."""
-    run(two_engines, "%gpu off --cluster -q")
-    run(two_engines, "%gpu dist init -q")
-    return two_engines

@@ -28,10 +28,7 @@ from gpumagic.results import (
     DeviceMemoryDelta,
     DeviceSample,
     DeviceTable,
-    EngineDevices,
-    EngineMemory,
-    EngineSelection,
-    EngineTiming,
+    EngineResult,
     Explanation,
     Freed,
     FreeStep,
@@ -46,7 +43,6 @@ from gpumagic.results import (
     MemoryReport,
     OutOfMemory,
     Process,
-    ProcessGroup,
     Result,
     Sample,
     Selection,
@@ -109,50 +105,44 @@ def device(index: int, ordinal: int | None, **fields: Any) -> Device:
 
 
 USED = device(0, 0, utilization=5, processes=(Process(70, GIB, user="ann", command="python"),))
+DEAD = EngineResult(7, error="the engine died")
 CLUSTER_TABLE = ClusterTable(
     (
-        EngineDevices(0, "alpha", 70, table=DeviceTable((USED, device(1, None)))),
-        EngineDevices(1, "alpha", 71, table=DeviceTable((USED, device(1, 1)))),
-        EngineDevices(2, "beta", 72, table=DeviceTable(error="no NVML")),
-        EngineDevices(3, "gamma", 73, table=DeviceTable((device(0, 0, error="the GPU is lost"),))),
-        EngineDevices(4, error="no answer in 10 s"),
-        EngineDevices(5, error="no answer in 10 s"),
+        EngineResult(0, "alpha", 70, DeviceTable((USED, device(1, None)))),
+        EngineResult(1, "alpha", 71, DeviceTable((USED, device(1, 1)))),
+        EngineResult(2, "beta", 72, DeviceTable(error="no NVML")),
+        EngineResult(3, "gamma", 73, DeviceTable((device(0, 0, error="the GPU is lost"),))),
+        EngineResult(4, error="no answer in 10 s"),
+        EngineResult(5, error="no answer in 10 s"),
     ),
     source="profile default",
     show_processes=True,
 )
+TWO = MemoryDelta({0: DeviceMemoryDelta(MIB, MIB, 2 * MIB), 1: DeviceMemoryDelta(0, 0, 0)})
 CLUSTER_MEMORY = ClusterMemory(
     (
-        EngineMemory(
-            0,
-            "alpha",
-            delta=MemoryDelta(
-                {0: DeviceMemoryDelta(MIB, MIB, 2 * MIB), 1: DeviceMemoryDelta(0, 0, 0)}
-            ),
-        ),
-        EngineMemory(1, "alpha", rank=3, delta=MemoryDelta({0: DeviceMemoryDelta(0, 0, MIB)})),
-        EngineMemory(2, "beta", delta=MemoryDelta(error="torch is not imported")),
-        EngineMemory(3, error="the engine has died"),
-    ),
-    notes=("a note",),
+        EngineResult(0, "alpha", 1, TWO),
+        EngineResult(1, "alpha", 2, MemoryDelta({0: DeviceMemoryDelta(0, 0, MIB)})),
+        EngineResult(2, "beta", 3, MemoryDelta(error="torch is not imported")),
+        DEAD,
+    )
 )
 
 
-def selected(engine: int, status: Any, *ordinals: int | None) -> EngineSelection:
+def selected(engine: int, status: Any, *ordinals: int | None, **fields: Any) -> EngineResult:
     devices = tuple(Device(i, ordinal) for i, ordinal in enumerate(ordinals))
-    return EngineSelection(engine, "alpha", selection=Selection("0", {}, status, devices))
+    return EngineResult(engine, "alpha", 1, Selection("0", {}, status, devices, **fields))
 
 
 CLUSTER_SELECTION = ClusterSelection(
-    "0",
     (
         selected(0, "applied", 0),
-        selected(1, "applied", 0),
+        selected(1, "applied", 0, notes=("a note",)),
         selected(2, "too-late", 0, 1, 2, 3, None),
         selected(3, "unchanged"),
-        EngineSelection(4, error="the engine has died"),
+        DEAD,
     ),
-    notes=("a note",),
+    "0",
 )
 
 
@@ -197,12 +187,10 @@ REPEATED = timing(
 ONE_KERNEL = KernelReport((Kernel("gemm", 1, 1.0, 1.0, 1.0),), launches=1)
 CLUSTER_TIMING = ClusterTiming(
     (
-        EngineTiming(0, "alpha", rank=1, timing=timing(1.0, bound="gpu", kernels=ONE_KERNEL)),
-        EngineTiming(1, "alpha", rank=0, timing=timing(2.0, gpu_at_most=True, bound="host")),
-        EngineTiming(2, "beta", timing=timing(0.5, partial=True), error="KeyboardInterrupt"),
-        EngineTiming(3, error="the engine has died"),
-    ),
-    notes=("a note",),
+        EngineResult(0, "alpha", 1, timing(1.0, bound="gpu", kernels=ONE_KERNEL)),
+        EngineResult(1, "alpha", 2, timing(2.0, gpu_at_most=True, bound="host")),
+        DEAD,
+    )
 )
 
 
@@ -539,7 +527,6 @@ _ALL: tuple[Result, ...] = (
     MemoryComparison({0: (3 * GIB, 2 * GIB), 1: (GIB, 2 * GIB), 2: (GIB, 0)}, ("a note",)),
     OOM,
     _parked(),
-    ProcessGroup({0: 1, 4: 0}, "gloo", failed={7: "late", 8: "late"}, notes=("a note",)),
     LATE,
     SnapshotFile("a.pickle", 2048, 7),
     REPEATED,

@@ -25,18 +25,13 @@ def everything_hostile() -> Iterator[Any]:
         notes=(HOSTILE,),
     )
     yield DeviceTable(error=HOSTILE)
-    yield gpumagic.results.ClusterTable(
-        (
-            gpumagic.results.EngineDevices(0, error=HOSTILE),
-            gpumagic.results.EngineDevices(
-                1, host=HOSTILE, pid=1, table=DeviceTable((device,), show_processes=True)
-            ),
-        ),
-        HOSTILE,
-        1.0,
-        True,
+    results = gpumagic.results
+    table = DeviceTable((device,), show_processes=True)
+    engines = (
+        results.EngineResult(0, error=HOSTILE),
+        results.EngineResult(1, HOSTILE, 1, table),
     )
-    yield gpumagic.results.ProcessGroup({0: 0}, HOSTILE, HOSTILE, {1: HOSTILE}, (HOSTILE,))
+    yield results.ClusterTable(engines, HOSTILE, True)
     yield OutOfMemory(where=HOSTILE, source=HOSTILE, name=HOSTILE, device=0)
 
 
@@ -67,19 +62,19 @@ def test_many_processes_and_long_names() -> None:
     assert "and 9950 more, with " in html
     assert "9999" in text  # the largest are shown
     assert len(html) < 60_000
-    engine = gpumagic.results.EngineDevices(0, host="h" * 10**6, pid=1, table=table)
-    cluster = gpumagic.results.ClusterTable((engine,), "x", 1.0, True)
+    engine = gpumagic.results.EngineResult(0, "h" * 10**6, 1, table)
+    cluster = gpumagic.results.ClusterTable((engine,), "x", True)
     assert len(as_html(cluster)) < 300_000
 
 
 def test_an_engine_with_more_devices_than_there_are() -> None:
     table = DeviceTable(tuple(Device(index, name="x" * 10**4) for index in range(5000)))
-    engine = gpumagic.results.EngineDevices(0, host="h", pid=1, table=table)
+    engine = gpumagic.results.EngineResult(0, "h", 1, table)
     silent = tuple(
-        gpumagic.results.EngineDevices(number, error=f"{number} " + "e" * 10**4)
+        gpumagic.results.EngineResult(number, error=f"{number} " + "e" * 10**4)
         for number in range(1, 5000)
     )
-    cluster = gpumagic.results.ClusterTable((engine, *silent), "x", 1.0, False)
+    cluster = gpumagic.results.ClusterTable((engine, *silent), "x", False)
     for drawn in (as_text(cluster, 200), as_html(cluster)):
         assert drawn.count("and 4001 more") == 2  # rows of devices, and lines of engines
         assert len(drawn) < 10_000_000

@@ -27,6 +27,7 @@ _OPTIONS = (
     "--HeartMonitor.max_heartmonitor_misses=500",
 )
 #: How long a machine may be busy with all of them.
+_PROFILE = ("--profile-dir", "profile_default")
 _ENGINE_OPTIONS = ("--IPEngine.timeout=400", "--IPEngine.max_heartbeat_misses=1000")
 
 _STATE = (
@@ -40,7 +41,7 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.file = folder / "profile" / "security" / "ipcontroller-client.json"
+        self.file = folder / "profile_default" / "security" / "ipcontroller-client.json"
         self._log = (folder / "log.txt").open("w")
         self.engines: list[subprocess.Popen[bytes]] = []
         self._controller: subprocess.Popen[bytes] | None = None
@@ -53,7 +54,7 @@ class Cluster:
 
         Returns when all are registered.
         """
-        (self.folder / "profile").mkdir()
+        (self.folder / "profile_default").mkdir()
         own = ",".join(str(port) for port in ports.take(_PORTS))
         self._controller = self._run("controller", environments[0], *_OPTIONS, f"--ports={own}")
         self._until(self.files_are_complete, "the controller's connection files")
@@ -106,7 +107,14 @@ class Cluster:
 
     def _run(self, what: str, environment: Mapping[str, str], *options: str) -> Any:
         return forks.popen(
-            [sys.executable, "-m", f"ipyparallel.{what}", "--profile-dir", "profile", *options],
+            [
+                sys.executable,
+                "-m",
+                f"ipyparallel.{what}",
+                "--profile-dir",
+                "profile_default",
+                *options,
+            ],
             env={**environment, "IPYTHONDIR": str(self.folder)},
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
@@ -150,11 +158,6 @@ class Cluster:
         if self._state is None:
             self._state = left
         return [i for i, state in enumerate(self._state) if state != left[i]]
-
-    def renew(self) -> None:
-        """Replace the engines, where they have left the state in which they were started."""
-        if self.used():
-            self.replace_engines()
 
     def kill(self, engine: int) -> None:
         self.engines[engine].kill()

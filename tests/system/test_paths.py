@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from IPython.core.error import UsageError
 
-from gpumagic.cluster import connection
 from gpumagic.errors import SpecError
 from gpumagic.memory import history
 from gpumagic.system import paths
@@ -28,12 +27,10 @@ NONE = {
 
 
 @pytest.mark.parametrize("text", NONE)
-@pytest.mark.parametrize(
-    "use", [paths.user_path, paths.output_path, check_trace, connection.connect]
-)
+@pytest.mark.parametrize("use", [paths.user_path, paths.output_path, check_trace])
 def test_what_is_no_path_is_one_line(use: Callable[[str], Any], text: str) -> None:
     with pytest.raises(SpecError) as raised:
-        use(text if use is not connection.connect else f"./{text}" if text[0] != "~" else text)
+        use(text)
     assert NONE[text] in str(raised.value)
     assert str(raised.value).isprintable()
     assert len(str(raised.value)) < 400
@@ -99,7 +96,6 @@ def test_nothing_is_written_into_a_pipe(
 
 def test_every_magic_that_takes_a_path(run_cell: Callable[..., Any]) -> None:
     for line in (
-        "%gpu cluster ~nosuchuser/x",
         "%gpumem snapshot ~nosuchuser/x",
         "%cudatime --trace ~nosuchuser/x 1",
     ):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,7 +72,6 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
         return engines.run(magics, "cudatime", parsed, cell, parsed.code)
     if cell is None and not parsed.is_code:
         grammar().check_statement(parsed.statement, magics.shell.user_ns, local_ns or {})
-    _wait_for_other_ranks(options)
     try:
         code = _compile(magics.shell, request, local_ns)
     except SyntaxError as error:
@@ -82,15 +80,6 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     except RecursionError:
         raise SpecError("the code is nested too deeply for Python's compiler") from None
     return execution.run(Delivery(magics, options), code, request.plan)
-
-
-def _wait_for_other_ranks(options: argparse.Namespace) -> None:
-    if not options.barrier:
-        return
-    from gpumagic.cluster import distributed
-
-    if not distributed.barrier():
-        raise SpecError("--barrier: this process is in no group of torch.distributed")
 
 
 def _compile(shell: Any, request: Request, local_ns: dict[str, Any] | None) -> CompiledCell | Loop:

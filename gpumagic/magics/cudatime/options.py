@@ -59,7 +59,7 @@ cluster (needs ipyparallel)
 result
   -o, -v NAME, -q             return it, store it in NAME, print nothing
 
-also: --precision P, --queued, --rows, --barrier, --strict
+also: --precision P, --queued, --rows, --strict
 
 examples
   timing = %cudatime -o -q -n 100 model(x)
@@ -110,7 +110,7 @@ def _run() -> Parser:
     form.apart("--on", ("--kernels", "--trace", "--nvtx", "--flops", "--energy", *BASELINE))
     add("--trace", metavar="FILE")
     add("--nvtx", metavar="NAME")
-    form.flags("--kernels", "--flops", "--energy", "--rows", "--barrier")
+    form.flags("--kernels", "--flops", "--energy", "--rows")
     add("--name", metavar="NAME", type=_name)
     add_baseline(form)
     add_targets(form)

@@ -16,7 +16,7 @@ from gpumagic.results.selection import Selection
 from gpumagic.selection.spec import parse
 
 #: The verbs for the engines of a cluster.
-_ON_ENGINES = ("cluster", "pin", "dist")
+_ON_ENGINES = ("cluster", "pin")
 
 
 def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
@@ -35,7 +35,7 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
         from gpumagic.magics.gpu import choosing, cluster
 
         wants = choosing.wants(options, magics, text)
-        return cluster.run(magics, parsed.verb, options, parsed.given, wants, silent=silent)
+        return cluster.run(magics, parsed.verb, options, wants, silent=silent)
     result: Result
     if text:
         from gpumagic.magics.gpu import choosing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from gpumagic.magics.argument_types import count, duration, duration_or_zero, size
+from gpumagic.magics.argument_types import count, duration_or_zero, size
 from gpumagic.magics.parsing import PLAIN, SPEC, Grammar, Parser, add_targets
 
 HELP = """\
@@ -51,8 +51,7 @@ result
   -v NAME                     store it in NAME
   -q                          print nothing, as does a ; at the end
 
-also: ps, --processes, dist init | down (--backend NAME), --timeout TIME,
-pin --per-engine K --share
+also: ps, as -p; --processes
 
 examples
   %gpu off --restart --keep model optimizer
@@ -77,7 +76,7 @@ def grammar() -> Grammar:
     watch.add_argument("--every", type=duration_or_zero, metavar="SECONDS")
     plot = forms["plot"] = Parser("%gpu plot")
     plot.add_argument("file", nargs="?", metavar="FILE")
-    forms.update({verb: _cluster(verb) for verb in ("cluster", "pin", "dist")})
+    forms.update({verb: _cluster(verb) for verb in ("cluster", "pin")})
     forms["auto"] = _auto()
     forms[SPEC] = _choice()
     return Grammar("%gpu", forms)
@@ -92,8 +91,6 @@ def _choice() -> Parser:
     form.needs("--restart", "--keep", "--force")
     form.apart("--soft", ("--restart",))
     add_targets(form)
-    form.add_argument("--timeout", type=duration, metavar="TIME")
-    form.needs("--cluster", "--timeout")
     form.apart("--cluster", _ONLY_HERE)
     return form
 
@@ -112,14 +109,9 @@ def _cluster(verb: str) -> Parser:
     form = Parser(f"%gpu {verb}")
     form.flags("--cluster")
     form.add_argument("-t", "--targets", metavar="ENGINES")
-    form.add_argument("--timeout", type=duration, metavar="TIME")
     if verb == "cluster":
         form.add_argument("-p", "--processes", action="store_true")
         form.add_argument("profile", nargs="?", metavar="PROFILE")
-    elif verb == "pin":
-        form.flags("--share", "--no-claim")
-        form.add_argument("--per-engine", type=count(most=10**9 - 1), metavar="K", default=1)
     else:
-        form.add_argument("state", nargs="?", choices=("init", "down"))
-        form.add_argument("--backend", metavar="NAME", default="auto")
+        form.flags("--no-claim")
     return form

@@ -1,0 +1,143 @@
+"""Time a cell, or measure its GPU memory, on every engine, as ``%%px`` runs it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpumagic._version import __version__
+from gpumagic.cluster.calls import described
+from gpumagic.cluster.connection import Cluster, package
+from gpumagic.cluster.engine import RESULT, result_of
+from gpumagic.errors import DeviceError
+from gpumagic.results.cluster import EngineResult
+from gpumagic.results.cluster_cells import ClusterMemory, ClusterTiming
+
+#: Seconds between two looks, for engines to end after an interrupt, and for the last output.
+_LOOK, _INTERRUPT_TIMEOUT, _OUTPUT_TIMEOUT = 0.5, 5.0, 1.0
+
+#: Called with the number of engines that are done, of how many, and the seconds since the start.
+Progress = Callable[[int, int, float], None]
+
+
+def _no_progress(done: int, of: int, seconds: float) -> None:
+    """Show nothing."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the engines have sent."""
+
+    engines: tuple[EngineResult, ...]
+    #: Seconds from sending the cell until the last reply.
+    elapsed: float
+    #: The exception to raise when the results have been shown; None if there is none.
+    exception: BaseException | None
+
+
+def cudatime(
+    cluster: Cluster, code: str, engines: Sequence[int] | None = None, options: str = ""
+) -> ClusterTiming:
+    """Time ``code`` by ``%%cudatime`` on the engines; its output is shown here.
+
+    ``options`` are those of the magic, as they are typed: ``"-n 100 -r 7"``. An engine on which
+    the code raises, or that dies, has its reason in the result's ``failed``.
+
+    Raises:
+        DeviceError: there is no engine.
+    """
+    outcome = run(cluster, engines, "cudatime", options, code)
+    if isinstance(outcome.exception, KeyboardInterrupt):
+        raise outcome.exception
+    return ClusterTiming(outcome.engines, outcome.elapsed)
+
+
+def gpumem(cluster: Cluster, code: str, engines: Sequence[int] | None = None) -> ClusterMemory:
+    """Measure what ``code`` does to GPU memory on the engines; see `cudatime` for the rest."""
+    outcome = run(cluster, engines, "gpumem", "", code)
+    if isinstance(outcome.exception, KeyboardInterrupt):
+        raise outcome.exception
+    return ClusterMemory(outcome.engines, outcome.elapsed)
+
+
+def run(
+    cluster: Cluster,
+    engines: Sequence[int] | None,
+    magic: str,
+    options: str,
+    cell: str | None,
+    code: str = "",
+    progress: Progress = _no_progress,
+) -> Outcome:
+    """Run a magic on the engines; ``code`` is what follows the options on its line.
+
+    Output streams as ipyparallel shows it. An interrupt is passed on to the engines. As with
+    ``%%px``, a busy engine begins when it is free.
+
+    Raises:
+        DeviceError: there is no engine.
+    """
+    wanted = cluster.ids if engines is None else engines
+    present = [engine for engine in wanted if engine in cluster.client.ids]
+    if not present:
+        raise DeviceError("the engines are gone; see %gpu cluster")
+    line = f"{options} -q -v {RESULT} -- {code}" if code else f"{options} -q -v {RESULT}"
+    arguments = (__version__, magic, line, cell)
+    source = f"__import__('gpumagic.cluster.engine', fromlist=['run_cell']).run_cell{arguments!r}"
+    started, interrupted = time.monotonic(), None
+    result = cluster.client.direct_view(present).execute(source, silent=False, block=False)
+    with result.stream_output():
+        try:
+            while not result.wait(_LOOK):
+                progress(result.progress, len(present), time.monotonic() - started)
+            result.wait_for_output(_OUTPUT_TIMEOUT)
+        except KeyboardInterrupt as interrupt:
+            interrupted = interrupt
+            _interrupt(cluster.client, result, present)
+    elapsed = time.monotonic() - started
+    replies = dict(zip(present, result._children, strict=True))
+    rows = [_row(engine, replies.get(engine)) for engine in wanted]
+    raised = [reply.result() for reply in replies.values() if reply.done()]
+    raised = [each for each in raised if isinstance(each, Exception)]
+    return Outcome(tuple(rows), elapsed, interrupted or _composite(raised, result))
+
+
+def _interrupt(client: Any, result: Any, engines: Sequence[int]) -> None:
+    """Interrupt engines that run the cell, and withdraw it from those that have not begun."""
+    present = [engine for engine in engines if engine in client.ids]
+    if present:
+        client.abort(result, targets=present, block=False)
+        client.send_signal(signal.SIGINT, targets=present, block=False)
+        result.wait(_INTERRUPT_TIMEOUT)
+
+
+def _row(engine: int, reply: Any) -> EngineResult:
+    if reply is None:
+        return EngineResult(engine, error="the engine is gone")
+    if not reply.done():
+        return EngineResult(engine, error="it has not ended after the interrupt")
+    outcome = reply.result()
+    if isinstance(outcome, Exception):
+        return EngineResult(engine, error=described(outcome))
+    found = result_of(outcome)
+    if found is None or found[1] is None:
+        return EngineResult(engine, error="it has left no result")
+    (host, pid), value = found
+    return EngineResult(engine, host, pid, value)
+
+
+def _composite(exceptions: list[Exception], result: Any) -> BaseException | None:
+    """Return ipyparallel's exception for those of the engines, as ``%px`` raises it."""
+    if not exceptions:
+        return None
+    errors = package().error
+    try:
+        errors.collect_exceptions(exceptions, "%px")
+    except errors.CompositeError as composite:
+        streamed = getattr(result, "_streamed_errors", 0) >= len(exceptions)
+        found: BaseException = errors.AlreadyDisplayedError(composite) if streamed else composite
+        return found
+    return None

@@ -1,0 +1,116 @@
+"""What the engines of a cluster report, as it is shown and as data."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpumagic.results import ClusterMemory, ClusterTable, ClusterTiming, EngineResult, Sample
+from gpumagic.results.base import as_text
+from tests.results.examples import CLUSTER_MEMORY as MEMORY
+from tests.results.examples import CLUSTER_SELECTION as SELECTION
+from tests.results.examples import CLUSTER_TABLE as TABLE
+from tests.results.examples import CLUSTER_TIMING as TIMING
+from tests.results.examples import DEAD, MIB, timing
+from tests.support.drawing import check_drawing
+
+DEVICES = """\
+Host   GPU  Engines        Name              Memory used / total  Util  Processes
+─────────────────────────────────────────────────────────────────────────────────
+alpha    0  0–1 as cuda:0  H100     ██       1.00 GiB / 4.00 GiB   5 %          1
+         1  1 as cuda:1    H100     ██       1.00 GiB / 4.00 GiB     –          –
+beta     –  2              no NVML
+gamma    0  3 as cuda:0    H100                ✗ the GPU is lost
+✗ engines 4–5: no answer in 10 s
+4 of 6 engines on 3 hosts (profile default)
+Host   GPU  PID  Engine  User    Memory  Command
+────────────────────────────────────────────────
+alpha    0   70       0  ann   1.00 GiB  python"""
+
+
+def test_devices() -> None:
+    check_drawing(TABLE, DEVICES)
+    check_drawing(ClusterTable(source="a client"), "0 engines on 0 hosts (a client)")
+    assert list(TABLE.hosts) == ["alpha", "beta", "gamma"]
+    assert {*TABLE.failed} == {4, 5}
+    pytest.importorskip("pandas")
+    assert TABLE.to_pandas().loc[(1, 1), "ordinal"] == 1
+
+
+SELECTIONS = """\
+Engine  Host   Status     Sees
+───────────────────────────────────────────────────────────────────────────────────────────────────
+   0–1  alpha  applied    cuda:0 = GPU 0
+     2  alpha  too-late   cuda:0 = GPU 0, cuda:1 = GPU 1, cuda:2 = GPU 2, cuda:3 = GPU 3 and 1 more
+     3  alpha  unchanged  no GPU
+✗ engine 7: the engine died
+engine 1: a note"""
+
+
+def test_selections() -> None:
+    check_drawing(SELECTION, SELECTIONS)
+    assert SELECTION.too_late == (2,)
+
+
+TIMES = """\
+Over the engines    Median       Min       Max
+──────────────────────────────────────────────
+GPU               ≤ 1.50 s  ≤ 1.00 s  ≤ 2.00 s
+Wall                1.50 s    1.00 s    2.00 s
+CPU                 1.50 s    1.00 s    2.00 s
+Engine  Host        GPU    Wall     CPU  Limited by
+───────────────────────────────────────────────────
+     0  alpha    1.00 s  1.00 s  1.00 s  the GPU
+   ! 1  alpha  ≤ 2.00 s  2.00 s  2.00 s  the host
+straggler: engine 1 on alpha took 1.3× the median
+host-bound, the GPU waits for work to be launched: engine 1
+kernels of engine 0, the slowest; the result has those of all
+Kernel  Count   Total           Share    Mean
+─────────────────────────────────────────────
+gemm        1  1.00 s  ████████ 100 %  1.00 s
+1 kernel, as many as launched (1 launch)
+✗ engine 7: the engine died"""
+
+
+def test_times() -> None:
+    check_drawing(TIMING, TIMES)
+    assert TIMING.gpu == Sample((1.0, 2.0))
+    assert TIMING.failed == {7: "the engine died"}
+    assert TIMING.slowest is TIMING.straggler is TIMING.engines[1]
+    pytest.importorskip("pandas")
+    assert TIMING.to_pandas().loc[1, "gpu_time"] == 2.0
+
+
+def test_engines_are_compared_by_one_quantity() -> None:
+    """GPU time for some and wall time for others would make stragglers of the latter."""
+    one, other = timing(1.0, gpu=Sample((0.1,))), timing(1.0, gpu=None)
+    mixed = ClusterTiming((EngineResult(0, "a", 1, one), EngineResult(1, "a", 2, other)))
+    assert {*mixed.seconds.values()} == {1.0}
+    assert mixed.straggler is None
+    assert str(ClusterTiming((DEAD,))) == "✗ engine 7: the engine died"
+
+
+def test_of_many_engines_the_slowest_have_a_row() -> None:
+    engines = tuple(EngineResult(i, "alpha", i, timing(1 + i / 100)) for i in range(17))
+    text = as_text(ClusterTiming(engines), 100)
+    rows = [line.split() for line in text.splitlines() if " alpha " in line]
+    assert [row[0] for row in rows] == [str(i) for i in range(9, 17)]
+    assert "the 8 slowest of 17 engines" in text
+    assert "slowest: engine 16 on alpha" in text
+
+
+MEMORIES = """\
+Engine  Host   Device                 Allocated   Reserved  Peak above start
+────────────────────────────────────────────────────────────────────────────
+     0  alpha  cuda:0                 +1.00 MiB  +1.00 MiB         +2.00 MiB
+     0  alpha  cuda:1                       0 B        0 B               0 B
+     1  alpha  cuda:0                       0 B        0 B         +1.00 MiB
+     2  beta   torch is not imported          –          –                 –
+highest peak: +2.00 MiB at engine 0 on alpha; median +1.00 MiB
+✗ engine 7: the engine died"""
+
+
+def test_memory() -> None:
+    check_drawing(MEMORY, MEMORIES)
+    assert MEMORY.peak == {0: 2 * MIB, 1: MIB}
+    assert MEMORY.highest is MEMORY.engines[0]
+    assert ClusterMemory().highest is None
