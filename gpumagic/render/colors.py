@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpumagic.render.blocks import Style, Use
-
 #: Of states; of a text, so much per cent is the front end's own text colour: with it the text is
 #: legible, dark or light.
-STATES: Mapping[Style, str] = {"good": "#2e9e44", "warn": "#c77700", "bad": "#e85a5a"}
+STATES: Mapping[str, str] = {"good": "#2e9e44", "warn": "#c77700", "bad": "#e85a5a"}
 TEXT_SHARE = 40
 #: Of the parts of Python source, mixed with the text colour likewise.
 CODE: Mapping[str, str] = {
@@ -19,7 +17,7 @@ CODE: Mapping[str, str] = {
     "name": "#3f86cf",
 }
 #: Of what a device's memory is used for; neighbours differ in lightness, too.
-USES: Mapping[Use, str] = {
+USES: Mapping[str, str] = {
     "allocated": "#2a68b0",
     "cached": "#5b97d8",
     "outside": "#8e5aa8",

@@ -18,14 +18,13 @@ from gpumagic.render.blocks import (
     Fold,
     Grid,
     Line,
-    Style,
     Use,
     bounded,
     stack_slots,
 )
 from gpumagic.system.text import harmless
 
-_STYLES: Mapping[Style, str] = {
+_STYLES: Mapping[str, str] = {
     "dim": "opacity:.75",
     "strong": "font-weight:600",
     "code": "font-family:var(--jp-code-font-family, monospace);white-space:pre",
@@ -85,13 +84,8 @@ def _part(cell: Cell) -> str:
     hidden = cell.whole is not None and cell.whole.strip() != cell.text.strip()
     hover = f' title="{_text(str(cell.whole))}"' if hidden else ""
     content = _text(cell.text)
-    if cell.code is not None:
-        content = "".join(
-            f"<span{_style(colors.text(colors.CODE[part.kind]))}>{_text(part.text)}</span>"
-            if part.kind
-            else _text(part.text)
-            for part in cell.code.parts
-        )
+    if cell.code is not None and not cell.code.source.is_long:
+        content = cell.code.source.html[cell.code.place]
     return f"<{tag}{hover}{_style(_STYLES.get(cell.style, ''))}>{content}</{tag}>"
 
 

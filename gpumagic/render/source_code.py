@@ -1,30 +1,22 @@
-"""Python source with its parts coloured, by pygments; imported where source is drawn in colour."""
+"""Python source in colours, by pygments; imported where source is drawn in colour."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-Kind = Literal["", "keyword", "string", "number", "comment", "name"]
-#: In a terminal, whose own palette these are of.
-TERMINAL: Mapping[Kind, str] = {
-    "": "",
-    "keyword": "magenta",
-    "string": "green",
-    "number": "yellow",
-    "comment": "dim",
-    "name": "cyan",
-}
+from gpumagic.render import colors
+from gpumagic.system.text import harmless
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
 #: Longer sources are drawn without colours: pygments takes a second for 500,000 characters.
 _LONGEST = 200_000
-
-
-class Part(NamedTuple):
-    """A part of a line."""
-
-    text: str
-    kind: Kind
+_COLOR = re.compile(r"color: (#\w{6})")
 
 
 @dataclass
@@ -32,16 +24,54 @@ class SourceCode:
     """Lines of source, tabs expanded; each is coloured as a part of the whole."""
 
     lines: Sequence[str]
-    _parts: list[list[Part]] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self.lines = [line.expandtabs(4) for line in self.lines]
+        self.lines = [harmless(line.expandtabs(4)) for line in self.lines]
 
-    def parts(self, place: int) -> list[Part]:
-        """Return the parts of a line."""
-        if self._parts is None:
-            self._parts = _parts(self.lines)
-        return self._parts[place]
+    @property
+    def is_long(self) -> bool:
+        """Whether it is drawn without colours."""
+        return sum(map(len, self.lines)) > _LONGEST
+
+    @cached_property
+    def html(self) -> list[str]:
+        """Each line in HTML."""
+        from pygments import highlight, token
+        from pygments.formatters.html import HtmlFormatter
+        from pygments.lexers.python import PythonLexer
+        from pygments.style import Style
+
+        class Colors(Style):  # type: ignore[misc]
+            styles = {  # noqa: RUF012 - so pygments has it
+                token.Keyword: colors.CODE["keyword"],
+                token.Operator.Word: colors.CODE["keyword"],
+                token.String: colors.CODE["string"],
+                token.Number: colors.CODE["number"],
+                token.Comment: colors.CODE["comment"],
+                **dict.fromkeys(
+                    (token.Name.Function, token.Name.Class, token.Name.Builtin), colors.CODE["name"]
+                ),
+            }
+
+        formatter = HtmlFormatter(style=Colors, noclasses=True, nowrap=True)
+        lexer = PythonLexer(stripnl=False, ensurenl=False)
+        drawn = highlight("\n".join(self.lines), lexer, formatter)
+        drawn = _COLOR.sub(lambda found: colors.text(found[1]), drawn)
+        # nbconvert reduces a text of blanks alone to one, and with it the indentation.
+        drawn_lines = drawn.split("\n")[: len(self.lines)]
+        return [re.sub("^ +", _unbroken, line) for line in drawn_lines]
+
+    @cached_property
+    def terminal(self) -> list[Text]:
+        """Each line in the colours of the terminal's own palette."""
+        from rich.syntax import Syntax
+
+        drawn = Syntax("", "python", theme="ansi_dark").highlight("\n".join(self.lines))
+        return list(drawn.split("\n", allow_blank=True))
+
+
+def _unbroken(blanks: re.Match[str]) -> str:
+    return "&nbsp;" * len(blanks[0])
 
 
 @dataclass(frozen=True)
@@ -50,52 +80,3 @@ class CodeLine:
 
     source: SourceCode
     place: int
-
-    @property
-    def parts(self) -> list[Part]:
-        return self.source.parts(self.place)
-
-
-def _parts(lines: Sequence[str]) -> list[list[Part]]:
-    """Return the parts of each line; whole lines where pygments counts others than we do."""
-    whole = [[Part(line, "")] for line in lines]
-    text = "\n".join(lines)
-    if len(text) > _LONGEST:
-        return whole
-    from pygments.lexers.python import PythonLexer
-
-    found: list[list[Part]] = [[]]
-    for token, value in PythonLexer(stripnl=False, ensurenl=False).get_tokens(text):
-        first, *more = value.split("\n")
-        for place, part in enumerate((first, *more)):
-            if place:
-                found.append([])
-            if part:
-                kind = _kind(str(token))
-                line = found[-1]
-                # No part is whitespace only: nbconvert's HTML (BeautifulSoup) reduces such a text
-                # to one blank, and with it the indentation.
-                if line and (line[-1].kind == kind or line[-1].text.isspace()):
-                    part = line.pop().text + part
-                elif line and part.isspace():
-                    kind, part = line[-1].kind, line.pop().text + part
-                line.append(Part(part, kind))
-    texts = ["".join(part.text for part in line) for line in found]
-    return found if texts == [*lines] else whole
-
-
-_KINDS: Mapping[str, Kind] = {
-    "Token.Keyword": "keyword",
-    "Token.Operator.Word": "keyword",
-    "Token.Literal.String": "string",
-    "Token.Literal.Number": "number",
-    "Token.Comment": "comment",
-    "Token.Name.Function": "name",
-    "Token.Name.Class": "name",
-    "Token.Name.Decorator": "name",
-    "Token.Name.Builtin": "name",
-}
-
-
-def _kind(token: str) -> Kind:
-    return next((kind for start, kind in _KINDS.items() if token.startswith(start)), "")

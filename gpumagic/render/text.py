@@ -26,7 +26,6 @@ from gpumagic.render.blocks import (
     filled,
     stack_slots,
 )
-from gpumagic.render.source_code import TERMINAL
 from gpumagic.system.text import harmless
 
 _STYLES = {
@@ -144,8 +143,8 @@ def _column(grid: Grid, i: int, color: bool, *, bars: bool) -> list[Text]:
 
 
 def _text(cell: Cell, color: bool) -> Text:
-    if cell.code is not None and color:
-        return Text.assemble(*((harmless(p.text), TERMINAL[p.kind]) for p in cell.code.parts))
+    if cell.code is not None and color and not cell.code.source.is_long:
+        return cell.code.source.terminal[cell.code.place].copy()
     return Text(harmless(cell.text), _STYLES[cell.style])
 
 
