@@ -67,6 +67,8 @@ class Session:
         self.cuda_version = None if cuda is None else (cuda // 1000, cuda % 1000 // 10)
         #: By index, the fields of a device that do not change, which a lost one keeps.
         self._identities: dict[int, dict[str, Any]] = {}
+        #: By index, the handles of the devices whose identity is known: it is not asked again.
+        self._handles: dict[int, Any] = {}
 
     def close(self) -> None:
         """Shut NVML down."""
@@ -155,8 +157,12 @@ class Session:
     def _device(self, index: int) -> dict[str, Any]:
         fields: dict[str, Any] = {}
         try:
-            handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
-            self._identities[index] = self._identity(handle)
+            handle = self._handles.get(index)
+            if handle is None:
+                handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+                identity = self._identities[index] = self._identity(handle)
+                if None not in identity.values():
+                    self._handles[index] = handle
             fields = self._measured(handle)
         except _LostError as error:
             fields["error"] = str(error)
