@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from gpumagic.cuda.process_state import STATE
@@ -157,9 +158,8 @@ def all_of(uuids: Iterable[str]) -> dict[str, list[Claim]]:
         if "FLOCK" in words[1:2]:
             pids.setdefault(words[5], set()).add(int(words[4]))
     found: dict[str, list[Claim]] = {}
-    path = _paths()
     for uuid in uuids:
-        claims = map(_claim, sorted(pids.get(_place(path(uuid)), ())))
+        claims = map(_claim, sorted(pids.get(_place(path_of(uuid)), ())))
         found[uuid] = [claim for claim in claims if claim is not None]
     return found
 
@@ -180,15 +180,17 @@ def _claim(pid: int) -> Claim | None:
 # --- the file that is locked -------------------------------------------------------------------
 
 
-def _paths() -> Callable[[str], Path]:
-    """Return a function that returns the file of a UUID."""
-    listed = {uuid: path for _, uuid, path in system_files.listed_devices()}
+def path_of(uuid: str) -> Path:
+    """Return the file that is locked for a device."""
+    name = f"gpumagic-{uuid.replace('/', '-')}"
+    listed = _listed(str(system_files.at("/")))
+    return listed.get(uuid) or system_files.at(f"{_FOLDER}/{name}")
 
-    def path(uuid: str) -> Path:
-        name = f"gpumagic-{uuid.replace('/', '-')}"
-        return listed.get(uuid) or system_files.at(f"{_FOLDER}/{name}")
 
-    return path
+@cache
+def _listed(_: str) -> Mapping[str, Path]:
+    """Return the kernel module's file of each GPU, which stays the same below one root."""
+    return {uuid: path for _, uuid, path in system_files.listed_devices() if uuid is not None}
 
 
 def _place(path: Path) -> str:
@@ -203,7 +205,7 @@ def _place(path: Path) -> str:
 
 def _open(uuid: str) -> int:
     """Open the file of a device for reading; one in ``/dev/shm`` is created for every user."""
-    path = _paths()(uuid)
+    path = path_of(uuid)
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with suppress(FileNotFoundError):
         return os.open(path, flags)

@@ -181,7 +181,7 @@ def test_the_claim_of_an_earlier_choice_comes_back(machine: Path) -> None:
 
 _EXCLUSIVE = """
 become({uid})
-file = os.open(claims._paths()(UUIDS[0]), os.O_RDONLY)
+file = os.open(claims.path_of(UUIDS[0]), os.O_RDONLY)
 fcntl.flock(file, fcntl.LOCK_EX)
 say()
 """
