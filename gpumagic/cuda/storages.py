@@ -72,17 +72,6 @@ def has_memory(storage: Any) -> bool:
     return bool(storage.resizable())
 
 
-def is_parked(storage: Any) -> bool:
-    """Return whether any storage is one whose memory was taken."""
-    if storage.device.type != "cuda" or has_memory(storage):
-        return False
-    try:
-        storage.data_ptr()
-    except RuntimeError as error:
-        return PARKED in str(error)
-    return False
-
-
 def release(owners: Iterable[Any]) -> None:
     """Free the memory of storages, whatever still refers to them; in C, too."""
     resize = cast(Any, torch_cuda.loaded()).UntypedStorage.resize_

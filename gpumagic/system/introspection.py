@@ -9,16 +9,14 @@ the slots of Python's and torch's own types, and in an instance's dictionary.
 from __future__ import annotations
 
 import builtins
-import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from inspect import CO_OPTIMIZED
 from typing import Any, cast
 
 _OF_TYPE = vars(type)
-_MRO, _NAME, _FLAGS, _CLASS_DICT, _MODULE = (
-    _OF_TYPE[name].__get__
-    for name in ("__mro__", "__name__", "__flags__", "__dict__", "__module__")
+_MRO, _NAME, _CLASS_DICT, _MODULE = (
+    _OF_TYPE[name].__get__ for name in ("__mro__", "__name__", "__dict__", "__module__")
 )
 #: `issubclass` without the hooks of a metaclass.
 _DERIVES = type.__subclasscheck__
@@ -69,11 +67,6 @@ def module_of(kind: type) -> str:
     return module if type(module) is str else ""
 
 
-def in_python(kind: type) -> bool:
-    """Return whether a class statement created the type (``Py_TPFLAGS_HEAPTYPE``)."""
-    return bool(_FLAGS(kind) & (1 << 9))
-
-
 def class_attributes(kind: type) -> Mapping[str, Any]:
     """Return the attributes that a class itself defines."""
     return cast("Mapping[str, Any]", _CLASS_DICT(kind))
@@ -97,19 +90,10 @@ def slot(thing: Any, name: str) -> Any:
     return found.__get__(thing) if type(found) in _SLOTS else None
 
 
-def attributes(thing: Any, base: type) -> dict[str, Any]:
-    """Return an object's own attributes, from the slot that its type inherits from ``base``."""
-    return cast("dict[str, Any]", class_attributes(base)["__dict__"].__get__(thing))
-
-
-def entries(mapping: Any) -> list[tuple[Any, Any]]:
-    """Return the items of a dictionary, also of a subclass; none for any other object."""
-    return list(dict.items(mapping)) if is_a(mapping, dict) else []
-
-
 def names(mapping: Any) -> list[tuple[str, Any]]:
-    """Return the items of a dictionary whose keys are strings; see `entries`."""
-    return [(name, value) for name, value in entries(mapping) if type(name) is str]
+    """Return the items of a dictionary whose keys are strings; none for any other object."""
+    items = dict.items(mapping) if is_a(mapping, dict) else ()
+    return [(name, value) for name, value in items if type(name) is str]
 
 
 def module_attributes(module: Any) -> dict[str, Any]:
@@ -117,16 +101,6 @@ def module_attributes(module: Any) -> dict[str, Any]:
     if not is_a(module, types.ModuleType):
         return {}
     return cast("dict[str, Any]", _MODULE_DICT(module) or {})
-
-
-def module_namespaces() -> dict[int, str]:
-    """Return the names of the loaded modules, by the ``id`` of the dictionary of their attributes.
-
-    Without what is listed in `sys.modules` and is no module: it has no such dictionary, and the id
-    of an empty one in its place is soon that of another.
-    """
-    attributes = ((name, module_attributes(module)) for name, module in [*sys.modules.items()])
-    return {id(space): name for name, space in attributes if space}
 
 
 def module_file(module: Any) -> str | None:
@@ -142,35 +116,6 @@ def local_variables(frame: types.FrameType) -> list[tuple[str, Any]]:
         return list(found.items())
     # The namespace of a class body or of ``exec`` may be any mapping.
     return names(found)
-
-
-def running_variables(frame: types.FrameType) -> list[tuple[str, Any]]:
-    """Return the variables of a running frame; none if reading them would change them.
-
-    Up to Python 3.12 ``f_locals`` is a dictionary that the frame keeps and that references the
-    values, so it is cleared here. ``locals()`` returns the same dictionary, and the variables of a
-    traced frame are restored from it, so such frames are not read.
-    """
-    code, caller = frame.f_code, frame.f_back
-    if _COPIED and code.co_flags & CO_OPTIMIZED:
-        if frame.f_trace is not None or (caller is not None and caller.f_trace is not None):
-            return []
-        if not _READING.isdisjoint(code.co_names):
-            return []
-    found: Any = frame.f_locals
-    if not code.co_flags & CO_OPTIMIZED:
-        # A module's variables are global and read elsewhere; a class body's or ``exec``'s are not.
-        return [] if found is frame.f_globals else names(found)
-    variables = list(found.items())
-    if _COPIED and sys.getrefcount(found) <= 3:  # references: the frame, ours, the call's argument
-        found.clear()
-    return variables
-
-
-#: Whether a function's ``f_locals`` is a copy.
-_COPIED = sys.version_info < (3, 13)
-#: Names of functions that may have read a frame's variables as a dictionary.
-_READING = frozenset({"locals", "vars", "dir", "eval", "exec"})
 
 
 # --- exceptions ----------------------------------------------------------------------------------
