@@ -216,13 +216,13 @@ class WatchHistory(Result):
         Raises:
             DependencyError: matplotlib is not installed.
         """
-        from gpumagic.render import time_plot
+        from gpumagic.render.plots import Span, over_time
 
         start = self.samples[0].time if self.samples else 0.0
         times = [sample.time - start for sample in self.samples]
         last = times[-1] if times else 0.0
         spans = [
-            time_plot.Span(
+            Span(
                 max(cell.start - start, 0.0),
                 last if cell.end is None else cell.end - start,
                 "" if cell.number is None else f"[{cell.number}]",
@@ -231,10 +231,10 @@ class WatchHistory(Result):
             for cell in self.cells
         ]
         drawn = self.busy_devices()
-        panels = [time_plot.Panel(_title(device), self._curves(device)) for device in drawn]
+        panels = {_title(device): self._curves(device) for device in drawn}
         idle = len(self.devices) - len(drawn)
         note = f"{plural(idle, 'idle GPU')} left out" if idle else ""
-        return time_plot.draw(times, panels, spans, note)
+        return over_time(times, panels, spans, note)
 
     def _curves(self, device: WatchedDevice) -> dict[str, Sequence[float | None]]:
         """Return the curves of a device in percent: of time, and of its memory."""

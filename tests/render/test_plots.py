@@ -13,7 +13,7 @@ import pytest
 from gpumagic.errors import DependencyError
 from gpumagic.render import plots
 from gpumagic.render.colors import SERIES
-from gpumagic.render.plots import Plot, available, bytes_axis, new_plot
+from gpumagic.render.plots import available, bytes_axis, new_plot
 
 PNG = b"\x89PNG"
 
@@ -66,10 +66,6 @@ def test_an_axis_in_bytes(matplotlib: ModuleType) -> None:
     labels = [label.get_text() for label in axes.get_yticklabels()]
     assert [label for label in labels if label in ("0 B", "1.00 MiB", "2.00 MiB")]
     assert "500 KiB" not in labels
-
-
-def test_repr() -> None:
-    assert repr(Plot(None)) == "<Plot: .save(path) writes it to a file>"
 
 
 def test_without_matplotlib_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from gpumagic.render import html
-from gpumagic.render.blocks import Cell, Column, Grid, Sparkline
+from gpumagic.render.blocks import Sparkline
 from gpumagic.render.sparkline import svg
 
 
@@ -44,12 +43,3 @@ def test_it_is_xml_with_a_label() -> None:
     assert root.attrib["role"] == "img"
     assert "max-width:none" in root.attrib["style"]
     assert root.attrib["aria-label"] == root.findtext("title") == "<mine> & \ufffdothers'"
-
-
-def test_in_a_table_it_is_before_the_figure() -> None:
-    curve = Sparkline(((0, 0.5),), 60, "used")
-    drawn = html.render([Grid((Column("x"),), [[Cell("5 %", spark=curve)]])])
-    assert drawn.index("<svg") < drawn.index("5 %")
-    assert "--jp-brand-color1" in drawn
-    dim = svg(Sparkline(((0, 0.5),), 60, "used", dim=True))
-    assert "--jp-brand-color1" not in dim

@@ -83,7 +83,3 @@ def test_percent() -> None:
 )
 def test_spans(numbers: list[int], text: str) -> None:
     assert spans(numbers) == text
-
-
-def test_spans_in_a_device_name() -> None:
-    assert spans([0, 1, 2, 4], comma=",", dash="-") == "0-2,4"

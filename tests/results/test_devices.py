@@ -27,17 +27,6 @@ def test_columns_that_do_not_fit_are_named() -> None:
     assert f"{dropped}Power\n" in as_text(DEVICES, width=70)
 
 
-def test_names_that_differ_have_a_column_and_the_same_name_is_above_the_table() -> None:
-    other = replace(DEVICES, devices=(DEVICES[0], replace(DEVICES[1], name="NVIDIA A2")))
-    lines = as_text(other, width=140).splitlines()
-    assert lines[0].split()[-1] == "Name"
-    assert lines[3].endswith("NVIDIA A2")
-    # Where it is narrow, the others' memory is kept rather than the name.
-    assert "hidden (too narrow): Temp, Power, Name" in as_text(other, width=60)
-    one = as_text(replace(DEVICES, devices=DEVICES[:1]), width=140).splitlines()
-    assert one[0] == "NVIDIA H100"
-
-
 def test_a_closed_gate() -> None:
     devices = tuple(Device(i, ordinal=i, visible=True) for i in range(2))
     table = DeviceTable((*devices, Device(2, visible=False)), gated=True)

@@ -107,11 +107,6 @@ def test_functions_and_what_did_not_run() -> None:
     assert as_text(empty) == "cell: nothing to run"
 
 
-def test_several_devices_have_columns() -> None:
-    lines = (line(4, 0.5, 0.01, per_device={0: 0.5, 1: 0.2}),)
-    assert "cuda:1" in as_text(lines_of(lines), width=120).splitlines()[0]
-
-
 def test_a_timing_shows_its_lines_first() -> None:
     lines = lines_of(verdict="so")
     timing = CudaTiming(Sample((0.6,)), Sample((0.6,)), Sample((0.1,)), lines=lines)

@@ -6,10 +6,9 @@ import re
 
 import pytest
 
-from gpumagic.results import DeviceSample, UtilizationSample, WatchPanel
+from gpumagic.results import WatchPanel
 from gpumagic.results.base import as_html, as_text
-from gpumagic.results.watch import WatchedDevice
-from tests.results.examples import PANEL, PANEL_TIME, SAMPLES
+from tests.results.examples import PANEL, SAMPLES
 
 TEXT = """\
 2 × NVIDIA H200 · 140 GiB
@@ -72,14 +71,3 @@ def test_each_figure_has_a_curve_of_the_last_minute() -> None:
     assert "<script" not in html
     # Figures and curves are aligned, each in its column.
     assert html.count("justify-content:space-between") == 2 * 5  # also where a figure is unknown
-
-
-def test_what_is_not_known() -> None:
-    unknown = UtilizationSample(PANEL_TIME, (DeviceSample(0), DeviceSample(1, error="GPU is lost")))
-    devices = (WatchedDevice(0, name="A"), WatchedDevice(1, name="B"), WatchedDevice(2))
-    text = as_text(WatchPanel(devices, (unknown,), 1.0), 200)
-    rows = text.splitlines()[2:5]
-    assert rows[0].split() == ["0", *"–––––"[:1], "–", "–", "–", "–", "–"]
-    assert rows[1].split()[:6] == ["1", "–", "✗", "GPU", "is", "lost"]
-    assert rows[2].split()[:5] == ["2", "–", "✗", "not", "listed"]
-    assert "0 " not in rows[0][3:]
