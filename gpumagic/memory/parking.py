@@ -87,11 +87,6 @@ class Parking:
                 return self._host[each.begin : each.begin + each.nbytes]
         return None
 
-    def content(self, storage: Any) -> Iterator[memoryview]:
-        """Yield the bytes of a parked storage."""
-        with plain_functions():
-            yield memoryview(self.host_copy(storage).numpy())
-
     # --- to the host -----------------------------------------------------------------------------
 
     def park(

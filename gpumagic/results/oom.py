@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, dim_lines, use_of
+from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, dim_lines
 from gpumagic.render.units import bytes_
 from gpumagic.results.base import Result
 from gpumagic.results.holders import NO_VARIABLE, Holder, kind_of, name_cell
@@ -62,16 +62,6 @@ class OutOfMemory(Result):
             blocks.append(Line.of(f"    {self.source}", "dim"))
         if self.total is None:
             return blocks
-        uses = use_of(
-            self.total,
-            self.free,
-            allocated=self.allocated,
-            reserved=self.reserved,
-            outside=self.outside,
-            others=self.others,
-        )
-        free = f"{bytes_(self.free)} free of {bytes_(self.total)}"
-        blocks.append(Grid((Column("Device"),), [(Cell(free, stack=uses),)], header=False))
         blocks.append(self._figures())
         if self.holders:
             blocks.append(self._holders())
@@ -90,18 +80,19 @@ class OutOfMemory(Result):
         return Line((head, Cell(call), Cell(missing, "strong")))
 
     def _figures(self) -> Line:
-        """Return where the memory is: ``30 GiB allocated · 2 GiB cached · …``."""
+        """Return where the memory is: ``2 GiB free of 80 GiB · 70 GiB allocated · …``."""
         cached = None
         if self.reserved is not None and self.allocated is not None:
             cached = self.reserved - self.allocated
         figures = {
+            f"free of {bytes_(self.total)}": self.free,
             "allocated": self.allocated,
             "cached": cached,
             "non-PyTorch": self.outside,
             "other processes": self.others,
             "is the limit of this process": self.limit,
         }
-        known = (f"{bytes_(size)} {what}" for what, size in figures.items() if size)
+        known = (f"{bytes_(size)} {what}" for what, size in figures.items() if size is not None)
         return Line.of(" · ".join(known))
 
     def _holders(self) -> Grid:

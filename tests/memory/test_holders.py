@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import re
 import sys
-import types
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -142,121 +141,6 @@ def test_the_allocators_counters_are_as_without_it(torch: ModuleType, new: Any) 
     assert {i: torch.cuda.memory_stats(i) for i in (0, 1)} == before
 
 
-# --- all sorts of places -------------------------------------------------------------------------
-
-
-def test_closures_generators_classes_slots_and_the_rest(torch: ModuleType, new: Any) -> None:
-    import collections
-    import functools
-
-    def closure(held: Any) -> Any:
-        return lambda: held
-
-    def counting(held: Any) -> Any:
-        local = new(2000)
-        yield held.shape
-        del local
-
-    generator = counting(new(1000))
-    next(generator)
-
-    class Slotted:
-        __slots__ = ("held",)
-
-    slotted = Slotted()
-    slotted.held = new(3000)
-    kind = type("Kind", (), {"held": new(4000), "__module__": "__main__"})
-    function = closure(new(5000))
-    function.attribute = new(6000)
-    names = {
-        "generator": generator,
-        "slotted": slotted,
-        "kind": kind,
-        "function": function,
-        "partial": functools.partial(print, new(7000)),
-        "deque": collections.deque([new(8000)]),
-        "mapping": collections.OrderedDict(a=collections.defaultdict(list, {"b": [new(9000)]})),
-        "method": types.MethodType(print, [new(10000)]),
-        "default": eval("lambda x=held: x", {"held": new(11000)}),
-        "sparse": torch.sparse_coo_tensor(
-            torch.zeros(1, 3, dtype=torch.long, device="cuda"),
-            torch.zeros(3, device="cuda"),
-            (9,),
-            check_invariants=False,
-        ),
-        "storage": new(12000).untyped_storage(),
-        "exception": ValueError(new(13000)),
-    }
-    device = of(torch, names)
-    assert device.unattributed == 0
-    sizes = {h.name: h.bytes for h in device.holders}
-    assert sizes == {
-        "generator": 3000,
-        "slotted": 3000,
-        "kind": 4000,
-        "function": 11000,
-        "partial": 7000,
-        "deque": 8000,
-        "mapping": 9000,
-        "method": 10000,
-        "default": 11000,
-        "sparse": 3 * 8 + 3 * 4,
-        "storage": 12000,
-        "exception": 13000,
-    }
-
-
-def test_cycles_and_objects_that_raise(torch: ModuleType, new: Any) -> None:
-    ran: list[str] = []
-
-    class Bad:
-        def __init__(self) -> None:
-            object.__setattr__(self, "held", new(1000))
-            object.__setattr__(self, "me", [self])
-
-        def __getattribute__(self, name: str) -> Any:
-            ran.append(name)
-            raise RuntimeError(name)
-
-        __hash__ = None  # type: ignore[assignment]
-
-        def __eq__(self, other: object) -> bool:
-            raise RuntimeError("eq")
-
-        def __len__(self) -> int:
-            raise RuntimeError("len")
-
-        def __bool__(self) -> bool:
-            raise RuntimeError("bool")
-
-    class BadModule(torch.nn.Module):  # type: ignore[misc, name-defined]
-        @property
-        def broken(self) -> Any:
-            ran.append("broken")
-            raise RuntimeError
-
-        def __getattr__(self, name: str) -> Any:
-            ran.append(name)
-            return super().__getattr__(name)
-
-    module = BadModule()
-    module.register_buffer("kept", new(2000))
-    ran.clear()
-    device = of(torch, {"bad": Bad(), "module": module})
-    assert (device["bad"].bytes, device["module"].bytes) == (1000, 2000)
-    assert not ran
-
-
-def test_a_subclass_of_tensors_whose_functions_raise(torch: ModuleType, new: Any) -> None:
-    class Loud(torch.Tensor):  # type: ignore[misc, name-defined]
-        @classmethod
-        def __torch_function__(cls, *_: Any, **__: Any) -> Any:
-            raise RuntimeError("loud")
-
-    loud = torch.Tensor._make_subclass(Loud, new(1000))
-    assert of(torch, {"loud": loud})["loud"].bytes == 1000
-
-
 def test_deep_nesting_needs_no_recursion(torch: ModuleType, new: Any) -> None:
     nested: Any = new(1000)
     for _ in range(50_000):
@@ -305,19 +189,6 @@ def test_namespaces_of_code_that_is_no_module(torch: ModuleType, new: Any) -> No
 
 def sizes(device: DeviceHolders) -> dict[str, int]:
     return {holder.name: holder.bytes for holder in device.holders if holder.bytes}
-
-
-def test_methods_made_in_c_hold_their_object(torch: ModuleType, new: Any) -> None:
-    import functools
-
-    names = {"item": new(1000).item, "add": functools.partial(new(2000).add, 1)}
-    names["append"] = [new(3000)].append
-    device = of(torch, names)
-    assert {name: device[name].bytes for name in names} == {
-        "item": 1000,
-        "add": 2000,
-        "append": 3000,
-    }
 
 
 @pytest.mark.parametrize("name", ["__model", "Out", "In", "_i", "_i3", "exit"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -15,7 +14,6 @@ import pytest
 from gpumagic.memory import oom
 from gpumagic.memory.oom import WALK, explain, find
 from gpumagic.results import OutOfMemory
-from tests.support import forks
 
 GIB = 2**30
 
@@ -211,49 +209,6 @@ def test_in_time_and_without_a_trace(
         del frame
     assert after == references
     cells("del many, objects")
-
-
-SESSION = """
-import contextlib, io
-import tests.support.shells as shells
-
-config = shells.Config()
-config.HistoryManager.enabled = False
-config.InteractiveShell.colors = shells.PLAIN
-ip = shells.InteractiveShell.instance(config=config)
-loaded = sys.argv[1] == "with"
-if loaded:
-    ip.run_line_magic("load_ext", "gpumagic")
-cells = [
-    "import torch",
-    "x = torch.empty(2**20, device='cuda'); x.shape",
-    "def f():\\n    h = torch.empty(2**22, device='cuda')\\n    torch.empty(2**50, device='cuda')",
-    "%gpumem vars",
-    "f()",
-    "%gpumem vars --gc",
-    "y = [x[3:], torch.empty(9, device='cuda')]",
-    "%gpumem free --dry-run",
-]
-for cell in cells:
-    if loaded or not cell.startswith("%"):
-        with contextlib.redirect_stdout(io.StringIO()):
-            ip.run_cell(cell, store_history=True)
-print(json.dumps(ip.user_ns["torch"].cuda.memory_stats(0)))
-"""
-
-
-def test_the_users_counters_are_as_without_gpumagic(child_environment: Any) -> None:
-    """The same session with and without the extension: every counter is equal."""
-
-    def counters(mode: str) -> Any:
-        source = "import json, sys\n" + SESSION
-        done = forks.run([sys.executable, "-c", source, mode], env=child_environment())
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
-
-    without, having = counters("without"), counters("with")
-    assert without == having
-    assert having["num_ooms"] == 1
 
 
 def test_no_explanation_where_the_user_has_replaced_the_exception(cells: Any) -> None:
