@@ -21,7 +21,8 @@ from gpumagic.memory.blocks import Blocks
 from gpumagic.memory.torch_graph import Rule, TorchGraph
 from gpumagic.system import introspection
 
-#: The most objects that are visited, and the length from which a list is first looked at by types.
+#: The most objects that are visited, and the length of the parts of a list that are first looked at
+#: by types.
 LIMIT, LONG = 3_000_000, 1000
 #: The most objects of a root that are visited before those of the next one.
 _TURN = 100
@@ -198,13 +199,14 @@ class Walk:
         if len(things) <= LONG:
             self._add_some(things, above, count, role)
             return
-        rules, kinds = self._rules, set(map(id, map(type, things)))
-        if all(kind in rules and rules[kind].leaf for kind in kinds):
-            return
+        rules = self._rules
         for begin in range(0, len(things), LONG):
             if not self._go_on():
                 return
-            self._add_some(things[begin : begin + LONG], above, count, role)
+            part = things[begin : begin + LONG]
+            kinds = set(map(id, map(type, part)))
+            if not all(kind in rules and rules[kind].leaf for kind in kinds):
+                self._add_some(part, above, count, role)
 
     def _add_some(
         self, things: Sequence[Any], above: list[int], count: list[int] | None, role: str
