@@ -131,7 +131,7 @@ class LineProfiler:
                 hits=line.hits,
                 gpu=times[line].gpu if has_gpu else None,
                 host=times[line].host,
-                syncs=len(times[line].sure_waits),
+                syncs=min(len(times[line].sure_waits), line.hits),
                 sync_time=fsum(times[line].sure_waits),
                 at_most=has_gpu and times[line].at_most,
                 per_device={
