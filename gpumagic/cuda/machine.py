@@ -20,12 +20,11 @@ from gpumagic.system import system_files
 
 if TYPE_CHECKING:
     from gpumagic.cuda.nvml import Session
-    from gpumagic.results.sample import Sample
 
 _VERSION = re.compile(r"\d{3,}(?:\.\d+)+")
 
 
-def conditions(ordinals: Iterable[int], host_speed: Sample | None = None) -> Conditions:
+def conditions(ordinals: Iterable[int]) -> Conditions:
     """Return the conditions of a measurement that has just ended on these devices."""
     used = sorted(ordinals)
     torch: Any = torch_cuda.loaded()
@@ -38,7 +37,6 @@ def conditions(ordinals: Iterable[int], host_speed: Sample | None = None) -> Con
         cuda=None if torch is None else torch.version.cuda,
         python=platform.python_version(),
         gpumagic=__version__,
-        host_speed=host_speed,
     )
 
 

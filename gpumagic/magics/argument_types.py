@@ -71,12 +71,13 @@ def percentage(text: str) -> float:
 
 def excess(text: str) -> float:
     """Return the part of a baseline from ``10%`` or ``10``: how much more is allowed."""
-    from gpumagic.timing import percentage  # few lines have one
-
-    try:
-        return percentage.excess(text)
-    except ValueError as error:
-        raise ArgumentTypeError(str(error)) from None
+    match = _SHARE.fullmatch(text)
+    if match is None or float(match[1]) > 1e6:
+        raise ArgumentTypeError(f"{text[:20]!r} is not a percentage; write 10%")
+    if 0 < float(match[1]) < 1 and not match[2]:
+        number = text[:20].strip()
+        raise ArgumentTypeError(f"{number} is {number} %; write that with its sign, or 10%")
+    return float(match[1]) / 100
 
 
 def share(text: str) -> float:

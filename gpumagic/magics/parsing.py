@@ -309,16 +309,15 @@ def split(text: str) -> list[str]:
 # --- options of several magics -------------------------------------------------------------------
 
 #: The options of `add_baseline`.
-BASELINE = {"--save", "--against", "--fail-above", "--strict"}
+BASELINE = {"--save", "--against", "--fail-above"}
 
 
 def add_baseline(parser: Parser) -> None:
-    """Add ``--save``, ``--against``, ``--fail-above`` and ``--strict``."""
+    """Add ``--save``, ``--against`` and ``--fail-above``."""
     parser.add_argument("--save", metavar="FILE")
     parser.add_argument("--against", metavar="FILE")
     parser.add_argument("--fail-above", metavar="PERCENT", type=excess)
-    parser.add_argument("--strict", action="store_true")
-    parser.needs("--against", "--fail-above", "--strict")
+    parser.needs("--against", "--fail-above")
 
 
 def add_lines(parser: Parser) -> None:

@@ -30,15 +30,14 @@ if TYPE_CHECKING:
         Holder,
         Holders,
     )
-    from gpumagic.results.kernels import Copy, Kernel, KernelReport
+    from gpumagic.results.kernels import Kernel, KernelReport
     from gpumagic.results.lines import LineMemory, LineReport, SourceLines
     from gpumagic.results.memory import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
     from gpumagic.results.oom import OutOfMemory
     from gpumagic.results.parking import Freed, FreeStep
     from gpumagic.results.processes import Claim, Process
-    from gpumagic.results.sample import Sample
     from gpumagic.results.selection import Selection, Status, WayOut
-    from gpumagic.results.timing import Bound, CudaTiming
+    from gpumagic.results.timing import Bound, CudaTiming, Sample
     from gpumagic.results.watch import (
         CellSpan,
         DeviceSample,
@@ -62,14 +61,13 @@ _FILES = {
         "parking": "FreeStep Freed",
         "history": "HistoryState SnapshotFile",
         "holders": "CellHolding CellHoldings DeviceHolders Holder Holders",
-        "kernels": "Copy Kernel KernelReport",
+        "kernels": "Kernel KernelReport",
         "lines": "LineMemory LineReport SourceLines",
         "memory": "DeviceMemory DeviceMemoryDelta MemoryDelta MemoryReport",
         "oom": "OutOfMemory",
         "processes": "Claim Process",
-        "sample": "Sample",
         "selection": "Selection Status WayOut",
-        "timing": "Bound CudaTiming",
+        "timing": "Bound CudaTiming Sample",
         "watch": "CellSpan DeviceSample UtilizationSample WatchHistory WatchedDevice",
         "watch_panel": "WatchPanel",
     }.items()

@@ -1,4 +1,4 @@
-"""The times of the cells of a session."""
+"""The times of the cells of a session, in seconds."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, dim_lines
 from gpumagic.render.units import cpu_seconds, seconds
 from gpumagic.results.base import Result, Series, data_frame
 from gpumagic.results.cell_memory import cell_number, first_line
+from gpumagic.results.timing import at_most
 from gpumagic.system.text import plural
 
 if TYPE_CHECKING:
     import pandas
 
-#: The most cells that are shown, the longest.
+#: The most cells of a log that are shown, the longest.
 _SHOWN = 20
 
 
 @dataclass(frozen=True)
 class CellTiming(Result):
-    """The times of one cell in seconds, measured without synchronising within it."""
+    """The times of one cell, measured without synchronising within it."""
 
     #: The execution number; None for a cell that a front end ran outside the history.
     cell: int | None
@@ -51,7 +52,7 @@ class CellTiming(Result):
         if self.used_gpu:
             devices = ", ".join(f"cuda:{i} {seconds(t)}" for i, t in self.per_device.items())
             several = f" ({devices})" if len(self.per_device) > 1 else ""
-            parts.append(f"GPU {_gpu(self)}{several}")
+            parts.append(f"GPU {at_most(self.gpu, is_bound=self.gpu_at_most)}{several}")
         parts += [f"wall {seconds(self.wall)}", f"CPU {cpu_seconds(self.cpu)}"]
         if self.note is not None:
             parts.append(self.note)
@@ -76,12 +77,12 @@ class TimingLog(Series[CellTiming]):
 
     @property
     def wall(self) -> float:
-        """The sum over all cells in seconds."""
+        """The sum over all cells."""
         return math.fsum(cell.wall for cell in self.cells)
 
     @property
     def cpu(self) -> float:
-        """The sum over all cells in seconds."""
+        """The sum over all cells."""
         return math.fsum(cell.cpu for cell in self.cells)
 
     @property
@@ -108,7 +109,12 @@ class TimingLog(Series[CellTiming]):
             Column("First line", rank=2, least=16),
         )
         rows = [_row(cell, longest[0].wall) for cell in longest]
-        return [_sum(self), Grid(columns, rows), *_rest(self, len(longest))]
+        rest = []
+        if len(self) > len(longest):
+            rest.append(f"the {_SHOWN} longest are shown; .to_pandas() has all {len(self):,}")
+        if self.forgotten:
+            rest.append(f"{plural(self.forgotten, 'older cell')} dropped from the log")
+        return [_sum(self), Grid(columns, rows), *dim_lines(rest)]
 
     def __repr__(self) -> str:
         return f"<TimingLog: {plural(len(self), 'cell')}>"
@@ -126,17 +132,12 @@ class TimingLog(Series[CellTiming]):
         return data_frame(rows, [*figures, *names], index="cell", types=types)
 
 
-def _gpu(result: CellTiming) -> str:
-    return "≤ " * (result.gpu_at_most and result.gpu is not None) + seconds(result.gpu)
-
-
 def _sum(result: TimingLog) -> Line:
     used = sum(cell.used_gpu for cell in result)
-    count = plural(len(result), "cell")
-    gpu = "≤ " * result.gpu_at_most + seconds(result.gpu)
+    gpu = at_most(result.gpu, is_bound=result.gpu_at_most)
     return Line(
         (
-            Cell(f"{count}, {used:,} with GPU work: "),
+            Cell(f"{plural(len(result), 'cell')}, {used:,} with GPU work: "),
             Cell(f"wall {seconds(result.wall)}, GPU {gpu}", "strong"),
             Cell(f", CPU {cpu_seconds(result.cpu)}"),
         )
@@ -147,16 +148,7 @@ def _row(cell: CellTiming, longest: float) -> tuple[Cell, ...]:
     return (
         cell_number(cell.cell, failed=cell.failed),
         Cell(seconds(cell.wall), "strong", cell.wall / longest if longest else None),
-        Cell(_gpu(cell)),
+        Cell(at_most(cell.gpu, is_bound=cell.gpu_at_most)),
         Cell(cpu_seconds(cell.cpu)),
         first_line(cell.source, "bad" if cell.failed else "dim"),
     )
-
-
-def _rest(result: TimingLog, shown: int) -> list[Block]:
-    lines = []
-    if len(result) > shown:
-        lines.append(f"the {shown} longest are shown; .to_pandas() has all {len(result):,}")
-    if result.forgotten:
-        lines.append(f"{plural(result.forgotten, 'older cell')} dropped from the log")
-    return dim_lines(lines)

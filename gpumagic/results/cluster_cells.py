@@ -11,8 +11,7 @@ from gpumagic.render.units import bytes_, cpu_seconds, seconds
 from gpumagic.results.base import data_frame
 from gpumagic.results.cluster import ROWS, ClusterResult, EngineResult, engine_ids, highest
 from gpumagic.results.memory import MemoryDelta
-from gpumagic.results.sample import Sample
-from gpumagic.results.timing import CudaTiming
+from gpumagic.results.timing import CudaTiming, Sample
 
 if TYPE_CHECKING:
     import pandas

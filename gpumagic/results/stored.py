@@ -1,34 +1,69 @@
-"""Read results from files, whose content is only data."""
+"""Results in files, as JSON: written by ``.save(path)``, read by `load`. They are only data."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import secrets
 import shlex
+import shutil
+import types
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    NoReturn,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
+from gpumagic import results
 from gpumagic.errors import SpecError
-from gpumagic.results.deserialize import from_plain
-from gpumagic.results.json_file import MOST, VERSION, longest_row
-from gpumagic.results.memory import MemoryDelta
-from gpumagic.results.sample import LONGEST, SHORTEST, Sample
-from gpumagic.results.timing import CudaTiming
-from gpumagic.system.paths import user_path
+from gpumagic.results.base import Result, plain
+from gpumagic.system.paths import output_path, user_path
 from gpumagic.system.text import harmless
 
+if TYPE_CHECKING:
+    from gpumagic.results import CudaTiming, MemoryDelta
+
+#: Written into each file; `load` refuses any other number.
+_VERSION = 2
 #: The most bytes of a file.
-LARGEST = 64 * 2**20
-_KINDS: dict[str, Any] = {"CudaTiming": CudaTiming, "MemoryDelta": MemoryDelta}
-#: The fields that count what there is at least one of, and those that no result has below zero.
-_COUNTS = frozenset({"loops", "repeat", "count", "interval"})
-_NOT_NEGATIVE = frozenset(
-    {
-        *("all", "warmup", "hits", "syncs", "peak", "ooms", "retries", "precision", "outliers"),
-        *("compile_time", "compilations", "flops", "peak_share", "energy", "power"),
-    }
-)
+_LARGEST = 64 * 2**20
+_KINDS = ("CudaTiming", "MemoryDelta")
+
+
+class StorableResult(Result):
+    """A result that can be written to a file."""
+
+    def save(self, path: str | Path) -> Path:
+        """Write the result as JSON to ``path``, for `gpumagic.load` and ``--against``.
+
+        The file is replaced atomically: an interrupt does not change an old one.
+
+        Raises:
+            SpecError: the path cannot be that of a file, or the file cannot be written.
+        """
+        target = output_path(path)
+        content = {"gpumagic": _VERSION, "kind": type(self).__name__, "result": plain(self)}
+        text = json.dumps(content, indent=1) + "\n"
+        beside = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}")
+        try:
+            try:
+                with beside.open("x", encoding="utf-8") as file:
+                    file.write(text)
+                if target.exists():
+                    shutil.copymode(target, beside)
+                beside.replace(target)
+            finally:
+                beside.unlink(missing_ok=True)
+        except OSError as error:
+            raise SpecError(f"cannot write {_shown(path)}: {error.strerror or error}") from None
+        return target
 
 
 def load(path: str | Path) -> CudaTiming | MemoryDelta:
@@ -39,64 +74,73 @@ def load(path: str | Path) -> CudaTiming | MemoryDelta:
     Raises:
         SpecError: the file cannot be read, or contains no result.
     """
-    source = user_path(path)
+    source, how = user_path(path), "--save FILE, or .save(path), writes one"
     try:
         if source.exists() and not source.is_file():
             raise SpecError(f"{_shown(path)} is no regular file")
         with source.open(encoding="utf-8-sig") as file:
-            text = file.read(LARGEST + 1)
+            text = file.read(_LARGEST + 1)
     except FileNotFoundError as error:
-        written_by = f"--save {shlex.quote(_shown(path))}, or .save(path), writes it"
-        raise SpecError(f"cannot read {_shown(path)}: {error.strerror}; {written_by}") from None
+        how = how.replace("FILE", shlex.quote(_shown(path)))
+        raise SpecError(f"cannot read {_shown(path)}: {error.strerror}; {how}") from None
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
         raise SpecError(f"cannot read {_shown(path)}: {reason}") from None
-    if len(text) > LARGEST:
+    if len(text) > _LARGEST:
         raise SpecError(f"{_shown(path)} is larger than any result of gpumagic")
     try:
-        content = json.loads(text)
+        content = json.loads(text, parse_constant=_refuse)
         if not isinstance(content, dict) or content.get("kind") not in _KINDS:
             raise ValueError("no result")
-        if content.get("gpumagic") != VERSION:
-            raise SpecError(f"{_shown(path)} was written by another version of gpumagic")
-        if (count := longest_row(content["result"])) > MOST:
-            raise SpecError(f"{_shown(path)} has {count:,} repeats; at most {MOST:,} are read")
-        result: CudaTiming | MemoryDelta = from_plain(
-            _KINDS[content["kind"]], content["result"], tolerant=True
+        if content.get("gpumagic") != _VERSION:
+            raise SpecError(f"{_shown(path)} was written by another version; save it again")
+        result: CudaTiming | MemoryDelta = _read(
+            getattr(results, content["kind"]), content["result"]
         )
-        _check_ranges(result)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        if isinstance(error, SpecError):
-            raise
-        raise SpecError(
-            f"{_shown(path)} holds no result of gpumagic; --save FILE, or .save(path), writes one"
-        ) from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise SpecError(f"{_shown(path)} holds no result of gpumagic; {how}") from None
     return result
 
 
-def _check_ranges(value: Any, name: str = "") -> None:
-    """Check that the numbers of a result are such as a measurement gives.
+def _read(kind: Any, data: Any) -> Any:
+    """Return a value of an annotation from its `plain` form; it causes no import and no call.
 
     Raises:
-        ValueError: one of them is not.
+        ValueError: the data is not of that kind.
+        TypeError: a field without a default is missing.
     """
-    if isinstance(value, MemoryDelta) and value.error is None and not value.devices:
-        raise ValueError("no device, and no reason for none")
-    if isinstance(value, Sample):
-        if any(each and not SHORTEST <= each <= LONGEST for each in value.all):
-            raise ValueError(f"no clock gives the times of {name}")
-    elif dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            _check_ranges(getattr(value, field.name), field.name)
-    elif isinstance(value, (tuple, Mapping)):
-        if isinstance(value, Mapping) and any(isinstance(k, int) and k < 0 for k in value):
-            raise ValueError(f"{name} of a device below 0")
-        for each in value.values() if isinstance(value, Mapping) else value:
-            _check_ranges(each, name)
-    elif isinstance(value, (int, float)):
-        least = 1 if name in _COUNTS else 0 if name in _NOT_NEGATIVE else value
-        if value < least:
-            raise ValueError(f"{name} is {value}")
+    origin, arguments = get_origin(kind), get_args(kind)
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type) and isinstance(data, dict):
+        hints, names = get_type_hints(kind), [field.name for field in dataclasses.fields(kind)]
+        return kind(**{name: _read(hints[name], data[name]) for name in names if name in data})
+    if origin in (Union, types.UnionType):
+        return _any_of(arguments, data)
+    if origin is tuple and isinstance(data, list):
+        kinds = arguments[:1] * len(data) if arguments[1:] == (...,) else arguments
+        return tuple(_read(each, item) for each, item in zip(kinds, data, strict=True))
+    if origin in (Mapping, dict) and isinstance(data, dict):
+        key, value = arguments
+        return {key(name): _read(value, item) for name, item in data.items()}
+    if origin is Literal and data in arguments:
+        return data
+    if kind is float and type(data) is int:
+        return float(data)
+    if kind in (str, bool, int, float, type(None)) and type(data) is kind:
+        return data
+    raise ValueError(f"{type(data).__name__} where {kind} is expected")
+
+
+def _any_of(kinds: tuple[Any, ...], data: Any) -> Any:
+    for kind in kinds:
+        try:
+            return _read(kind, data)
+        except ValueError:
+            continue
+    raise ValueError(f"{type(data).__name__} where one of {len(kinds)} kinds is expected")
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
 
 
 def _shown(path: str | Path) -> str:

@@ -28,9 +28,9 @@ class Timed(Measured[Stopwatch, CudaTiming]):
 
     unfinished = "the cudatime block has not ended yet"
 
-    def __init__(self, *, quiet: bool = True) -> None:
+    def __init__(self, *, quiet: bool = False) -> None:
         super().__init__()
-        self.quiet = quiet
+        self._quiet = quiet
 
     def begin(self) -> Stopwatch:
         stopwatch = Stopwatch()
@@ -38,17 +38,14 @@ class Timed(Measured[Stopwatch, CudaTiming]):
         return stopwatch
 
     def end(self, stopwatch: Stopwatch, *, partial: bool) -> CudaTiming:
-        result = without_unseen_work(summarize([stopwatch.stop()], partial=partial))
-        if not self.quiet:
-            print(result)
-        return result
+        return without_unseen_work(summarize([stopwatch.stop()], partial=partial))
 
     def __repr__(self) -> str:
         return "<cudatime: not ended yet>" if self.finished is None else repr(self.finished)
 
     def __call__(self, function: _F) -> _F:
         """Decorate ``function``: each call is timed, and ``function.timing`` is the last one's."""
-        return _decorated(function, self.quiet)
+        return _decorated(function, self._quiet)
 
 
 def _decorated(function: _F, quiet: bool) -> _F:
@@ -73,9 +70,7 @@ def cudatime(
     w: int | None = ...,
     globals: dict[str, Any] | None = ...,
     setup: str | Callable[[], Any] = ...,
-    precision: float | None = ...,
     max_time: float | None = ...,
-    queued: bool = ...,
     cold: bool = ...,
 ) -> CudaTiming: ...
 @overload
@@ -87,32 +82,30 @@ def cudatime(
     r: int | None = None,
     w: int | None = None,
     globals: dict[str, Any] | None = None,
-    quiet: bool | None = None,
+    quiet: bool = False,
     setup: str | Callable[[], Any] = "",
-    precision: float | None = None,
     max_time: float | None = None,
-    queued: bool = False,
     cold: bool = False,
 ) -> Any:
     """Time code: GPU, wall and CPU time; what ``%cudatime`` does, for scripts.
 
     - ``with cudatime() as t:`` times a block, once; then ``t.gpu``, ``t.wall`` and the rest of a
       `CudaTiming`, also as ``t.result``.
-    - ``@cudatime`` times every call of a function (a coroutine function or a module, too), prints
-      the figures (``@cudatime(quiet=True)`` does not) and keeps the last in ``function.timing``.
+    - ``@cudatime`` or ``@cudatime()`` times every call of a function (a coroutine function or a
+      module, too), prints the figures (``@cudatime(quiet=True)`` does not) and keeps the last in
+      ``function.timing``.
       What torch.compile compiles into one graph is not timed within: decorate what it returns.
     - ``cudatime(target, n=…, r=…, w=…)`` runs a callable without arguments, or source text over
       ``globals`` (default: the caller's), ``n`` loops in each of ``r`` repeats after ``w`` loops of
       warm-up, and returns a `CudaTiming`. Like ``%%timeit``: source text is compiled once into a
       function, the garbage collector is off. A string may go without any of the options.
 
-    Without ``n`` and ``r``, or with ``precision`` (a part of the median: 0.01) or ``max_time``
-    (seconds), the repeats end when the median's 95 % confidence interval is that narrow, or when
-    the time is over; ``result.quality`` says which. With ``r`` alone a repeat lasts 0.2 s; with
-    ``n`` alone ``r`` is 7. ``setup`` (source text or a callable) runs before each repeat and is not
-    timed; names that source text makes are seen by a target of source text. ``queued`` also takes
-    the GPU time with launch cost hidden, ``cold`` empties the L2 cache before each loop. Unless
-    ``w`` is 0, a few more loops may be run behind a delay kernel, to find what limits the code.
+    Without ``n`` and ``r``, or with ``max_time`` (seconds), the repeats end when the median is
+    known to 1 %, or when the time is over; ``result.stopped_by`` says which. With ``r`` alone a
+    repeat lasts 0.2 s; with ``n`` alone ``r`` is 7. ``setup`` (source text or a callable) runs
+    before each repeat and is not timed; names that source text makes are seen by a target of source
+    text. ``cold`` empties the L2 cache before each loop. Unless ``w`` is given with ``n`` or ``r``,
+    a few more loops may be run behind a delay kernel, to find what limits the code.
 
     All times are seconds. Work on every device and stream that this process uses counts. torch is
     not imported here: without it, and without a GPU, there are wall and CPU times, ``gpu`` is None
@@ -124,18 +117,16 @@ def cudatime(
         DeviceError: ``cold``, and a device does not report its cache's size or has no memory.
         SyntaxError: source text that does not compile.
     """
-    repeated = bool(setup or queued or cold) or any(
-        option is not None for option in (n, r, w, precision, max_time)
-    )
+    repeated = bool(setup or cold) or any(each is not None for each in (n, r, w, max_time))
     if target is None:
         if repeated:
             raise SpecError("n, r, w and the like need something to run: cudatime(function, n=10)")
-        return Timed(quiet=True if quiet is None else quiet)
+        return Timed(quiet=quiet)
     if not (isinstance(target, (str, classmethod)) or callable(target)):
         raise TypeError(f"cudatime times a callable or a string, not {type(target).__name__}")
     if not isinstance(target, str) and not repeated:
-        return _decorated(target, bool(quiet))
-    plan = Plan(n, r, w, precision, max_time, queued, cold)
+        return _decorated(target, quiet)
+    plan = Plan(n, r, w, max_time, cold)
     started = perf_counter()
     if isinstance(target, str):
         loop = _loop_of_source(target, setup, _callers_globals() if globals is None else globals)

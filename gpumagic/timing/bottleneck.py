@@ -1,76 +1,72 @@
-"""What limits code, the GPU or the host that launches its work: the verdict and its evidence."""
+"""What limits code, the GPU or the host that launches its work: the verdict and its evidence.
+
+Where the runs do not show it, some are queued behind a delay kernel that outlasts the host: then
+the GPU works without gaps, and its time is compared with that as run.
+"""
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 
 from gpumagic.results import Bound
-from gpumagic.timing.launch_overhead import QueuedSampling
+from gpumagic.timing.delay import Delay
 
 #: GPU time after the host has finished, as a part of all GPU time: from here on it is surely the
 #: larger part.
-CLEARLY_LATER = 0.5
+_CLEARLY_LATER = 0.5
 #: The GPU time with launch overhead hidden, as a part of that as run: host-bound below the first,
 #: GPU-bound from the second on, and neither clearly in between.
 _HOST_BOUND, _GPU_BOUND = 0.8, 0.9
-#: A run in which the GPU took so much less than it needs was not measured right.
-_IMPOSSIBLE = 1.1
-#: Host-bound up to this, where the queued time is only an upper bound.
-_SURELY_HOST_BOUND = 0.5
-#: Where streams that are not torch's were not delayed.
-_UNSEEN = "; work on streams that are not torch's is not seen"
-
-#: What limits the code, and how that is known; None where it is not.
-Verdict = tuple[Bound | None, str | None]
-
-
-def gpu_outlasts_host(gpu: Sequence[float], host: Sequence[float]) -> bool:
-    """Return whether in most runs over half of the GPU time came after the host had finished."""
-    later = sum(g - h >= CLEARLY_LATER * g for g, h in zip(gpu, host, strict=True))
-    return 2 * later > len(gpu)
+#: The delay is so much longer than the host needed: (a factor, and seconds more, in which events
+#: are recorded on the streams); and no longer than this.
+_MARGIN, _LONGEST = (2.0, 3e-3), 1.0
+#: GPU seconds that a queued run should have, and loops at most: a stream's queue holds some 1,000
+#: launches, and a host that finds it full waits.
+_LEAST_SAMPLE, _MOST_LOOPS = 1e-3, 100
+#: Queued runs.
+SAMPLES = 3
 
 
-def judge(
-    gpu: Sequence[float],
-    host: Sequence[float],
-    loops: int = 1,
-    sampling: QueuedSampling | None = None,
-) -> Verdict:
-    """Return what limits the code.
+def gpu_outlasts_host(gpu: Sequence[float], host: Sequence[float]) -> str | None:
+    """Return how it is known that the GPU limits the code; None if the runs do not show it.
 
-    From the runs' GPU and host seconds, of ``loops`` loops each, and the queued samples.
+    In most of them over half of the GPU time came after the host had finished.
     """
-    if not gpu:
-        return None, None
-    # The fastest run: what a busy machine adds to the others is no time of the code.
-    as_run = min(gpu) / loops
-    if gpu_outlasts_host(gpu, host):
-        alone = statistics.median((g - h) / g for g, h in zip(gpu, host, strict=True))
-        return "gpu", f"the GPU worked on for {alone * 100:.0f} % of its time after the host"
-    if sampling is None:
-        return None, None
-    if sampling.samples:
-        if sampling.no_gpu_work:
-            return None, None
-        queued, which = statistics.median(sampling.samples), "best"
-        share = queued / as_run
-        if share > _IMPOSSIBLE:
-            share, which = queued * loops / statistics.median(gpu), "median"
-        part = _percent(share)
-        evidence = f"with launch cost hidden, the GPU takes {part} of its {which} time as run"
-        evidence += _UNSEEN * (not sampling.holds_all)
-        if share < _HOST_BOUND:
-            return "host", evidence
-        return "gpu" if share >= _GPU_BOUND else None, evidence
-    if sampling.upper_bounds:
-        share = min(sampling.upper_bounds) / as_run
-        if share <= _SURELY_HOST_BOUND:
-            evidence = f"the GPU needs {_percent(share)} of its best time as run, or less"
-            return "host", evidence + _UNSEEN * (not sampling.holds_all)
-    return None, None
+    later = [g - h >= _CLEARLY_LATER * g > 0 for g, h in zip(gpu, host, strict=True)]
+    if 2 * sum(later) <= len(gpu):
+        return None
+    alone = statistics.median((g - h) / g for g, h in zip(gpu, host, strict=True) if g > 0)
+    return f"the GPU worked on for {alone * 100:.0f} % of its time after the host"
 
 
-def _percent(share: float) -> str:
-    """Return a share that is not 0 as a percentage: what is rounded to 0 is ``< 1 %``."""
-    return f"{share * 100:.0f} %" if share >= 0.005 else "< 1 %"
+def queued_loops(loop_time: float, host_time: float, loops: int) -> int:
+    """Return how many loops a queued run should have; 0 where no delay is long enough for one.
+
+    ``loop_time`` is what a loop took as run, ``host_time`` its host time.
+    """
+    wanted = math.ceil(_LEAST_SAMPLE / max(loop_time, 1e-9))
+    possible = int((_LONGEST - _MARGIN[1]) / _MARGIN[0] / max(host_time, 1e-9))
+    return min(wanted, possible, loops, _MOST_LOOPS)
+
+
+def delay(ordinal: int, host_time: float, empty: float = 0.0) -> Delay:
+    """Return a delay that outlasts ``host_time`` seconds of the host."""
+    return Delay(ordinal, _MARGIN[0] * host_time + _MARGIN[1], empty)
+
+
+def judge(queued: Sequence[float], as_run: float) -> tuple[Bound | None, str | None]:
+    """Return what limits the code, and how that is known.
+
+    By the GPU seconds per loop of queued runs, and of the fastest run: what a busy machine adds to
+    the others is no time of the code.
+    """
+    if not queued or as_run <= 0:
+        return None, None
+    part = statistics.median(queued) / as_run
+    percent = f"{part * 100:.0f} %" if part >= 0.005 else "< 1 %"
+    evidence = f"with launch cost hidden, the GPU takes {percent} of its best time as run"
+    if part < _HOST_BOUND:
+        return "host", evidence
+    return ("gpu", evidence) if part >= _GPU_BOUND else (None, None)

@@ -2,48 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from numbers import Real
 
 from gpumagic.cuda import torch_cuda
-from gpumagic.errors import SpecError
+from gpumagic.errors import RegressionError, SpecError
 from gpumagic.results import Compared, Comparison, CudaTiming, Quantity, Sample, Verdict
-from gpumagic.results.sample import LONGEST, SHORTEST
+from gpumagic.results.conditions import differences
 from gpumagic.system.text import plural
-from gpumagic.timing.percentage import excess
-from gpumagic.timing.ratio import enough, median_ratio, ratio_interval
-from gpumagic.timing.regression import guarded
-
-#: With so many repeats of each there is an interval.
-_ENOUGH = 4
+from gpumagic.timing.plan import LEAST_REPEATS, median_interval
 
 
 def compare(
     timings: Mapping[str, CudaTiming] | CudaTiming,
     *more: CudaTiming,
     baseline: str | None = None,
-    fail_above: float | str | None = None,
-    strict: bool = False,
+    fail_above: float | None = None,
 ) -> Comparison:
     """Compare timings side by side, with the ratio of each to ``baseline`` (default: the first).
 
     A mapping from names to timings, or timings one after the other, which are called ``1``, ``2``…
 
     GPU times are compared where every timing has one that is more than an upper bound, else wall
-    times. With ``fail_above`` (0.1 or ``"10%"``: 10 % more time) a timing that is slower than the
-    baseline by more than that, beyond the noise, raises an error, as ``--against FILE --fail-above
-    10%`` does: the whole 95 % interval of the ratio must be above 1.1. What was measured under
-    other conditions (device, driver, torch, CUDA) does not, unless ``strict``; that, and where
-    there is no verdict, is in the result's ``notes``.
+    times. The interval of a ratio is that of the two medians' 95 % confidence intervals. With
+    ``fail_above`` (0.1: 10 % more time) a timing that is slower than the baseline by more than
+    that, beyond the noise, raises an error: the whole interval must be above 1.1. What was measured
+    under other conditions (device, driver, torch, CUDA) does not, and is in the ``notes``.
 
     Raises:
-        RegressionError: a timing is slower than ``fail_above`` allows, or ``strict``, and it was
-            measured under other conditions.
-        SpecError: fewer than two timings, a baseline that is none of them, times that no clock
-            gives, a ``fail_above`` that allows nothing, or too few repeats for it.
+        RegressionError: a timing is slower than ``fail_above`` allows.
+        SpecError: fewer than two timings, a baseline that is none of them, or with ``fail_above``
+            too few repeats.
     """
     __tracebackhide__ = True
-    allowed = None if fail_above is None else _allowed(fail_above)
     if not isinstance(timings, Mapping):
         timings = {str(place): timing for place, timing in enumerate((timings, *more), 1)}
     elif more:
@@ -52,8 +43,7 @@ def compare(
         if not isinstance(each, CudaTiming):
             raise SpecError(
                 f"compare() compares timings, not {type(each).__name__}; gpumagic.load(FILE) "
-                "reads one, `with cudatime() as t:` makes t.result, and --against compares peaks "
-                "of memory"
+                "reads one, `with cudatime() as t:` makes t.result"
             )
     if len(timings) < 2:
         raise SpecError(f"{plural(len(timings), 'timing')} to compare, but it takes two or more")
@@ -61,37 +51,59 @@ def compare(
     if first not in timings:
         raise SpecError(f"no timing {first!r} to compare with; there are {', '.join(timings)}")
     quantity, notes = _quantity(timings)
-    _check_times(timings, quantity)
     base = timings[first]
     entries = [Compared(first, base, 1.0)]
-    entries += [
-        _compared(name, timing, base, quantity) for name, timing in timings.items() if name != first
-    ]
-    compared = Comparison(tuple(entries), quantity, (*notes, *_without_verdict(entries, quantity)))
-    if allowed is None and not strict:
-        return compared
-    return guarded(compared, allowed, strict=strict)
+    for name, timing in timings.items():
+        if name != first:
+            entries.append(_compared(name, timing, base, quantity))
+            if different := differences(timing.conditions, base.conditions):
+                notes += (f"{name}: measured under other conditions: {'; '.join(different)}",)
+    few = [name for name, each in timings.items() if len(each.wall.all) < LEAST_REPEATS]
+    if few:
+        notes += (f"too few repeats to tell a difference from noise: {_least(few)}",)
+    compared = Comparison(tuple(entries), quantity, notes)
+    if fail_above is not None:
+        if not isinstance(fail_above, Real) or not fail_above >= 0:
+            raise SpecError(f"fail_above is {fail_above!r}, but must be a part such as 0.1")
+        for entry in compared.entries[1:]:
+            check(compared, entry, fail_above)
+    return compared
 
 
-def _allowed(fail_above: object) -> float:
-    """Return the part of a baseline that ``fail_above`` allows; a text is one as on a magic's line.
+def check(compared: Comparison, entry: Compared, fail_above: float) -> str | None:
+    """Check that an entry takes no more than ``fail_above`` (0.1: 10 %) longer than the baseline.
+
+    The whole interval of the ratio must be beyond that, so that noise alone fails nothing. Returns
+    why there is no verdict; None where there is one.
 
     Raises:
-        SpecError: it is no such part.
+        RegressionError: it is slower by more than that.
+        SpecError: there are too few repeats for an interval, or times of 0 s.
     """
-    if isinstance(fail_above, str):
-        try:
-            return excess(fail_above)
-        except ValueError as error:
-            raise SpecError(f"fail_above: {error}") from None
-    if isinstance(fail_above, bool) or not isinstance(fail_above, Real):
-        raise SpecError(
-            f"fail_above is no number, but {type(fail_above).__name__}; 0.1 or '10%' allows 10 %"
+    __tracebackhide__ = True
+    base = compared.entries[0]
+    if different := differences(entry.timing.conditions, base.timing.conditions):
+        return f"not checked, as it was measured under other conditions: {'; '.join(different)}"
+    if entry.ratio is None or entry.interval is None:
+        few = [each.name for each in (base, entry) if len(each.timing.wall.all) < LEAST_REPEATS]
+        reason = _least(few) if few else "there is no ratio to a time of 0 s"
+        raise SpecError(f"a slowdown cannot be told from noise: {reason}")
+    (low, high), allowed = entry.interval, 1 + fail_above
+    if low > allowed:
+        raise RegressionError(
+            f"{entry.ratio:.4g} times as long as {base.name} (from {low:.4g} to {high:.4g}; "
+            f"allowed: {allowed:.4g})"
         )
-    part = float(fail_above)
-    if not part >= 0:
-        raise SpecError(f"fail_above is {part:g}, but must be 0 or more; 0.1 allows 10 %")
-    return part
+    if high > allowed:
+        return (
+            f"no verdict: from {low:.3g} to {high:.3g} times as long, which is too uncertain for "
+            f"{allowed:.3g}; more repeats (-r) make it more certain"
+        )
+    return None
+
+
+def _least(few: list[str]) -> str:
+    return f"{', '.join(few)} {'has' if len(few) == 1 else 'have'} fewer than {LEAST_REPEATS}"
 
 
 def _quantity(timings: Mapping[str, CudaTiming]) -> tuple[Quantity, tuple[str, ...]]:
@@ -107,61 +119,21 @@ def _quantity(timings: Mapping[str, CudaTiming]) -> tuple[Quantity, tuple[str, .
     return "gpu", ()
 
 
-def _check_times(timings: Mapping[str, CudaTiming], quantity: Quantity) -> None:
-    """Check that the times are such as a clock gives: ratios of others may be no numbers.
-
-    Raises:
-        SpecError: one is not.
-    """
-    for name, timing in timings.items():
-        for value in _sample(timing, quantity).all:
-            if value and not SHORTEST <= value <= LONGEST:
-                raise SpecError(f"{name}: no clock gives a time of {value:g} s")
-
-
-def _without_verdict(entries: Sequence[Compared], quantity: Quantity) -> tuple[str, ...]:
-    """Return why entries have no verdict, by the timing at fault: the baseline may be it."""
-    notes = []
-    if without := [entry for entry in entries[1:] if entry.verdict is None]:
-        samples = {each.name: _sample(each.timing, quantity).all for each in (entries[0], *without)}
-        zero = [name for name, times in samples.items() if min(times) <= 0]
-        few = [
-            f"{name} has {len(times)}" for name, times in samples.items() if len(times) < _ENOUGH
-        ]
-        if zero:
-            notes.append(f"there is no ratio to a time of 0 s: {', '.join(zero)}")
-        if few:
-            base = len(samples[entries[0].name])
-            advice = f"{_ENOUGH} or more of each are enough (-r {_ENOUGH})"
-            if base >= _ENOUGH:  # it need not be measured again
-                advice = enough(base)
-            notes.append(
-                "too few repeats to distinguish a difference from noise: "
-                f"{', '.join(few)}; {advice}"
-            )
-    return tuple(notes)
-
-
 def _compared(name: str, timing: CudaTiming, base: CudaTiming, quantity: Quantity) -> Compared:
     ours, theirs = (_sample(each, quantity) for each in (timing, base))
     if min(ours.best, theirs.best) <= 0:
         return Compared(name, timing)
-    ratio = median_ratio(ours.all, theirs.all)
-    interval = ratio_interval(ours.all, theirs.all)
-    difference = ours.median - theirs.median
-    # Of times at two levels the medians may say the opposite: then there is no direction.
-    is_clear = (ratio - 1) * difference >= 0
-    if interval is None:
-        return Compared(name, timing, ratio if is_clear else None)
-    low, high = interval
-    verdict: Verdict = "noise"
-    if is_clear:
-        verdict = "faster" if high < 1 else "slower" if low > 1 else "noise"
+    ratio = ours.median / theirs.median
+    now, before = median_interval(ours.all), median_interval(theirs.all)
+    if now is None or before is None:
+        return Compared(name, timing, ratio)
+    low, high = now[0] / before[1], now[1] / before[0]
+    verdict: Verdict = "faster" if high < 1 else "slower" if low > 1 else "noise"
     if quantity == "gpu":
         resolution = torch_cuda.EVENT_RESOLUTION * (1 / timing.loops + 1 / base.loops)
-        if abs(difference) <= resolution:
+        if abs(ours.median - theirs.median) <= resolution:
             verdict = "noise"
-    return Compared(name, timing, ratio, interval, verdict)
+    return Compared(name, timing, ratio, (low, high), verdict)
 
 
 def _sample(timing: CudaTiming, quantity: Quantity) -> Sample:

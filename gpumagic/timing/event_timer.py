@@ -1,31 +1,36 @@
 """GPU time between two points of a program, on every device in use, by CUDA events.
 
 An event pair on the current stream misses side streams, other devices and other threads' streams.
-So the start event is recorded on each device that has a context, once it is idle, and an end event
-on each of its streams that is still busy. Streams that are not torch's cannot be listed: an event
-behind all work of the context shows whether one of them took longer. No context is ever made.
+So a start event is recorded on each device that has a context, and an end event on each of its
+streams that is still busy. No context is ever made. Streams that are not torch's cannot be listed:
+that they outlast all others is seen by how long the device then has to be waited for.
+
+One timer serves a run, which may wait for the devices before and after it, and the cells of
+``%cudatime on``, which it must not disturb: there only the end events are waited for.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from time import perf_counter, sleep
-from typing import Any, Generic, Protocol, TypeVar
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter, sleep, thread_time
+from typing import Any
 
 from gpumagic.cuda import graph_capture, torch_cuda
 from gpumagic.system import text
-from gpumagic.timing import launch_overhead
-from gpumagic.timing.context_event import (
-    LATE,
-    ContextEvent,
-    make_context_wait,
-    waited_long,
-)
+from gpumagic.timing.delay import Delay, launch_delay
 
 #: Seconds for which a wait polls; then it sleeps a thousandth of the time waited between queries.
 _SPIN = 5e-3
+#: Seconds between two events with no work between them, with a margin.
+NO_WORK = 20e-6
+#: CPU seconds that the wait for an idle device takes at most. CUDA polls while it waits, so a wait
+#: is CPU time; a thread held up by other processes or by Python's lock takes none.
+_IDLE_WAIT = 0.2e-3
+#: In how many timed runs each device has worked: one within another leaves no other sign there.
+_timed: Counter[int] = Counter()
 CAPTURE = "a CUDA graph is being captured, and the GPU may not be waited for"
 
 
@@ -38,19 +43,12 @@ class Reading:
     seconds: float | None
     #: Everything was already done when the host stopped.
     idle: bool
-    #: There was a sign of work: it outlasted the host, or the code waited for it, memory was
-    #: allocated, a context was made.
+    #: There was a sign of work: it outlasted the host, memory was allocated, a context was made.
     worked: bool
     #: When the device had finished, on `time.perf_counter`'s clock.
     finished: float
     #: A delay kernel still ran when all end events were recorded: all work was queued behind it.
     queued: bool = False
-    #: Work on streams that are not torch's was behind the delay kernel too.
-    holds_all: bool = False
-    #: The last busy stream was not torch's.
-    foreign: bool = False
-    #: Seconds from the start event to the end event of each stream, by the stream's handle.
-    streams: Mapping[int, float] = field(default_factory=dict)
 
 
 def wait_for(event: Any) -> None:
@@ -62,279 +60,199 @@ def wait_for(event: Any) -> None:
             sleep(waited / 1000)
 
 
-class CaptureError(RuntimeError):
-    """Another thread is capturing a CUDA graph on a stream of the device."""
-
-
-class _ReadableClock(Protocol):
-    ordinal: int
-
-    def read(self, host_start: float, host_stop: float) -> Reading: ...
-
-
-_Clock = TypeVar("_Clock", bound=_ReadableClock)
-
-
-class DeviceTimer(ABC, Generic[_Clock]):
-    """A clock on every device that has a context; reusable, one start and stop at a time.
-
-    An error of a device is not raised: `note` says in a line why there is no GPU time. Subclasses
-    define when the host waits for the devices.
-    """
-
-    def __init__(self) -> None:
-        self._clocks: dict[int, _Clock] = {}
-        self._running: list[_Clock] = []
-        self._relaxed = graph_capture.RelaxedMode()
-        self.note: str | None = None
-
-    @abstractmethod
-    def _new_clock(self, ordinal: int) -> _Clock: ...
-
-    @abstractmethod
-    def _is_capturing(self, ordinals: tuple[int, ...]) -> bool: ...
-
-    @abstractmethod
-    def _stop_clocks(self) -> Iterable[_Clock]:
-        """Record the end events that are missing, and return the clocks to read."""
-
-    @abstractmethod
-    def _wait_for_new_device(self, ordinal: int) -> None:
-        """Wait for a device whose context was made after the start."""
-
-    def _clock(self, ordinal: int) -> _Clock:
-        clock = self._clocks.get(ordinal)
-        if clock is None:
-            clock = self._clocks[ordinal] = self._new_clock(ordinal)
-        return clock
-
-    def _give_up(self, error: RuntimeError) -> None:
-        self._running = []
-        self._clocks.clear()
-        self.note = f"the GPU cannot be waited for ({text.reason(error)})"
-
-    def _devices(self) -> tuple[int, ...]:
-        """Return the devices to measure now; none while a graph is captured."""
-        ordinals = torch_cuda.contexts()
-        if ordinals and self._is_capturing(ordinals):
-            self.note = CAPTURE
-            return ()
-        return ordinals
-
-    def _read(self, host_start: float, host_stop: float) -> dict[int, Reading]:
-        """Return what each device did; the host ran the code between the two times."""
-        if self.note is not None:
-            return {}
-        try:
-            ordinals = self._devices()
-            if not ordinals:
-                return {}
-            with self._relaxed:
-                clocks = self._stop_clocks()
-                readings = {c.ordinal: c.read(host_start, host_stop) for c in clocks}
-                for ordinal in {*ordinals} - {clock.ordinal for clock in self._running}:
-                    self._wait_for_new_device(ordinal)
-                    readings[ordinal] = Reading(None, False, True, perf_counter())
-            return dict(sorted(readings.items()))
-        except CaptureError:
-            self.note = CAPTURE
-        except RuntimeError as error:
-            self._give_up(error)
-        return {}
-
-
 class _DeviceClock:
-    """The events on one device."""
+    """The events on one device; torch's objects are looked up once, for the cells of a session."""
 
     def __init__(self, ordinal: int) -> None:
         self.ordinal = ordinal
-        self.stream = torch_cuda.current_stream(ordinal)
-        self.start = torch_cuda.timing_event(self.stream)
-        self.stop = torch_cuda.timing_event(self.stream)
-        self.idle = True
-        self.queued = False
-        self.holds_all = False
-        self.empty: Mapping[int, float] = {}
-        self.context = ContextEvent(ordinal)
-        #: When the host had recorded the event behind all work, on `time.perf_counter`'s clock.
-        self.checked = 0.0
+        torch = torch_cuda.c_functions()
+        self._is_idle: Any = torch._CudaStreamBase.query
+        self._current_handle: Any = torch._cuda_getCurrentRawStream
+        self._streams = torch_cuda.streams(ordinal)
+        self._by_handle = {stream.cuda_stream: stream for stream in self._streams}
+        self._allocations = torch_cuda.allocations(ordinal)
+        self._start = torch_cuda.timing_event(self._current())
+        self._delay: Delay | None = None
 
-    def prepare(self) -> None:
-        """Wait until the device is idle."""
-        torch_cuda.streams(self.ordinal)
-        self.allocations = torch_cuda.allocations(self.ordinal)
-        self.stream = torch_cuda.current_stream(self.ordinal)
+    def _current(self) -> Any:
+        stream = self._by_handle.get(self._current_handle(self.ordinal))
+        return torch_cuda.current_stream(self.ordinal) if stream is None else stream
+
+    def wait_until_idle(self) -> None:
         for stream in torch_cuda.busy_streams(self.ordinal):  # open to Ctrl-C
             wait_for(torch_cuda.timing_event(stream))
         torch_cuda.synchronize(self.ordinal)
+        self._allocations = torch_cuda.allocations(self.ordinal)
 
-    def record_start(self, delay: launch_overhead.Delay | None) -> None:
+    def start(self, delay: Delay | None) -> None:
         """Record the start event; behind a delay kernel, if ``delay`` is for this device."""
-        self.queued = delay is not None and delay.ordinal == self.ordinal
-        self.empty, self.holds_all = {}, False
-        if delay is not None and self.queued:
-            self.empty = delay.empty
-            launch_overhead.launch_delay(delay, self.stream)
-        self.start.record(self.stream)
-        if self.queued:
-            launch_overhead.make_other_streams_wait(self.ordinal, self.start, self.stream)
-            self.holds_all = make_context_wait(self.ordinal, self.start)
+        stream = self._current()
+        self._delay = delay if delay is not None and delay.ordinal == self.ordinal else None
+        if self._delay is not None:
+            launch_delay(self._delay, stream)
+        self._timed = _timed[self.ordinal]
+        self._start.record(stream)
+        if self._delay is not None:
+            for other in self._streams:
+                if other != stream:
+                    other.wait_event(self._start)
 
-    def record_stop(self) -> None:
+    def stop(self) -> None:
         """Record the end event on the current stream; note whether there is work before it."""
-        stream = torch_cuda.current_stream(self.ordinal)
-        # Short code ends before the GPU has reached the start event; that is no work of the code.
-        self.begun = self.queued or self.start.query()
-        self.idle = stream.query()
-        self.stop.record(stream)
-        self.own = stream
-        # At once: what another library's streams do until then is not seen.
-        may_look = not self.queued and not graph_capture.query(self.ordinal)()
-        self.context.known = False
-        self.looks_behind_all = may_look and self.context.record().known
-        self.checked = perf_counter()
+        self._own = self._current()
+        busy = not self._is_idle(self._own)
+        # A stream is busy, too, where it has not reached the start event: behind earlier work, or
+        # because the code took only microseconds. That is no sign of work.
+        self._is_busy = busy and self._start.query() and not self._is_idle(self._own)
+        self._is_unsure = busy and not self._is_busy
+        self._stop = torch_cuda.timing_event(self._own)
 
-    def settle(self) -> None:
-        """Wait for the events that `record_stop` has recorded."""
-        for event in (self.stop, self.context.end, self.context.later):
-            while not event.query():  # some microseconds
-                pass
+    def look(self, *, thoroughly: bool) -> bool:
+        """Record end events on the other busy streams; return whether there is a sign of work.
 
-    def record_busy_streams(self) -> None:
-        """Record end events on the other busy streams."""
-        # With no work before it, only the event itself keeps the current stream busy.
-        busy = torch_cuda.busy_streams(self.ordinal)
-        if self.idle or self.queued or not self.begun:
-            busy = [stream for stream in busy if stream != self.own]
-        if self.looks_behind_all:
-            busy = [stream for stream in busy if stream != self.context.stream]
-        self.others = [(stream, torch_cuda.timing_event(stream)) for stream in busy]
-        self.idle = self.idle and not busy
+        With no sign on the current stream others are looked at only if ``thoroughly``.
+        """
+        busy = self._is_busy or self._is_unsure
+        others = self._busy_others() if busy or thoroughly else []
+        # The count at a cell's end is the next one's start.
+        before, self._allocations = self._allocations, torch_cuda.allocations(self.ordinal)
+        self._left_sign = before != self._allocations or self._timed != _timed[self.ordinal]
+        if self._left_sign and not (busy or thoroughly):
+            others = self._busy_others()
+        self._others = [torch_cuda.timing_event(each) for each in others]
         # A delay that ended before all events were recorded has let some of them come too late.
-        self.queued = self.queued and not self.start.query()
+        self._queued = self._delay is not None and not self._start.query()
+        return busy or bool(others) or self._left_sign
 
-    def read(self, host_start: float, host_stop: float) -> Reading:
-        """Wait for the device and return what it did."""
-        events = [(self.own, self.stop), *self.others]
-        for _, event in events:
+    def _busy_others(self) -> list[Any]:
+        return [each for each in self._streams if each != self._own and not self._is_idle(each)]
+
+    def read(self, host_start: float, host_stop: float, *, synchronizes: bool) -> Reading:
+        """Wait for the end events and return what the device did.
+
+        With ``synchronizes`` wait for the whole device, too: for streams that are not torch's.
+        """
+        for event in (self._stop, *self._others):
             wait_for(event)
-        streams: dict[int, float] = {}
-        for stream, event in events:
-            self._note_end(streams, stream, event)
-        foreign = self._find_foreign_work(streams)
-        self.idle = self.idle and not foreign
-        torch_cuda.synchronize(self.ordinal)
-        finished = perf_counter()
-        seconds = max(s for handle, s in streams.items() if self._counts(handle, s))
-        if not self.begun and seconds <= launch_overhead.NO_WORK:
-            self.idle = True
-        worked = not self.idle or torch_cuda.allocations(self.ordinal) != self.allocations
-        if self.idle:  # the events themselves took time too
-            finished = host_stop
-            if self.looks_behind_all:
-                unseen = self.context.idle_from(self.start)
-                if unseen > seconds + LATE:  # the host was held up before it recorded the event
-                    seconds, finished = unseen, max(self.checked, host_stop)
-        # The start event was recorded before the host's clock started.
+        seconds = self._until(self._stop)
+        for event in self._others:
+            # Behind a delay, every stream has its events to process, which takes time too.
+            if self._delay is None or self._until(event) > self._delay.empty:
+                seconds = max(seconds, self._until(event))
+        idle = not (self._is_busy or self._others)
+        if self._is_unsure and seconds > NO_WORK:
+            idle = False
+        if synchronizes and self._waits_long():
+            late = torch_cuda.timing_event(self._own)
+            wait_for(late)
+            idle, seconds = False, self._until(late)
+        finished = host_stop if idle else perf_counter()
+        # The host may have been delayed between the start event and its own clock; and a GPU that
+        # was done when the host was has not outlasted it, whenever the event was recorded.
         seconds = min(seconds, finished - host_start)
-        return Reading(
-            seconds, self.idle, worked, finished, self.queued, self.holds_all, foreign, streams
-        )
+        worked = self._left_sign or not idle
+        _timed[self.ordinal] += worked
+        return Reading(seconds, idle, worked, finished, self._queued)
 
-    def _note_end(self, streams: dict[int, float], stream: Any, event: Any) -> None:
-        seconds = self.start.elapsed_time(event) / 1e3
-        streams[stream.cuda_stream] = max(seconds, streams.get(stream.cuda_stream, 0.0))
+    def _until(self, event: Any) -> float:
+        return float(self._start.elapsed_time(event)) / 1e3
 
-    def _find_foreign_work(self, streams: dict[int, float]) -> bool:
-        """Return whether streams that are not torch's outlast torch's; add when they finished."""
-        event = self.context
-        if self.queued:  # then no stream was idle before, which a context event needs
-            event.record()
-        if event.known:
-            for each in (event.end, event.later):
-                wait_for(each)
-            if event.finishes_last(self.start, max(streams.values())):
-                self._note_end(streams, event.stream, event.end)
-                return True
-        elif waited_long(self.ordinal):
-            late = torch_cuda.timing_event(self.own)
-            late.synchronize()
-            self._note_end(streams, self.own, late)
-            return True
-        return False
-
-    def _counts(self, handle: int, seconds: float) -> bool:
-        """Return whether the time to a stream's end event is more than the event itself takes."""
-        empty = self.empty.get(handle)
-        own = handle == self.own.cuda_stream
-        return own or empty is None or seconds > empty + 2 * torch_cuda.EVENT_RESOLUTION
+    def _waits_long(self) -> bool:
+        before = thread_time()
+        torch_cuda.synchronize(self.ordinal)
+        return thread_time() - before > _IDLE_WAIT
 
 
-class EventTimer(DeviceTimer[_DeviceClock]):
-    """Times code on idle devices: waits for them before the start and after the stop.
+class EventTimer:
+    """A clock on every device that has a context; reusable, one start and stop at a time.
 
-    ``prepare``, ``start``, the code, ``stop``, ``finish``.
+    ``prepare``, ``start``, the code, ``stop``, ``finish``. With ``disturbs`` it waits for earlier
+    work before the code, and for the whole devices after it. An error of a device is not raised:
+    `note` says in a line why there is no GPU time.
     """
 
-    def _new_clock(self, ordinal: int) -> _DeviceClock:
-        return _DeviceClock(ordinal)
-
-    def _is_capturing(self, ordinals: tuple[int, ...]) -> bool:
-        return graph_capture.under_way(ordinals)
+    def __init__(self, *, disturbs: bool = True) -> None:
+        self._disturbs = disturbs
+        self._clocks: dict[int, _DeviceClock] = {}
+        self._running: list[_DeviceClock] = []
+        self._relaxed = graph_capture.RelaxedMode()
+        self.note: str | None = None
 
     def prepare(self) -> None:
-        """Wait until the devices are idle, and make events: all that takes time."""
+        """Do all that takes time: make events, and wait until the devices are idle."""
         self.note = None
         self._running = []
-        try:
-            ordinals = self._devices()
+        with self._noting():
             current = torch_cuda.current_device()
-            with self._relaxed:
-                # The current device last, so that its start event is next to the code.
-                for ordinal in sorted(ordinals, key=lambda each: (each == current, each)):
-                    clock = self._clock(ordinal)
-                    clock.prepare()
-                    self._running.append(clock)
-        except RuntimeError as error:
-            self._give_up(error)
+            ordinals = self._devices(thoroughly=self._disturbs)
+            # The current device last, so that its start event is next to the code.
+            for ordinal in sorted(ordinals, key=lambda each: (each == current, each)):
+                if ordinal not in self._clocks:
+                    self._clocks[ordinal] = _DeviceClock(ordinal)
+                if self._disturbs:
+                    self._clocks[ordinal].wait_until_idle()
+                self._running.append(self._clocks[ordinal])
 
-    def start(self, delay: launch_overhead.Delay | None = None) -> None:
+    def start(self, delay: Delay | None = None) -> None:
         """Record the start events, behind a delay kernel if there is to be one."""
-        try:
+        with self._noting():
             for clock in self._running:
-                clock.record_start(delay)
-        except RuntimeError as error:
-            self._give_up(error)
+                clock.start(delay)
 
     def stop(self) -> None:
         """Record the first end events: the host is done, the devices perhaps not."""
-        try:
-            # The current device first: short code is timed by its event.
-            with self._relaxed:
+        with self._noting():
+            if self._devices(thoroughly=False):
+                # The current device first: short code is timed by its event.
                 for clock in reversed(self._running):
-                    clock.record_stop()
-        except RuntimeError as error:
-            self._give_up(error)
-
-    def settle(self) -> None:
-        """Wait for the events themselves after an empty run."""
-        try:
-            with self._relaxed:
-                for clock in self._running:
-                    clock.settle()
-        except RuntimeError as error:
-            self._give_up(error)
+                    clock.stop()
 
     def finish(self, host_start: float, host_stop: float) -> dict[int, Reading]:
-        """Wait for all devices, and return what each did."""
-        return self._read(host_start, host_stop)
+        """Wait for the devices, and return what each did; the host ran the code between the times.
 
-    def _stop_clocks(self) -> Iterable[_DeviceClock]:
-        # The current device first: short work on a stream that is not torch's may end meanwhile.
-        clocks = self._running[::-1]
-        for clock in clocks:
-            clock.record_busy_streams()
-        return clocks
+        Where the devices are not to be disturbed, of those with a sign of work.
+        """
+        readings: dict[int, Reading] = {}
+        with self._noting():
+            ordinals = self._devices(thoroughly=True)
+            if not ordinals:
+                return {}
+            current, worked = torch_cuda.current_device(), []
+            for clock in reversed(self._running):
+                is_sign = clock.look(thoroughly=self._disturbs or clock.ordinal == current)
+                if is_sign or self._disturbs:
+                    worked.append(clock)
+            for clock in worked:
+                reading = clock.read(host_start, host_stop, synchronizes=self._disturbs)
+                if reading.worked or self._disturbs:
+                    readings[clock.ordinal] = reading
+            for ordinal in {*ordinals} - {clock.ordinal for clock in self._running}:
+                for stream in torch_cuda.busy_streams(ordinal):
+                    wait_for(torch_cuda.timing_event(stream))
+                readings[ordinal] = Reading(None, False, True, perf_counter())
+            return dict(sorted(readings.items()))
+        return {}
 
-    def _wait_for_new_device(self, ordinal: int) -> None:
-        torch_cuda.synchronize(ordinal)
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Open a scope in the driver's relaxed mode, whose errors become the `note`."""
+        try:
+            with self._relaxed:
+                yield
+        except RuntimeError as error:
+            self._running = []
+            self._clocks.clear()
+            self.note = f"the GPU cannot be waited for ({text.reason(error)})"
+
+    def _devices(self, *, thoroughly: bool) -> tuple[int, ...]:
+        """Return the devices that have a context; none while a graph is captured on one of them.
+
+        A capture of another thread is found only if ``thoroughly``: on all streams, which takes
+        some microseconds. Asking a capturing stream whether it is idle would end the capture.
+        """
+        ordinals = () if self.note is not None else torch_cuda.contexts()
+        is_capturing = graph_capture.under_way if thoroughly else torch_cuda.capturing
+        if ordinals and is_capturing(ordinals):
+            self.note = CAPTURE
+            return ()
+        return ordinals

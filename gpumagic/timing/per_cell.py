@@ -15,8 +15,7 @@ from gpumagic.cells.hooks import CellHook, CellHooks
 from gpumagic.cells.records import CellRecords, first_line
 from gpumagic.results import CellTiming, TimingLog
 from gpumagic.system import text
-from gpumagic.timing.event_timer import Reading
-from gpumagic.timing.passive_timer import PassiveTimer
+from gpumagic.timing.event_timer import EventTimer, Reading
 from gpumagic.timing.run import INTERRUPTED, Run, summarize
 
 
@@ -26,28 +25,6 @@ class _Started(NamedTuple):
     source: str
     cpu: float
     started: float
-
-
-class _UnshownCell(NamedTuple):
-    """A cell without a line below it. Most are such: `timing` is made when the log is read."""
-
-    cell: int | None
-    source: str
-    wall: float
-    cpu: float
-    failed: bool
-    note: str | None
-
-    def timing(self) -> CellTiming:
-        return CellTiming(
-            cell=self.cell,
-            source=self.source,
-            wall=self.wall,
-            host=self.wall,
-            cpu=self.cpu,
-            failed=self.failed,
-            note=self.note,
-        )
 
 
 class CellTimer:
@@ -67,8 +44,8 @@ class CellTimer:
         self._includes = includes
         self._hooks = hooks
         self._hook = CellHook(self._end, self._failed, self._begin)
-        self._timer = PassiveTimer()
-        self._cells: CellRecords[CellTiming | _UnshownCell] = CellRecords()
+        self._timer = EventTimer(disturbs=False)
+        self._cells: CellRecords[CellTiming] = CellRecords()
         self.above = 0.0
 
     @property
@@ -86,8 +63,7 @@ class CellTimer:
 
     def log(self) -> TimingLog:
         """Return the cells timed so far."""
-        cells = (cell.timing() if isinstance(cell, _UnshownCell) else cell for cell in self._cells)
-        return TimingLog(tuple(cells), self._cells.dropped, self.watching)
+        return TimingLog(tuple(self._cells), self._cells.dropped, self.watching)
 
     # --- the hooks ---------------------------------------------------------------------------
 
@@ -95,6 +71,7 @@ class CellTimer:
         if outer is not None:
             return None  # a part of the cell that runs it
         cpu = process_time()
+        self._timer.prepare()
         self._timer.start()
         return _Started(info.raw_cell, cpu, perf_counter())
 
@@ -106,22 +83,28 @@ class CellTimer:
         if not self._includes(start.source):
             return
         try:
-            readings = self._timer.stop(start.started, stopped)
+            self._timer.stop()
+            readings = self._timer.finish(start.started, stopped)
             note = self._timer.note
         except KeyboardInterrupt:
             # The cell has ended: the interrupt ends only this wait for the GPU.
             readings, note = {}, INTERRUPTED
-        wall, source = stopped - start.started, first_line(start.source)
-        quiet = _UnshownCell(result.execution_count, source, wall, cpu, not result.success, note)
+        wall = stopped - start.started
         worked = any(reading.worked for reading in readings.values())
-        if not worked and wall <= self.above:
-            self._cells.add(quiet)
-            return
-        cell = quiet.timing()
+        cell = CellTiming(
+            cell=result.execution_count,
+            source=first_line(start.source),
+            wall=wall,
+            host=wall,
+            cpu=cpu,
+            failed=not result.success,
+            note=note,
+        )
         if worked:
             cell = _with_gpu(cell, start.started, readings)
         self._cells.add(cell)
-        self._show(cell, start.source)
+        if worked or wall > self.above:
+            self._show(cell, start.source)
 
     def _failed(self, error: Exception) -> None:
         """Print a line about a failure of gpumagic; the hooks are off."""
@@ -134,7 +117,7 @@ class CellTimer:
 def _with_gpu(cell: CellTiming, started: float, readings: dict[int, Reading]) -> CellTiming:
     """Return ``cell`` with the GPU times, as `summarize` computes them for a run."""
     wall = max(reading.finished for reading in readings.values()) - started
-    timing = summarize([Run(wall, cell.host, cell.cpu, 0.0, readings)])
+    timing = summarize([Run(wall, cell.host, cell.cpu, readings)])
     return replace(
         cell,
         wall=wall,

@@ -1,7 +1,14 @@
-"""How often to run, how precisely to measure, and under which conditions."""
+"""How often to run, and how precisely to measure; with the statistics that say when to stop.
+
+Nothing here assumes a distribution: times have long tails, and the rank-based interval of a median
+is valid for any of them. No repeat is ever left out as an outlier.
+"""
 
 from __future__ import annotations
 
+import math
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 
@@ -11,12 +18,19 @@ from gpumagic.errors import SpecError
 DEFAULT_REPEAT = 7
 #: Without a number of repeats: the precision of the median at which to stop, and the seconds after
 #: which to stop anyway.
-DEFAULT_PRECISION, DEFAULT_MAX_TIME = 0.01, 3.0
+PRECISION, DEFAULT_MAX_TIME = 0.01, 3.0
 #: Seconds that a repeat lasts at least where the number of repeats is given, and that of the loops
 #: is not: as ``%timeit``'s.
 MIN_REPEAT_TIME = 0.2
 #: Seconds that code runs at least to read its energy: fifty steps of NVML's counter.
 ENERGY_SECONDS = 1.0
+#: The fewest repeats with an interval of their median.
+LEAST_REPEATS = 6
+#: Repeats before the first test, and the factor between tests: each test of the same data is
+#: another opportunity to stop by chance, so there are few.
+FIRST_LOOK, _NEXT_LOOK = 10, 1.25
+#: The 97.5 % quantile of the normal distribution.
+_Z = statistics.NormalDist().inv_cdf(0.975)
 
 
 @dataclass(frozen=True)
@@ -30,16 +44,9 @@ class Plan:
     loops: int | None = None
     repeat: int | None = None
     warmup: int | None = None
-    #: Half the width of the median's 95 % confidence interval, as a part of the median.
-    precision: float | None = None
     #: Seconds.
     max_time: float | None = None
-    queued: bool = False
     cold: bool = False
-    #: Whether the host's speed is measured beside the repeats.
-    host_speed: bool = False
-    #: The number of repeats below which time alone does not end them.
-    least: int = 1
 
     def __post_init__(self) -> None:
         for name, value, least in (
@@ -51,17 +58,13 @@ class Plan:
                 raise SpecError(f"{name} is a {type(value).__name__}, but must be a whole number")
             if value is not None and value < least:
                 raise SpecError(f"{name} is {value}, but must be {least} or more")
-        for name, share in (("precision", self.precision), ("max_time", self.max_time)):
-            if share is not None and not isinstance(share, Real):
-                wanted = {"precision": "a part of the median, as 0.01", "max_time": "seconds, as 2"}
-                raise SpecError(f"{name} is a {type(share).__name__}, but must be {wanted[name]}")
-            if share is not None and not share > 0:
-                raise SpecError(f"{name} is {share:g}, but must be above 0")
-            if share is not None and self.repeat is not None:
-                option = f"--{name.replace('_', '-')} ({name}=…)"
+        if self.max_time is not None:
+            if not isinstance(self.max_time, Real) or not self.max_time > 0:
+                raise SpecError(f"max_time is {self.max_time!r}, but must be seconds above 0")
+            if self.repeat is not None:
                 raise SpecError(
-                    f"-r {self.repeat} (r={self.repeat}) repeats leave nothing for {option} to "
-                    "decide: leave one of the two out"
+                    f"-r {self.repeat} (r={self.repeat}) repeats leave nothing for --max-time "
+                    "(max_time=…) to decide: leave one of the two out"
                 )
         if self.cold and self.loops not in (None, 1):
             raise SpecError(
@@ -72,9 +75,7 @@ class Plan:
     @property
     def open_end(self) -> bool:
         """Whether precision or time ends the repeats, not their number."""
-        if self.repeat is not None:
-            return False
-        return self.loops is None or not (self.precision is self.max_time is None)
+        return self.repeat is None and (self.loops is None or self.max_time is not None)
 
     @property
     def repeats(self) -> int:
@@ -95,3 +96,41 @@ def round_up(value: float) -> int:
             if step * decade >= value * 0.999:
                 return step * decade
         decade *= 10
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return the 95 % confidence interval of the median; None for fewer than `LEAST_REPEATS`.
+
+    By ranks: the median is between the k-th smallest and the k-th largest value unless fewer than
+    k values are on one side of it, and their number is binomial (David and Nagaraja, *Order
+    Statistics*, 7.1).
+    """
+    rank = _rank(len(values))
+    if rank == 0:
+        return None
+    ordered = sorted(values)
+    return ordered[rank - 1], ordered[-rank]
+
+
+def _rank(count: int) -> int:
+    """Return the largest k for which P(fewer than k of ``count`` coins show heads) ≤ 2.5 %."""
+    if count > 100:
+        return math.floor((count - _Z * math.sqrt(count)) / 2)
+    rank, chance = 0, 0.0
+    while (chance := chance + math.comb(count, rank) / 2**count) <= 0.025:
+        rank += 1
+    return rank
+
+
+def half_width(values: Sequence[float]) -> float | None:
+    """Return half the width of `median_interval` as a part of the median; None without one."""
+    interval = median_interval(values)
+    median = statistics.median(values) if values else 0.0
+    if interval is None or median <= 0:
+        return None
+    return (interval[1] - interval[0]) / 2 / median
+
+
+def next_look(count: int) -> int:
+    """Return the number of repeats after which to test again."""
+    return max(FIRST_LOOK, math.ceil(count * _NEXT_LOOK))

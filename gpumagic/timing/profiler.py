@@ -7,165 +7,113 @@ session at a time: a second one cancels the first, whose results then crash the 
 
 from __future__ import annotations
 
-import gzip
-import json
-import tempfile
-import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
+from threading import get_ident
+from time import perf_counter
 from typing import Any, cast
 
 from gpumagic.cuda import failure, graph_capture, torch_cuda
-from gpumagic.errors import SpecError
-from gpumagic.results import KernelReport
-from gpumagic.system import text
-from gpumagic.system.paths import output_path
-from gpumagic.timing.kernel_trace import RANGE, report
+from gpumagic.errors import DeviceError
+from gpumagic.results.kernels import Kernel, KernelReport
 
 
-def check_trace(path: str) -> Path:
-    """Return the absolute path of the file for a trace, checked before any code runs.
+class Profiled(AbstractContextManager["Profiled"]):
+    """A context manager that runs its body under the profiler; ``report`` is set after it.
+
+    The code may start a profiler of its own: this one then gives way, and there is no report.
 
     Raises:
-        SpecError: it cannot be written: its folder is not there, or something else is in its place.
-    """
-    try:
-        return output_path(path)
-    except SpecError as error:
-        raise SpecError(f"--trace: {error}; name a file, for example trace.json") from None
-
-
-class Profiled:
-    """A context manager that runs its body under the profiler, and raises nothing because of it.
-
-    ``problem`` is set at once where profiling is impossible: then do not run the body again.
-    ``report`` is set after the body.
+        DeviceError: there is nothing to profile, or the profiler is running already.
     """
 
     def __init__(self, trace: Path | None = None) -> None:
-        self._trace = trace
-        self._open: list[Any] = []
-        self._thread = threading.get_ident()
         self.report: KernelReport | None = None
-        self.problem = self._problem()
-
-    def _problem(self) -> str | None:
-        if torch_cuda.loaded() is None:
-            return "no profile: torch is not imported"
-        if not torch_cuda.initialized():
-            return f"no profile: {failure.why_no_gpu()}"
-        if graph_capture.under_way(torch_cuda.contexts()):
-            return "no profile: a CUDA graph is being captured"
-        if torch_cuda.profiling():  # a second one would end the first
-            return "no profile: torch's profiler is running already"
-        return None
+        self._trace = trace
+        self._open = ExitStack()
+        self._thread = get_ident()
+        self._has_given_way = False
+        problem = None
+        if torch_cuda.loaded() is None or not torch_cuda.initialized():
+            problem = failure.why_no_gpu()
+        elif graph_capture.under_way(torch_cuda.contexts()):
+            problem = "a CUDA graph is being captured"
+        elif torch_cuda.profiling():  # a second one would end the first
+            problem = "torch's profiler is running already"
+        if problem is not None:
+            raise DeviceError(f"no profile: {problem}")
 
     def __enter__(self) -> Profiled:
-        if self.problem is not None:
-            return self
-        try:
-            self._wait()
-            self._profile = torch_cuda.profiler()
-            with _on_a_device_in_use():
-                self._profile.__enter__()
-            self._open.append(self._profile)
-            self._start(_OtherProfilers(self._give_way))
-            self._start(torch_cuda.annotation(RANGE))
-        except Exception as error:  # a GPU in a bad state
-            self._fail(error)
+        _wait()
+        self._profile = torch_cuda.profiler()
+        with _on_a_device_in_use():
+            self._profile.__enter__()
+        self._open.callback(self._end)
+        self._open.enter_context(_before_other_profilers(self._give_way))
+        self._started = perf_counter()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        profiled = bool(self._open) and kind is None
-        if profiled and not torch_cuda.profiling():
-            self.problem = "no profile: the code has ended it"
+        profiled = kind is None and torch_cuda.profiling() and not self._has_given_way
         try:
             if profiled:
-                self._wait()
-        except Exception as error:
-            self._fail(error)
+                _wait()
+                window = perf_counter() - self._started
         finally:
-            self._close()
-        if profiled and self.problem is None:
-            try:
-                self.report = self._read()
-            except Exception as error:  # a file that cannot be written, a trace that has no end
-                self.problem = f"no profile: {text.reason(error)}"
-
-    def _start(self, scope: AbstractContextManager[Any]) -> None:
-        scope.__enter__()
-        self._open.append(scope)
-
-    def _wait(self) -> None:
-        for ordinal in torch_cuda.contexts():
-            torch_cuda.synchronize(ordinal)
+            self._open.close()
+        if not profiled:
+            return
+        if self._trace is not None:
+            self._profile.export_chrome_trace(str(self._trace))
+        trace = None if self._trace is None else str(self._trace)
+        self.report = report(self._profile.events(), window, trace)
 
     def _give_way(self) -> None:
-        """End the session before the code starts one of its own, which would cancel it."""
-        self.problem = "no profile: the code starts torch's profiler itself"
-        if threading.get_ident() == self._thread:
-            self._close()
+        self._has_given_way = True
+        if get_ident() == self._thread:
+            self._open.close()
 
-    def _fail(self, error: Exception) -> None:
-        self.problem = f"no profile: {text.reason(error)}"
-        self._close()
-
-    def _close(self) -> None:
-        while self._open:
-            try:
-                with _on_a_device_in_use():
-                    self._open.pop().__exit__(None, None, None)
-            except Exception as error:  # torch 2.6 raises it where there is no session any more
-                self.problem = self.problem or f"no profile: {text.reason(error)}"
-
-    def _read(self) -> KernelReport:
-        if self._trace is not None:
-            return replace(self._export(self._trace), trace=str(self._trace))
-        # A folder of its own: torch replaces the file by one that others may read.
-        with tempfile.TemporaryDirectory(prefix="gpumagic-") as folder:
-            return self._export(Path(folder) / "trace.json")
-
-    def _export(self, path: Path) -> KernelReport:
-        self._profile.export_chrome_trace(str(path))
-        opened = gzip.open if path.suffix == ".gz" else open
-        with opened(path, "rt", encoding="utf-8", errors="replace") as file:
-            events = json.load(file, strict=False)["traceEvents"]
-        return report(events)
+    def _end(self) -> None:
+        # torch 2.6 raises where the code has ended the session.
+        with _on_a_device_in_use(), suppress(RuntimeError):
+            self._profile.__exit__(None, None, None)
 
 
-class _OtherProfilers(AbstractContextManager[None]):
-    """A scope that calls ``starting`` before another profiler of torch's starts."""
+def _wait() -> None:
+    for ordinal in torch_cuda.contexts():
+        torch_cuda.synchronize(ordinal)
 
-    #: What torch's profilers call for it, whatever their interface.
-    _STARTS = ("_prepare_profiler", "_enable_profiler")
 
-    def __init__(self, starting: Callable[[], None]) -> None:
-        self._starting = starting
-        self._module: Any = cast(Any, torch_cuda.loaded()).autograd.profiler
-        self._replaced: list[tuple[str, Any, Any]] = []
+@contextmanager
+def _before_other_profilers(call: Callable[[], None]) -> Iterator[None]:
+    """Open a scope that calls ``call`` before another profiler of torch's starts.
 
-    def __enter__(self) -> None:
-        for name in self._STARTS:
-            original = getattr(self._module, name)
-            replacement = self._before(original)
-            setattr(self._module, name, replacement)
-            self._replaced.append((name, replacement, original))
+    That one would cancel the session, and reading its results would crash the process.
+    """
+    module: Any = cast(Any, torch_cuda.loaded()).autograd.profiler
+    replaced = []
 
-    def __exit__(self, *_: object) -> None:
-        for name, replacement, original in self._replaced:
-            if getattr(self._module, name) is replacement:
-                setattr(self._module, name, original)
-        self._replaced.clear()
-
-    def _before(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def replacement(original: Callable[..., Any]) -> Callable[..., Any]:
         def start(*arguments: Any, **named: Any) -> Any:
-            if self._replaced:
-                self._starting()
+            call()
             return original(*arguments, **named)
 
         return start
+
+    # What torch's profilers call for it, whatever their interface.
+    for name in ("_prepare_profiler", "_enable_profiler"):
+        original = getattr(module, name)
+        ours = replacement(original)
+        setattr(module, name, ours)
+        replaced.append((name, ours, original))
+    try:
+        yield
+    finally:
+        for name, ours, original in replaced:
+            if getattr(module, name) is ours:
+                setattr(module, name, original)
 
 
 def _on_a_device_in_use() -> AbstractContextManager[Any]:
@@ -177,21 +125,54 @@ def _on_a_device_in_use() -> AbstractContextManager[Any]:
     return scope
 
 
-class NvtxRange:
-    """A context manager that pushes an NVTX range; ``problem`` says why there is none."""
+def report(events: Iterable[Any], window: float, trace: str | None = None) -> KernelReport:
+    """Return the kernels and copies among a profiler's events."""
+    on_gpu: dict[str, list[Any]] = defaultdict(list)
+    visible = False
+    for event in events:
+        if event.device_type.name == "CPU":
+            # The wait at the code's end is a call that a working profiler records.
+            visible = visible or event.name.startswith(("cuda", "cu", "hip"))
+        elif not event.is_user_annotation:
+            on_gpu[event.name].append(event)
+    kernels = []
+    spans: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for name, runs in on_gpu.items():
+        for run in runs:
+            spans[run.device_index].append((run.time_range.start, run.time_range.end))
+        times = [run.time_range.elapsed_us() / 1e6 for run in runs]
+        devices = tuple(sorted({run.device_index for run in runs}))
+        kernels.append(Kernel(name, len(runs), sum(times), min(times), max(times), devices))
+    return KernelReport(
+        kernels=tuple(sorted(kernels, key=lambda kernel: (-kernel.total, kernel.name))),
+        window=window,
+        busy=_busy(spans),
+        visible=visible or bool(kernels),
+        trace=trace,
+    )
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._nvtx = None if torch_cuda.loaded() is None else torch_cuda.nvtx()
-        self.problem: str | None = None
-        if self._nvtx is None:
-            self.problem = "no NVTX range: torch is not imported, or built without CUDA"
 
-    def __enter__(self) -> NvtxRange:
-        if self._nvtx is not None:
-            self._nvtx.range_push(self._name)
-        return self
+def _busy(spans: Mapping[int, list[tuple[float, float]]]) -> dict[int, float]:
+    """Return the seconds in which at least one kernel was running, by device."""
+    busy = {}
+    for ordinal, found in sorted(spans.items()):
+        total, end = 0.0, float("-inf")
+        for start, stop in sorted(found):
+            total += max(stop - max(start, end), 0.0)
+            end = max(end, stop)
+        busy[ordinal] = total / 1e6
+    return busy
 
-    def __exit__(self, *_: object) -> None:
-        if self._nvtx is not None:
-            self._nvtx.range_pop()
+
+@contextmanager
+def nvtx_range(name: str) -> Iterator[None]:
+    """Open an NVTX range, for Nsight; nothing where torch has none."""
+    nvtx = None if torch_cuda.loaded() is None else torch_cuda.nvtx()
+    if nvtx is None:
+        yield
+        return
+    nvtx.range_push(name)
+    try:
+        yield
+    finally:
+        nvtx.range_pop()

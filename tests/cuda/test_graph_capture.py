@@ -9,8 +9,7 @@ from typing import Any
 
 import gpumagic
 from gpumagic.cuda import graph_capture
-from gpumagic.timing.event_timer import CAPTURE
-from gpumagic.timing.passive_timer import PassiveTimer
+from gpumagic.timing.event_timer import CAPTURE, EventTimer
 
 
 @contextmanager
@@ -65,12 +64,14 @@ def test_a_capture_that_begins_meanwhile_survives(gpu_work: Any) -> None:
     assert timed.gpu is None
 
 
-def around_a_cell(cell: Callable[[], object]) -> PassiveTimer:
-    timer = PassiveTimer()
+def around_a_cell(cell: Callable[[], object]) -> EventTimer:
+    timer = EventTimer(disturbs=False)
     for _ in range(2):  # the first makes what it needs
+        timer.prepare()
         timer.start()
         cell()
-        timer.stop(0.0, 1.0)
+        timer.stop()
+        timer.finish(0.0, 1.0)
     return timer
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import gpumagic
 from gpumagic.cuda import torch_cuda
-from gpumagic.timing import launch_overhead
+from gpumagic.timing.delay import Delay, launch_delay
 from tests.hardware.record import Figure
 from tests.support.kernels import Kernel
 
@@ -64,7 +64,7 @@ def test_a_warm_table_costs_little_more_than_nvml(torch: Any, figure: Figure) ->
 STREAMS = """
 import gpumagic, statistics, time, torch
 from gpumagic.cuda import torch_cuda
-from gpumagic.timing.passive_timer import PassiveTimer
+from gpumagic.timing.event_timer import EventTimer
 def used():
     return next(d.memory_used for d in gpumagic.devices(processes=False) if d.ordinal == 0)
 def seconds(code):
@@ -74,10 +74,12 @@ def seconds(code):
 def median(code):
     return statistics.median(seconds(code) for _ in range(200))
 def around_empty_cell():
+    timer.prepare()
     timer.start()
     begin = time.perf_counter()
-    timer.stop(begin, time.perf_counter())
-x, timer = torch.ones(2, device="cuda"), PassiveTimer()
+    timer.stop()
+    timer.finish(begin, time.perf_counter())
+x, timer = torch.ones(2, device="cuda"), EventTimer(disturbs=False)
 torch.cuda.synchronize()
 before = used()
 first = seconds(lambda: torch_cuda.streams(0))
@@ -99,18 +101,19 @@ def test_what_the_questions_about_streams_cost(
 
 def test_what_two_events_tell_apart(torch: Any, figure: Figure) -> None:
     """Pairs of events with nothing in between; the same with all of torch's streams marked."""
-    stream, delay = torch_cuda.current_stream(0), launch_overhead.Delay(0, 20e-3)
+    stream, delay = torch_cuda.current_stream(0), Delay(0, 20e-3)
     pairs, every = [], []
     for _ in range(10):  # a queue holds some 1,000 events
-        launch_overhead.launch_delay(delay, stream)
+        launch_delay(delay, stream)
         events = [torch_cuda.timing_event(stream) for _ in range(200)]
         torch.cuda.synchronize()
         couples = zip(events[::2], events[1::2], strict=True)
         pairs += [first.elapsed_time(second) / 1e3 for first, second in couples]
     for _ in range(10):
-        launch_overhead.launch_delay(delay, stream)
+        launch_delay(delay, stream)
         start = torch_cuda.timing_event(stream)
-        launch_overhead.make_other_streams_wait(0, start, stream)
+        for other in torch_cuda.streams(0):
+            other.wait_event(start)
         ends = [torch_cuda.timing_event(other) for other in torch_cuda.streams(0)]
         torch.cuda.synchronize()
         every.append(max(start.elapsed_time(end) for end in ends) / 1e3)
@@ -132,7 +135,7 @@ def test_how_many_launches_a_queue_holds(torch: Any, figure: Figure) -> None:
     x = torch.ones(1, device="cuda")
     x.add_(1)
     torch.cuda.synchronize()
-    launch_overhead.launch_delay(launch_overhead.Delay(0, 1.0), torch_cuda.current_stream(0))
+    launch_delay(Delay(0, 1.0), torch_cuda.current_stream(0))
     waited = None
     for launch in range(1, 5001):
         begin = time.perf_counter()

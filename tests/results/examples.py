@@ -20,7 +20,6 @@ from gpumagic.results import (
     ClusterTiming,
     Compared,
     Comparison,
-    Copy,
     CudaTiming,
     Device,
     DeviceHolders,
@@ -64,9 +63,7 @@ from gpumagic.results.line_timing import (
 )
 from gpumagic.results.memory_comparison import MemoryComparison
 from gpumagic.results.parking import DeviceParking, ParkedMemory, Unparked
-from gpumagic.results.quality import Quality
 from gpumagic.results.watch import WatchedDevice
-from gpumagic.results.work import Work
 
 MIB, GIB = 2**20, 2**30
 CELL_HOLDINGS = CellHoldings(
@@ -155,8 +152,6 @@ SINGLE = timing(
     0.010,
     wall=Sample((0.012,)),
     cpu=Sample((0.0,)),
-    cpu_user=Sample((0.0,)),
-    cpu_system=Sample((0.0,)),
     per_device={1: Sample((0.010,))},
     host=Sample((0.001,)),
     compile_time=0.5,
@@ -169,22 +164,16 @@ REPEATED = timing(
     per_device={0: Sample((0.010, 0.011, 0.030)), 1: Sample((0.001, 0.001, 0.001))},
     loops=10,
     repeat=3,
-    queued=Sample((0.009,)),
     host=Sample((0.002, 0.002, 0.002)),
     bound="gpu",
     bound_evidence="the queue was never empty",
-    compilations=(1.5,),
     gpu_at_most=True,
-    quality=Quality(
-        0.012,
-        "precision",
-        drift=0.25,
-        outliers=(0.030,),
-        throttled={0: ("too hot",)},
-        flushed={0: 2**20},
-    ),
+    precision=0.012,
+    stopped_by="precision",
+    energy=0.5,
+    power=123.0,
 )
-ONE_KERNEL = KernelReport((Kernel("gemm", 1, 1.0, 1.0, 1.0),), launches=1)
+ONE_KERNEL = KernelReport((Kernel("gemm", 1, 1.0, 1.0, 1.0),))
 CLUSTER_TIMING = ClusterTiming(
     (
         EngineResult(0, "alpha", 1, timing(1.0, bound="gpu", kernels=ONE_KERNEL)),
@@ -290,13 +279,14 @@ ADD = (
 )
 GEMM = "ampere_sgemm_128x64_tn"
 KERNELS = KernelReport(
-    (Kernel(GEMM, 1, 30e-6, 30e-6, 30e-6, (0,)), Kernel(ADD, 2, 10e-6, 4e-6, 6e-6, (0,))),
-    (Copy("Memcpy HtoD", 1, 10e-6, 2**20), Copy("Memset (Device)", 2, 1e-6)),
+    (
+        Kernel(GEMM, 1, 30e-6, 30e-6, 30e-6, (0,)),
+        Kernel(ADD, 2, 10e-6, 4e-6, 6e-6, (0,)),
+        Kernel("Memcpy HtoD (Pageable -> Device)", 1, 10e-6, 10e-6, 10e-6, (0,)),
+    ),
     window=100e-6,
     busy={0: 50e-6, 1: 10e-6},
-    launches=3,
     trace="trace.json",
-    notes=("a note",),
 )
 LINE_TEXT = (
     "import torch",
@@ -513,7 +503,6 @@ _ALL: tuple[Result, ...] = (
     COMPARISON,
     _device_table(),
     Explanation("the reason"),
-    Work(("17.2 GFLOP per loop · ≥ 44.5 TFLOP/s",), ("a note",)),
     Fit("batch", 60, FIT_RUNS, True, 2**20, 2**21, ("a note",)),
     FREED,
     HistoryState(True, own=True, max_entries=7, message="Recording begins."),

@@ -79,7 +79,7 @@ def test_results_import_nothing_heavy(run_python: Callable[..., str]) -> None:
         "import sys, gpumagic.results\n"
         "ours = lambda: {name for name in sys.modules if name.startswith('gpumagic.results.')}\n"
         "print('ours:', *ours())\n"
-        "from gpumagic.results import Sample\n"
+        "from gpumagic.results import Kernel\n"
         "print(*ours())\n"
         "[getattr(gpumagic.results, name) for name in gpumagic.results._FILES]\n"
         "heavy = {'torch', 'pynvml', 'rich', 'pandas', 'numpy', 'matplotlib', 'IPython'}\n"
@@ -87,7 +87,7 @@ def test_results_import_nothing_heavy(run_python: Callable[..., str]) -> None:
     )
     before, after, found = run_python(source, fresh=True).splitlines()
     assert before == "ours:"
-    assert "gpumagic.results.sample" in after.split()
+    assert "gpumagic.results.kernels" in after.split()
     assert "gpumagic.results.timing" not in after.split()
     assert found == "[]"
 

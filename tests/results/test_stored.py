@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,15 @@ import pytest
 
 import gpumagic
 from gpumagic.errors import SpecError
-from gpumagic.results import CudaTiming, DeviceMemoryDelta, MemoryDelta, Sample
+from gpumagic.results import (
+    CudaTiming,
+    DeviceMemoryDelta,
+    Kernel,
+    KernelReport,
+    MemoryDelta,
+    Sample,
+)
 from gpumagic.results.conditions import Conditions
-from gpumagic.results.quality import Quality
 
 CONDITIONS = Conditions(
     "2026-01-31T12:00:00+00:00",
@@ -25,7 +30,6 @@ CONDITIONS = Conditions(
     "2.9.0",
     "12.8",
     "3.11.7",
-    host_speed=Sample((1e-4, 2e-4)),
 )
 TIMING = CudaTiming(
     gpu=Sample((0.25, 0.5)),
@@ -34,12 +38,13 @@ TIMING = CudaTiming(
     per_device={0: Sample((0.25, 0.5))},
     loops=3,
     repeat=2,
-    quality=Quality(0.01, "precision", drift=-0.03, throttled={0: ("power limit",)}),
+    precision=0.01,
+    stopped_by="precision",
+    kernels=KernelReport((Kernel("k", 1, 1.0, 1.0, 1.0, (0,)),), busy={0: 0.5}),
     conditions=CONDITIONS,
 )
 #: A cell may end with less memory than it began with.
 MEMORY = MemoryDelta({0: DeviceMemoryDelta(-1, -2, 3)}, conditions=CONDITIONS)
-KERNEL = ("name", "count", "total", "shortest", "longest")
 
 
 @pytest.mark.parametrize("result", [TIMING, MEMORY], ids=lambda each: type(each).__name__)
@@ -49,6 +54,14 @@ def test_what_was_saved_is_loaded(result: Any, tmp_path: Path) -> None:
     assert not [each for each in tmp_path.iterdir() if each != path], "nothing else is left"
     result.save(path)  # over the old one
     assert gpumagic.load(str(path)) == result
+
+
+def test_no_other_thread_sees_another_umask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It belongs to the process: a file that another thread makes would be open to all."""
+    monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("it is changed"))
+    TIMING.save(tmp_path / "step.json")
 
 
 def test_the_permissions_are_those_of_any_file(tmp_path: Path) -> None:
@@ -66,16 +79,14 @@ def test_a_file_of_another_version_of_gpumagic(tmp_path: Path) -> None:
     path = TIMING.save(tmp_path / "step.json")
     content = json.loads(path.read_text())
     content["result"]["of_the_future"] = {"a": [1]}
-    del content["result"]["quality"], content["result"]["conditions"]["clocks"]
-    del content["result"]["conditions"]["host_speed"]
+    del content["result"]["precision"], content["result"]["conditions"]["clocks"]
     path.write_text(json.dumps(content))
     loaded = gpumagic.load(path)
     assert isinstance(loaded, CudaTiming)
     assert loaded.gpu == TIMING.gpu
-    assert loaded.quality is None
+    assert loaded.precision is None
     assert loaded.conditions is not None
     assert loaded.conditions.clocks == {}
-    assert loaded.conditions.host_speed is None
 
 
 @pytest.mark.parametrize(
@@ -85,14 +96,13 @@ def test_a_file_of_another_version_of_gpumagic(tmp_path: Path) -> None:
         "[]",
         "{}",
         "[" * 100_000,
-        '{"gpumagic": 1, "kind": "CudaTiming", "result": {}}',
-        '{"gpumagic": 1, "kind": "CudaTiming", "result": {"wall": {"all": []}}}',
-        '{"gpumagic": 1, "kind": "os.system", "result": {}}',
-        '{"gpumagic": 1, "kind": ["CudaTiming"], "result": {}}',
-        '{"gpumagic": 1, "kind": "CudaTiming"}',
-        '{"gpumagic": 1, "kind": "MemoryDelta", "result": {}}',
+        '{"gpumagic": 2, "kind": "CudaTiming", "result": {}}',
+        '{"gpumagic": 2, "kind": "CudaTiming", "result": {"wall": {"all": []}}}',
+        '{"gpumagic": 2, "kind": "os.system", "result": {}}',
+        '{"gpumagic": 2, "kind": ["CudaTiming"], "result": {}}',
+        '{"gpumagic": 2, "kind": "CudaTiming"}',
         '{"gpumagic": 99, "kind": "CudaTiming", "result": {}}',
-        '{"gpumagic": 1, "kind": "MemoryDelta", "result": {"devices": {"0": {"allocated": NaN}}}}',
+        '{"gpumagic": 2, "kind": "MemoryDelta", "result": {"devices": {"0": {"allocated": NaN}}}}',
     ],
 )
 def test_what_is_no_result_is_refused(text: str, tmp_path: Path) -> None:
@@ -103,27 +113,19 @@ def test_what_is_no_result_is_refused(text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("result", "field", "value"),
+    ("field", "value"),
     [
-        (TIMING, "loops", 0),
-        (TIMING, "repeat", -1),
-        (TIMING, "warmup", -1),
-        (TIMING, "wall", {"all": [0.5, -1e-9]}),
-        (TIMING, "per_device", {"0": {"all": [-1.0]}}),
-        (TIMING, "per_device", {"-3": {"all": [1.0]}}),
-        (TIMING, "wall", {"all": [0.5, 1e-320]}),
-        (TIMING, "wall", {"all": [0.5, 1e18]}),
-        (TIMING, "energy", -1.0),
-        (TIMING, "quality", {"precision": -0.5}),
-        (TIMING, "kernels", {"kernels": [dict(zip(KERNEL, ("k", 0, 1.0, 1.0, 1.0), strict=True))]}),
-        (MEMORY, "devices", {"0": {"allocated": 1, "reserved": 1, "peak": -1}}),
-        (MEMORY, "devices", {"-3": {"allocated": 1, "reserved": 1, "peak": 1}}),
+        ("loops", "3"),
+        ("loops", True),
+        ("wall", {"all": [0.5, -1e-9]}),
+        ("wall", {"all": [0.5, 1e18]}),
+        ("bound", "other"),
+        ("per_device", {"x": {"all": [1.0]}}),
+        ("kernels", {"kernels": [["k", 0, 1.0, 1.0, 1.0]]}),
     ],
 )
-def test_numbers_that_no_measurement_gives_are_refused(
-    result: Any, field: str, value: Any, tmp_path: Path
-) -> None:
-    path = result.save(tmp_path / "step.json")
+def test_what_no_measurement_gives_is_refused(field: str, value: Any, tmp_path: Path) -> None:
+    path = TIMING.save(tmp_path / "step.json")
     content = json.loads(path.read_text())
     content["result"][field] = value
     path.write_text(json.dumps(content))
@@ -154,19 +156,6 @@ def test_a_byte_order_mark_is_no_content(tmp_path: Path) -> None:
     path = TIMING.save(tmp_path / "step.json")
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     assert gpumagic.load(path) == TIMING
-
-
-def test_more_repeats_than_can_be_compared_are_refused(tmp_path: Path) -> None:
-    path = TIMING.save(tmp_path / "step.json")
-    content = json.loads(path.read_text())
-    content["result"]["per_device"] = {"0": {"all": [0.5] * 100_001}}
-    path.write_text(json.dumps(content))
-    with pytest.raises(SpecError, match=r"has 100,001 repeats; at most 100,000 are read"):
-        gpumagic.load(path)
-    many = replace(TIMING, wall=Sample((0.5,) * 100_001))
-    with pytest.raises(SpecError, match=r"new\.json: 100,001 repeats; at most 100,000 are stored"):
-        many.save(tmp_path / "new.json")
-    assert [*tmp_path.iterdir()] == [path]
 
 
 def test_a_link_is_written_through(tmp_path: Path) -> None:

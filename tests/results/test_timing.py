@@ -8,20 +8,18 @@ from typing import Any
 
 import pytest
 
-from gpumagic.results import CudaTiming, Sample
+from gpumagic.results import CellTiming, CudaTiming, Sample, TimingLog
 from gpumagic.results.base import as_text
-from gpumagic.results.quality import Quality
-from tests.results.examples import REPEATED, SINGLE, timing
+from tests.results.examples import (
+    AT_MOST_CELL,
+    FAILED_CELL,
+    GPU_CELL,
+    REPEATED,
+    SINGLE,
+    TIMING_LOG,
+    timing,
+)
 from tests.support.drawing import check_drawing
-
-SINGLE_TEXT = """\
-GPU   10.0 ms  cuda:1
-Wall  12.0 ms
-CPU    < 1 µs  user < 1 µs, sys < 1 µs
-Host  1.00 ms  until the code returned
-compiled in 500 ms, which is not counted
-a note"""
-
 
 ONE_LINE = """\
 10.0 ms on cuda:1 · wall 12.0 ms · CPU < 1 µs · Python returned after 1.00 ms
@@ -31,7 +29,6 @@ a note"""
 
 def test_drawing_of_a_single_run() -> None:
     check_drawing(SINGLE, ONE_LINE)
-    check_drawing(replace(SINGLE, show_rows=True), SINGLE_TEXT)
     two = replace(SINGLE, per_device={0: Sample((0.010,)), 1: Sample((0.002,))}, gpu_at_most=True)
     assert str(two).splitlines()[0] == (
         "≤ 10.0 ms on 2 devices · cuda:0 ≤ 10.0 ms, cuda:1 ≤ 2.00 ms · wall 12.0 ms · "
@@ -45,16 +42,16 @@ def test_drawing_of_a_single_run() -> None:
         ({"repeat": 2}, "2 repeats, 1 loop each"),
         ({"repeat": 1, "loops": 1000}, "1 repeat, 1,000 loops each"),
         (
-            {"partial": True, "quality": Quality(None, asked=7)},
-            "1 of 7 repeats, 1 loop each, stopped early",
+            {"partial": True, "repeat": 2},
+            "2 repeats, 1 loop each",
         ),
         (
-            {"quality": Quality(None, "max-time")},
+            {"stopped_by": "max-time"},
             "1 repeat, 1 loop each; too few for the precision of the median: "
             "the time limit was reached",
         ),
         (
-            {"repeat": 9, "quality": Quality(0.1, "precision")},
+            {"repeat": 9, "precision": 0.1, "stopped_by": "precision"},
             "9 repeats, 1 loop each; the median is known to ±10.0 %: as precise as requested",
         ),
     ],
@@ -64,10 +61,26 @@ def test_the_number_of_repeats(fields: dict[str, Any], count: str) -> None:
 
 
 def test_what_limits_the_code() -> None:
-    limited = replace(REPEATED, bound="host", queued_note="it synchronises")
+    limited = replace(REPEATED, bound="host")
     assert "host-bound: the GPU waits for work to be launched (the queue" in str(limited)
-    assert "no queued GPU time: it synchronises" in str(limited)
-    assert "neither the GPU nor the host clearly" in str(replace(REPEATED, bound=None))
+    assert "-bound" not in str(replace(REPEATED, bound=None))
+
+
+def test_the_work_of_a_loop() -> None:
+    """What was not counted is not 0; of an upper bound the rate is a lower one."""
+    assert "500 mJ per loop · 123 W" in str(REPEATED)
+    assert "FLOP" not in str(REPEATED)
+    counted = replace(SINGLE, flops=20_000_000)
+    assert "20 MFLOP per loop · 2 GFLOP/s" in str(counted)
+    assert "· ≥ 2 GFLOP/s" in str(replace(counted, gpu_at_most=True))
+    assert "FLOP/s" not in str(replace(counted, gpu=None))
+    assert "0 FLOP by torch's counter, which does not" in str(replace(SINGLE, flops=0))
+
+
+def test_no_clock_gives_such_a_time() -> None:
+    for values in ((), (-1e-9,), (float("nan"),), (1e18,)):
+        with pytest.raises(ValueError, match="at least one value, and none below 0"):
+            Sample(values)
 
 
 def test_the_attributes_of_timeit_result() -> None:
@@ -97,8 +110,40 @@ def test_data_frame() -> None:
 
 
 def test_the_precision_of_a_median_is_never_zero() -> None:
-    one = Sample((0.012, 0.012))
-    quality = Quality(stopped_by="precision", precision=1e-5, drift=-0.022)
-    shown = as_text(CudaTiming(gpu=one, wall=one, cpu=one, repeat=2, quality=quality))
+    shown = str(timing(0.012, 0.012, repeat=2, stopped_by="precision", precision=1e-5))
     assert "the median is known to less than ±0.1 %" in shown
-    assert "the second half of the repeats took 2.2 % less time" in shown
+
+
+# --- the cells of a session ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cell", "line"),
+    [
+        (GPU_CELL, "GPU 1.50 s (cuda:0 1.00 s, cuda:1 1.50 s) · wall 2.00 s · CPU 250 ms"),
+        (AT_MOST_CELL, "GPU ≤ 10.0 ms · wall 20.0 ms · CPU 20.0 ms"),
+        (
+            CellTiming(1, "x", 1.0, 1.0, 1.0, used_gpu=True, note="no event"),
+            "GPU – · wall 1.00 s · CPU 1.00 s · no event",
+        ),
+        (CellTiming(1, "x", 1.0, 1.0, 0.5), "wall 1.00 s · CPU 500 ms"),
+    ],
+)
+def test_the_line_of_a_cell(cell: CellTiming, line: str) -> None:
+    check_drawing(cell, line)
+
+
+def test_a_long_log_shows_the_longest() -> None:
+    cells = tuple(CellTiming(i, f"cell {i}", i / 10, i / 10, cpu=0.1) for i in range(1, 31))
+    lines = str(TimingLog(cells, forgotten=2)).splitlines()
+    assert lines[0] == "30 cells, 0 with GPU work: wall 46.5 s, GPU –, CPU 3.00 s"
+    assert lines[3].split()[0] == "[30]"
+    assert len(lines) == 3 + 20 + 2
+    assert lines[-2] == "the 20 longest are shown; .to_pandas() has all 30"
+    assert lines[-1] == "2 older cells dropped from the log"
+
+
+def test_sums() -> None:
+    assert (TIMING_LOG.wall, TIMING_LOG.gpu, TIMING_LOG.gpu_at_most) == (2.02, 1.51, True)
+    assert TIMING_LOG.cpu == pytest.approx(0.27)
+    assert TimingLog((FAILED_CELL,)).gpu is None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,14 +15,12 @@ def gpu_work(virtual_gpu: Any) -> Iterator[Any]:
 
     All by the virtual clock, so that a measured time is the same on every machine: a launch takes
     `bottleneck_cells.LAUNCH`, what a kernel takes is known, and Python between them takes nothing.
-    That the process really waits for a CPU is no cause of anything then.
     """
     import threading
 
     import sympy  # noqa: F401 - torch imports it at times, and it changes the warning filters
     import torch
 
-    from gpumagic.system import cpu_wait
     from tests.timing import bottleneck_cells
     from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND, virtual_clock
 
@@ -47,8 +43,7 @@ def gpu_work(virtual_gpu: Any) -> Iterator[Any]:
     torch.cuda.synchronize(0)
     torch.cuda.synchronize(1)
     virtual_gpu.set_launch_cost(bottleneck_cells.LAUNCH)
-    with virtual_clock(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu_wait, "_THREADS", Path(os.devnull))
+    with virtual_clock():
         yield SimpleNamespace(torch=torch, sleep=sleep, on_side=on_side, from_thread=from_thread)
         torch.cuda.synchronize(0)
         torch.cuda.synchronize(1)

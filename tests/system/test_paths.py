@@ -13,7 +13,6 @@ from IPython.core.error import UsageError
 from gpumagic.errors import SpecError
 from gpumagic.memory import history
 from gpumagic.system import paths
-from gpumagic.timing.profiler import check_trace
 from tests.support.other_user import needs_root, run_as_other_user
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="other messages, and no pipes in folders")
@@ -27,7 +26,7 @@ NONE = {
 
 
 @pytest.mark.parametrize("text", NONE)
-@pytest.mark.parametrize("use", [paths.user_path, paths.output_path, check_trace])
+@pytest.mark.parametrize("use", [paths.user_path, paths.output_path])
 def test_what_is_no_path_is_one_line(use: Callable[[str], Any], text: str) -> None:
     with pytest.raises(SpecError) as raised:
         use(text)

@@ -10,7 +10,7 @@ import gpumagic
 from gpumagic.results import CudaTiming
 
 
-def test_a_string(recwarn: pytest.WarningsRecorder) -> None:
+def test_a_string() -> None:
     namespace: dict[str, Any] = {"runs": []}
     result = gpumagic.cudatime("runs.append(1)", n=2, r=3, w=1, globals=namespace)
     assert len(namespace["runs"]) == 7
@@ -29,7 +29,7 @@ def test_bad_arguments() -> None:
         gpumagic.cudatime(3)  # type: ignore[call-overload]
 
 
-def test_a_block() -> None:
+def test_a_block(capsys: pytest.CaptureFixture[str]) -> None:
     timed = gpumagic.cudatime()
     with pytest.raises(RuntimeError, match="not ended"):
         _ = timed.wall
@@ -37,27 +37,29 @@ def test_a_block() -> None:
         assert inside is timed
     assert isinstance(timed.result, CudaTiming)
     assert timed.wall is timed.result.wall
-
-
-def test_a_block_that_raises() -> None:
-    timed = gpumagic.cudatime()
     with pytest.raises(ZeroDivisionError), timed:
         _ = 1 / 0
     assert timed.result.partial
+    assert capsys.readouterr().out == ""
 
 
-def test_a_decorator(capsys: pytest.CaptureFixture[str]) -> None:
-    @gpumagic.cudatime
+@pytest.mark.parametrize("decorate", [gpumagic.cudatime, gpumagic.cudatime()])
+def test_a_decorator(decorate: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """With and without parentheses: the same."""
+
+    @decorate
     def twice(x: int) -> int:
         """Doubles."""
         return 2 * x
 
     assert twice(4) == 8
     assert twice.__name__ == "twice"
-    assert isinstance(twice.timing, CudaTiming)  # type: ignore[attr-defined]
+    assert isinstance(twice.timing, CudaTiming)
     assert "twice:\n" in (out := capsys.readouterr().out)
     assert "wall" in out
 
+
+def test_a_quiet_decorator(capsys: pytest.CaptureFixture[str]) -> None:
     @gpumagic.cudatime(quiet=True)
     def fails() -> None:
         raise ValueError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from functools import partial
@@ -13,7 +12,6 @@ import pytest
 
 import gpumagic
 import gpumagic.cluster
-from gpumagic.system import cpu_wait
 from tests.support.kernels import Kernel
 from tests.support.parking import CAN_PARK
 from tests.tools.docs.pages import DOCS, cells, has_cells, pages
@@ -108,7 +106,6 @@ def test_the_cells_that_compare_times(
     clock: None, run_cell: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cpu_wait, "_THREADS", Path(os.devnull))  # it goes by the real clock
     check(BY_THE_CLOCK, partial(run_cell, raising=False))
 
 

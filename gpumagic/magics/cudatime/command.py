@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ from gpumagic.cells.compile import CompiledCell, compile_cell, compile_loop
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.errors import SpecError
 from gpumagic.magics.commands import run_verb
-from gpumagic.magics.cudatime import execution, named_results, repeat_options
+from gpumagic.magics.cudatime import comparing, execution
 from gpumagic.magics.cudatime.delivery import Delivery
 from gpumagic.magics.cudatime.options import COMPARE, REPEATING, grammar
 from gpumagic.magics.parsing import MagicLine
@@ -46,9 +47,9 @@ def read_request(line: MagicLine, cell: str | None) -> Request:
         )
     return Request(
         line.code if cell is None else cell,
-        setup=repeat_options.setup_code(options, "" if cell is None else line.code),
+        setup="\n".join(each for each in (options.setup, line.code if cell else "") if each),
         header=None if cell is None else f"%%cudatime {line.text}",
-        plan=repeat_options.plan(options) if repeated else None,
+        plan=_plan(options) if repeated else None,
     )
 
 
@@ -62,7 +63,7 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     parsed = grammar().read(line, cell=cell is not None, quiet=magics.quiet)
     options = parsed.options
     if parsed.verb == COMPARE:
-        return named_results.show(magics, options, silent=parsed.silent)
+        return comparing.show(magics, options, silent=parsed.silent)
     if parsed.verb:
         return run_verb(magics, "cudatime", parsed)
     request = read_request(parsed, cell)
@@ -79,7 +80,16 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
         raise error.with_traceback(None) from None
     except RecursionError:
         raise SpecError("the code is nested too deeply for Python's compiler") from None
-    return execution.run(Delivery(magics, options), code, request.plan)
+    delivery = Delivery(magics, options)
+    if isinstance(code, CompiledCell):
+        return execution.run_once(delivery, code)
+    assert request.plan is not None
+    run_repeatedly = comparing.run_on_devices if options.on else execution.run_repeatedly
+    return run_repeatedly(delivery, code, request.plan)
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    return Plan(options.loops, options.repeat, options.warmup, options.max_time, options.cold)
 
 
 def _compile(shell: Any, request: Request, local_ns: dict[str, Any] | None) -> CompiledCell | Loop:

@@ -1,65 +1,76 @@
-"""Run compiled code for ``%cudatime``: once, repeatedly or on several devices; show the result."""
+"""Run compiled code for ``%cudatime``, once or repeatedly, and show the result at the end."""
 
 from __future__ import annotations
 
 import argparse
-from contextlib import AbstractContextManager
-from dataclasses import replace
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from gpumagic.cells.compile import CompiledCell
 from gpumagic.cells.coroutines import run_or_await
 from gpumagic.cells.timeit_loop import Loop
+from gpumagic.errors import SpecError
 from gpumagic.magics import terminal
 from gpumagic.magics.baseline import TIMES, Baseline
-from gpumagic.magics.cudatime import flops_and_energy, lines
+from gpumagic.magics.cudatime import lines
 from gpumagic.magics.cudatime.delivery import Delivery, print_failure
-from gpumagic.magics.cudatime.profiling import ProfiledRun, nvtx_range
+from gpumagic.magics.cudatime.further_runs import FurtherRuns
 from gpumagic.magics.output import Progress
 from gpumagic.results import CudaTiming
 from gpumagic.timing.benchmark import Benchmark
-from gpumagic.timing.compilations import CompilationRecord
-from gpumagic.timing.host_speed import HostSpeed
-from gpumagic.timing.lines import LineProfiler
-from gpumagic.timing.plan import Plan
-from gpumagic.timing.regression import enough_repeats
+from gpumagic.timing.compilations import compiled_frames, counted
+from gpumagic.timing.plan import LEAST_REPEATS, Plan
+from gpumagic.timing.profiler import nvtx_range
 from gpumagic.timing.run import Stopwatch, summarize, without_unseen_work
 
 
-def run(delivery: Delivery, code: CompiledCell | Loop, plan: Plan | None) -> Any:
-    """Run and time the code, and return what the magic returns; a coroutine if the code awaits.
+def _baseline(delivery: Delivery, repeats: int | None) -> Baseline:
+    """Return the files of a cell with so many repeats; None where that is not known.
 
     Raises:
-        SpecError: the options do not fit.
+        SpecError: there will be too few repeats for ``--fail-above``, or there are in the file.
+    """
+    baseline = Baseline(delivery.shell, delivery.options, TIMES)
+    few = repeats is not None and repeats < LEAST_REPEATS
+    if isinstance(baseline.before, CudaTiming):
+        few = few or baseline.before.repeat < LEAST_REPEATS
+    if few and delivery.options.fail_above is not None:
+        raise SpecError(
+            "--fail-above: fewer repeats cannot tell a slowdown from noise; save and compare with "
+            f"-r {LEAST_REPEATS} or more, or --repeat"
+        )
+    return baseline
+
+
+def _range(options: argparse.Namespace) -> AbstractContextManager[Any]:
+    return nullcontext() if options.nvtx is None else nvtx_range(options.nvtx)
+
+
+def run_once(delivery: Delivery, cell: CompiledCell) -> Any:
+    """Run and time a cell, and return what the magic returns; a coroutine if the cell awaits.
+
+    Raises:
+        SpecError: a file cannot be read or written, or there is no such function.
     """
     __tracebackhide__ = True
-    if isinstance(code, CompiledCell):
-        return _run_once(delivery, code)
-    assert plan is not None
-    if delivery.options.on is not None:
-        from gpumagic.magics.cudatime import device_comparison
-
-        return device_comparison.run(delivery, code, plan)
-    return _run_repeatedly(delivery, code, plan)
-
-
-def _run_once(delivery: Delivery, cell: CompiledCell) -> Any:
-    __tracebackhide__ = True
-    line_profiler = lines.profiler(delivery.options, cell)
-    profiled = ProfiledRun(delivery)
-    baseline, _ = _baseline(delivery, None)
-    scope = _SingleRun(delivery, cell.compile_time, line_profiler)
+    options = delivery.options
+    further = FurtherRuns(delivery)
+    baseline = _baseline(delivery, 1)
+    scope = _SingleRun(delivery, cell)
 
     async def run() -> Any:
         __tracebackhide__ = True
         try:
-            value = await cell.run(scope)
+            try:
+                with _range(options):
+                    value = await cell.run(scope)
+            finally:
+                scope.close()  # an interrupt may come before the scope's exit has begun
+            value = await further.run(cell.run, value)
         finally:
-            scope.close()  # an interrupt may come before the scope's exit has begun
-        value = await profiled.run(cell.run, value)
-        value = await flops_and_energy.count_flops(delivery, cell.run, value)
+            delivery.deliver()
         baseline.finish(delivery.shell, delivery.result)
-        if not delivery.options.output:
+        if not options.output:
             return value
         if value is not None:
             from IPython.display import display
@@ -70,82 +81,60 @@ def _run_once(delivery: Delivery, cell: CompiledCell) -> Any:
     return run_or_await(run, is_async=cell.is_async)
 
 
-def _baseline(delivery: Delivery, plan: Plan | None) -> tuple[Baseline, Plan | None]:
-    """Return the files of the cell, and the plan with what comparing takes.
+def run_repeatedly(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
+    """Run and time a loop, and return what the magic returns; a coroutine if it awaits.
 
-    That is enough repeats, and the host's speed beside them.
+    Raises:
+        SpecError: a file cannot be read or written.
     """
-    options = delivery.options
-    baseline = Baseline(delivery.shell, options, TIMES)
-    if options.fail_above is not None and isinstance(baseline.before, CudaTiming):
-        plan = enough_repeats(plan, baseline.before)
-    if plan is not None:
-        plan = replace(plan, host_speed=_for_comparison(options))
-    return baseline, plan
-
-
-def _for_comparison(options: argparse.Namespace) -> bool:
-    return options.save is not None or options.against is not None
-
-
-def _run_repeatedly(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
     __tracebackhide__ = True
-    profiled = ProfiledRun(delivery)
-    baseline, least = _baseline(delivery, plan)
-    plan = least or plan
-    progress = Progress(delivery.shell, enabled=not delivery.options.quiet)
+    options = delivery.options
+    further = FurtherRuns(delivery)
+    baseline = _baseline(delivery, None if plan.open_end else plan.repeats)
+    progress = Progress(delivery.shell, enabled=not options.quiet)
     benchmark = Benchmark(loop, plan, lambda part: progress.update(part, benchmark.median))
-    nvtx = nvtx_range(delivery.options)
 
     async def run() -> Any:
         __tracebackhide__ = True
         complete = False
         try:
-            with nvtx:
-                await benchmark.run()
-            complete = True
+            try:
+                with _range(options):
+                    await benchmark.run()
+                complete = True
+            finally:
+                with print_failure():
+                    progress.close()
+                    delivery.result = benchmark.result(loop.compile_time, partial=not complete)
+            await further.run(lambda scope: loop.run(1, scope), None)
+            await further.measure_energy(loop)
         finally:
-            with print_failure():
-                progress.close()
-                result = benchmark.result(loop.compile_time, partial=not complete)
-                delivery.deliver_repeats(result)
-        await profiled.run(lambda profiler: loop.run(1, profiler), None)
-        await flops_and_energy.count_flops(delivery, lambda counter: loop.run(1, counter), None)
-        await flops_and_energy.measure_energy(delivery, loop)
+            delivery.deliver()
+            if delivery.result is None and not options.quiet:
+                terminal.write_line("%cudatime: stopped before the first repeat was complete")
         baseline.finish(delivery.shell, delivery.result)
-        return delivery.returned
+        return delivery.result if options.output else None
 
     return run_or_await(run, is_async=loop.is_async)
 
 
 class _SingleRun(AbstractContextManager[None]):
-    """Times a block and shows the result at its end, also after an exception."""
+    """Times a block; the result is there at its end, also after an exception."""
 
-    def __init__(
-        self,
-        delivery: Delivery,
-        compile_time: float,
-        profiler: LineProfiler | lines.NoLines,
-    ) -> None:
+    def __init__(self, delivery: Delivery, cell: CompiledCell) -> None:
         self._delivery = delivery
-        self._compile_time = compile_time
-        self._lines = profiler
-        self._range = nvtx_range(delivery.options)
+        self._compile_time = cell.compile_time
+        self._lines = lines.profiler(delivery.options, cell)
         self._stopwatch = Stopwatch()
-        self._compiled = CompilationRecord()
-        self._host_speed = HostSpeed(wanted=_for_comparison(delivery.options))
 
     def __enter__(self) -> None:
         __tracebackhide__ = True
-        self._range.__enter__()
+        self._frames_before = compiled_frames()
         try:
             self._lines.prepare()
-            self._host_speed.measure()
             self._stopwatch.start()
             self._lines.start()
         except KeyboardInterrupt as interrupt:
-            self._lines.close()
-            self._range.__exit__(None, None, None)
             if not self._delivery.options.quiet:
                 terminal.write_line(
                     "%cudatime: interrupted while waiting for earlier GPU work; nothing was run"
@@ -174,20 +163,15 @@ class _SingleRun(AbstractContextManager[None]):
                     interrupt, run = again, self._stopwatch.give_up()
                 finally:
                     self._lines.close(error)
-                partial = kind is not None or interrupt is not None
-                if not partial:
-                    self._host_speed.measure()
                 result = summarize(
                     [run],
                     compile_time=self._compile_time,
-                    partial=partial,
-                    compiled=self._compiled,
-                    host_speed=self._host_speed.sample,
+                    partial=kind is not None or interrupt is not None,
+                    notes=counted(compiled_frames() - self._frames_before),
                 )
                 # Lines may show work that left no sign outside.
-                self._delivery.deliver(without_unseen_work(self._lines.result(result)))
+                self._delivery.result = without_unseen_work(self._lines.result(result))
         finally:
             self._lines.close(error)  # also after a second interrupt
-            self._range.__exit__(None, None, None)
         if interrupt is not None:
             raise interrupt.with_traceback(None)  # the frames are gpumagic's, not the cell's

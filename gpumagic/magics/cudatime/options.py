@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentTypeError
 from functools import cache
 
-from gpumagic.magics.argument_types import count, duration, duration_or_zero, share
+from gpumagic.magics.argument_types import count, duration, duration_or_zero
 from gpumagic.magics.parsing import (
     BASELINE,
     PLAIN,
@@ -59,8 +59,6 @@ cluster (needs ipyparallel)
 result
   -o, -v NAME, -q             return it, store it in NAME, print nothing
 
-also: --precision P, --queued, --rows, --strict
-
 examples
   timing = %cudatime -o -q -n 100 model(x)
   %cudatime -- -x @ y         code that begins with a minus sign follows --
@@ -74,8 +72,7 @@ VERBS = {"on": "per_cell", "off": "per_cell", "log": "per_cell"}
 COMPARE = "--compare"
 #: Each of these options alone makes the run a repeated one.
 REPEATING = {
-    *("-n", "-r", "-w", "--repeat", "-s", "--precision", "--max-time", "--queued", "--cold"),
-    *("--on", "--energy"),
+    *("-n", "-r", "-w", "--repeat", "-s", "--max-time", "--cold", "--on", "--energy"),
 }
 #: Options that have no meaning for the engines of a cluster.
 _ONLY_HERE = ("--lines", "--name", "--trace", "--on", "--flops", "--energy", *sorted(BASELINE))
@@ -101,16 +98,15 @@ def _run() -> Parser:
     add("-w", dest="warmup", metavar="W", type=count(0))
     add("--repeat", dest="repeated", action="store_true")
     add("-s", dest="setup", metavar="CODE")
-    add("--precision", metavar="P", type=share)
     add("--max-time", metavar="T", type=duration)
     add("--on", metavar="DEVICES")
-    form.flags("--queued", "--cold")
+    form.flags("--cold")
     add_lines(form)
     form.apart("--lines", sorted(REPEATING))
     form.apart("--on", ("--kernels", "--trace", "--nvtx", "--flops", "--energy", *BASELINE))
     add("--trace", metavar="FILE")
     add("--nvtx", metavar="NAME")
-    form.flags("--kernels", "--flops", "--energy", "--rows")
+    form.flags("--kernels", "--flops", "--energy")
     add("--name", metavar="NAME", type=_name)
     add_baseline(form)
     add_targets(form)

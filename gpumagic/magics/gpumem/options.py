@@ -68,7 +68,7 @@ result
   -v NAME                     store it in NAME
   -q                          print nothing, as does a ; at the end
 
-also: record --entries N, --strict
+also: record --entries N
 
 examples
   %gpumem -v forward y = model(x)

@@ -44,7 +44,7 @@ def test_a_slower_cell_fails_and_an_equal_one_does_not(timed: Run) -> None:
     assert "stored" in same.text
     slower = timed("--against step.json --fail-above 10% -n 1 -r 9", 0.012, raising=False)
     assert type(slower.error) is gpumagic.RegressionError
-    assert "1.20 times as long as stored" in str(slower.error)
+    assert "1.2 times as long as stored" in str(slower.error)
     assert "Traceback" not in slower.stdout
     allowed = timed("--against step.json --fail-above 30 -n 1 -r 9", 0.012)
     assert allowed.error is None
@@ -57,42 +57,22 @@ def test_a_single_run_is_saved_but_proves_nothing(timed: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stored", "options", "says"),
-    [
-        ("", "--repeat", "the stored result has 1 repeat, too few .*; save it again with --repeat"),
-        (
-            "-n 1 -r 9",
-            "",
-            "1 repeat cannot distinguish .*; compared with 9 repeats it takes 2 or more",
-        ),
-        (
-            "-n 1 -r 4",
-            "-n 1 -r 3",
-            "3 repeats cannot .*; compared with 4 repeats it takes 4 or more .-r 4., or --repeat",
-        ),
-    ],
+    ("stored", "options"), [("", "--repeat"), ("-n 1 -r 9", ""), ("-n 1 -r 9", "-n 1 -r 5")]
 )
 def test_too_few_repeats_are_said_before_the_cell_runs(
-    timed: Run, ip: Any, stored: str, options: str, says: str
+    timed: Run, ip: Any, stored: str, options: str
 ) -> None:
     timed(f"--save step.json -q {stored}", 0.01)
     ip.user_ns["sleep"] = lambda seconds: pytest.fail("it ran")
-    with pytest.raises(UsageError, match=says):
+    with pytest.raises(UsageError, match="save and compare with -r 6 or more, or --repeat"):
         timed(f"--against step.json --fail-above 10% {options}", 0.01)
-
-
-def test_there_are_as_many_repeats_as_comparing_takes(timed: Run, ip: Any) -> None:
-    """Where time ends them: a cell that takes longer than all of it."""
-    timed("--save step.json -q -n 1 -r 4", 0.02)
-    timed("--against step.json --fail-above 10% --max-time 10ms -v timing", 0.02)
-    assert ip.user_ns["timing"].repeat == 4
 
 
 @pytest.mark.parametrize("percent", ["'10 %'", "10", "10%", "=10%"])
 def test_a_percentage_as_it_may_be_written(timed: Run, percent: str) -> None:
-    timed("--save step.json -q -n 1 -r 5", 0.01)
+    timed("--save step.json -q -n 1 -r 6", 0.01)
     option = f"--fail-above{percent}" if percent[0] == "=" else f"--fail-above {percent}"
-    slower = timed(f"--against step.json {option} -n 1 -r 5 -q", 0.012, raising=False)
+    slower = timed(f"--against step.json {option} -n 1 -r 6 -q", 0.012, raising=False)
     assert type(slower.error) is gpumagic.RegressionError
 
 
@@ -101,10 +81,10 @@ def test_a_percentage_as_it_may_be_written(timed: Run, percent: str) -> None:
     [
         (
             "--against nothing.json",
-            "cannot read nothing.json.*; --save nothing.json, or .*writes it",
+            "cannot read nothing.json.*; --save nothing.json, or .*writes one",
         ),
         ("--against 'no thing.json'", "; --save 'no thing.json', or"),
-        ("--save nowhere/step.json", "there is no folder nowhere"),
+        ("--save nowhere/step.json", "there is no folder .*nowhere"),
         ("--against memory.json", "holds another result"),
         ("--against partial.json", "code that did not run to its end; save it again"),
         ("--against step.json --fail-above x", "is not a percentage"),
@@ -112,7 +92,6 @@ def test_a_percentage_as_it_may_be_written(timed: Run, percent: str) -> None:
         ("--against step.json --fail-above", "--fail-above needs a value: --fail-above PERCENT"),
         ("--save ''", "cannot write '': that is no name of a file"),
         ("--save protected.json", "cannot write protected.json: the file is read-only"),
-        ("--save step.json -r 100001", "100,001 repeats; at most 100,000 are stored"),
     ],
 )
 def test_bad_input_runs_nothing(timed: Run, ip: Any, options: str, says: str) -> None:

@@ -19,7 +19,6 @@ CELLS = {
     "a run": ("", MORE),
     "loops": ("-n 1 -r 3", ONE),
     "repeats": ("--repeat --max-time 50ms", ONE),
-    "queued": ("-n 1 -r 3 --queued", ONE),
     "cold": ("-n 1 -r 3 --cold", ONE),
     "energy": ("-n 1 -r 3 --energy", ONE),
     "flops": ("--flops", ONE),

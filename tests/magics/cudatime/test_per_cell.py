@@ -141,8 +141,8 @@ def test_cuda_initialised_inside_has_no_false_time(kernel: Any) -> None:
     # interrupted in the wait for the GPU: the cell is done, and says so; and so is the next one,
     # which waits for the same work
     k.run(
-        "from gpumagic.timing import passive_timer\nreal = passive_timer.wait_for\n"
-        "passive_timer.wait_for = lambda event: (print('waits', flush=True), real(event))"
+        "from gpumagic.timing import event_timer\nreal = event_timer.wait_for\n"
+        "event_timer.wait_for = lambda event: (print('waits', flush=True), real(event))"
     )
     for code in (f"torch.cuda._sleep({600 * SLEEP_CYCLES_PER_SECOND})", "print(1 + 1)"):
         message = k.submit(code)
@@ -153,7 +153,7 @@ def test_cuda_initialised_inside_has_no_false_time(kernel: Any) -> None:
         assert "interrupted while waiting for the GPU" in reply.text
     assert reply.stdout.startswith("2\n")
     # First: a measured cell would wait for what is left of ten minutes.
-    k.run("%cudatime off -q\npassive_timer.wait_for = real")
+    k.run("%cudatime off -q\nevent_timer.wait_for = real")
     assert k.value("1 + 1") == 2
 
 

@@ -1,0 +1,173 @@
+"""Results side by side: those of ``--name`` by ``--compare``, those of devices by ``--on``."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import shlex
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+from gpumagic.cells.coroutines import run_or_await
+from gpumagic.cells.timeit_loop import Loop
+from gpumagic.cuda import torch_cuda
+from gpumagic.errors import SpecError
+from gpumagic.magics.cudatime.delivery import Delivery, print_failure, store
+from gpumagic.magics.output import Progress, hand_over
+from gpumagic.results import Compared, Comparison, CudaTiming
+from gpumagic.timing.benchmark import Benchmark
+from gpumagic.timing.comparison import compare
+from gpumagic.timing.plan import Plan
+
+# --- named results -------------------------------------------------------------------------------
+
+
+def show(magics: Any, options: argparse.Namespace, *, silent: bool) -> Any:
+    """Show the named results, or those that the line names, side by side.
+
+    Raises:
+        SpecError: there is nothing to compare, or no result of a name.
+    """
+    named: dict[str, CudaTiming] = magics.extension.named_timings
+    names = [name for word in options.names for name in word.split(",") if name] or list(named)
+    for name in names:
+        if name not in named:
+            raise SpecError(f"%cudatime --compare: no result is named {name!r}{_hint(name, named)}")
+    if len({*names}) < 2 <= len(named):
+        others = _written(name for name in named if name not in names)
+        raise SpecError(
+            f"%cudatime --compare: it takes two named results, and the line names only "
+            f"{_written(names[:1])}; add another: {others}"
+        )
+    if len({*names}) < 2:
+        raise SpecError(
+            f"%cudatime --compare: it takes two named results, and there is {_list(named)}; "
+            "%%cudatime --name NAME names one"
+        )
+    compared = compare({name: named[name] for name in names})
+    return hand_over(magics.shell, compared, options, silent=silent)
+
+
+def _list(named: dict[str, CudaTiming]) -> str:
+    return f"only {_written(named)}" if named else "none"
+
+
+def _hint(name: str, named: dict[str, CudaTiming]) -> str:
+    near = difflib.get_close_matches(name, named, n=1)
+    if near:
+        return f"; did you mean {_written(near)}?"
+    return f"; there {'are' if len(named) != 1 else 'is'} {_written(named) or 'none'}"
+
+
+def _written(names: Iterable[str]) -> str:
+    """Return names as they may be typed."""
+    return ", ".join(shlex.quote(name) for name in names)
+
+
+# --- one device after the other -------------------------------------------------------------------
+
+
+def run_on_devices(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
+    """Run ``loop`` on every device that ``--on`` names; return a coroutine if it awaits.
+
+    Raises:
+        SpecError: the option does not name devices of this kernel.
+    """
+    __tracebackhide__ = True
+    options = delivery.options
+    devices = _devices(options.on)
+    progress = Progress(delivery.shell, enabled=not options.quiet)
+    timings: dict[str, CudaTiming] = {}
+
+    async def run_on(device: str) -> None:
+        __tracebackhide__ = True
+        number, complete = devices.index(device), False
+        benchmark = Benchmark(
+            loop,
+            plan,
+            lambda part: progress.update((number + part) / len(devices), benchmark.median),
+        )
+        try:
+            with _default_device(device):
+                await benchmark.run()
+            complete = True
+        finally:
+            with print_failure():
+                result = benchmark.result(loop.compile_time, partial=not complete)
+                if result is not None:  # at least one repeat is complete
+                    timings[device] = result
+                    name = None if options.name is None else f"{options.name} {device}"
+                    store(delivery.magics, name, result)
+
+    async def run() -> Any:
+        __tracebackhide__ = True
+        returned = None
+        try:
+            for device in devices:
+                await run_on(device)
+        finally:
+            with print_failure():
+                progress.close()
+                if timings:
+                    returned = hand_over(delivery.shell, _compared(devices, timings), options)
+        return returned
+
+    return run_or_await(run, is_async=loop.is_async)
+
+
+def _compared(devices: list[str], timings: dict[str, CudaTiming]) -> CudaTiming | Comparison:
+    first, timing = next(iter(timings.items()))
+    if len(devices) == 1:
+        return timing
+    if len(timings) > 1:
+        compared = compare(timings)
+    else:
+        compared = Comparison((Compared(first, timing, 1.0),), "gpu" if timing.gpu else "wall")
+    notes = tuple(
+        f"stopped early on {device}"
+        for device in devices
+        if device not in timings or timings[device].partial
+    )
+    return replace(compared, notes=(*compared.notes, *notes))
+
+
+def _devices(spec: str) -> list[str]:
+    """Return the devices of a list, ``cpu,cuda:0,cuda:1``. Imports torch.
+
+    Raises:
+        SpecError: not a device of this kernel, or one named twice.
+        DeviceError: torch cannot be imported.
+    """
+    torch: Any = torch_cuda.require()
+    names: list[str] = []
+    for word in spec.replace(",", " ").split():
+        try:
+            device = torch.device(word)
+        except RuntimeError:
+            raise SpecError(f"{word!r} is not a device; write cpu or cuda:0") from None
+        name = f"cuda:{device.index or 0}" if device.type == "cuda" else str(device)
+        module = getattr(torch, device.type, None)
+        count = module.device_count() if module is not None and module.is_available() else 0
+        if (device.index or 0) >= count:
+            raise SpecError(f"there is no {name} in this kernel; %gpu shows its GPUs")
+        if name in names:
+            raise SpecError(f"{name} is named twice")
+        names.append(name)
+    if not names:
+        raise SpecError("no device is named; write cpu,cuda:0")
+    return names
+
+
+@contextmanager
+def _default_device(name: str) -> Iterator[None]:
+    """Make a device torch's default one, and ``gpumagic.device()``, inside the scope."""
+    torch: Any = torch_cuda.require()
+    device = torch.device(name)
+    with ExitStack() as scope:
+        if device.type == "cuda":
+            scope.enter_context(torch.cuda.device(device))
+        scope.enter_context(torch_cuda.chosen(device))
+        scope.enter_context(device)
+        yield

@@ -1,0 +1,107 @@
+"""Results side by side: ``--name`` and ``--compare``, and ``--on``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from IPython.core.error import UsageError
+
+import gpumagic
+from gpumagic.results import Comparison
+
+
+def test_named_results_side_by_side(run_cell: Any, clock: None) -> None:
+    run_cell("import time\n%cudatime -q --name baseline -n 1 -r 6 time.sleep(0.1)")
+    ran = run_cell("%%cudatime --name faster -q -n 1 -r 6\ntime.sleep(0.001)")
+    assert ran.text == ""
+    compared = run_cell("%cudatime --compare -o").value
+    assert isinstance(compared, Comparison)
+    assert [entry.name for entry in compared] == ["baseline", "faster"]
+    assert compared["faster"].verdict == "faster"
+    assert "Compared with baseline" in run_cell("%cudatime --compare").text
+    assert run_cell("%cudatime --compare;").text == ""
+    run_cell("%cudatime -q --name faster -n 1 -r 6 time.sleep(0.2)")
+    assert run_cell("%cudatime --compare -q -o").value["faster"].verdict == "slower", "anew"
+
+
+def test_names_choose_and_the_first_is_the_baseline(run_cell: Any) -> None:
+    for name in ("a", "b", "'c d'"):
+        run_cell(f"%cudatime -q --name {name} 1 + 1")
+    for words, names in (
+        ("", ["a", "b", "c d"]),
+        ("b,a", ["b", "a"]),
+        ("'c d' b", ["c d", "b"]),
+        ("'c d', a", ["c d", "a"]),
+    ):
+        compared = run_cell(f"%cudatime --compare -q -o {words}").value
+        assert [entry.name for entry in compared] == names
+    error = run_cell("%cudatime --compare b", raising=False).error
+    assert str(error).endswith("and the line names only b; add another: a, 'c d'")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("%cudatime --compare", "it takes two named results, and there is only one"),
+        ("%cudatime --compare oen", "no result is named 'oen'; did you mean one?"),
+        ("%cudatime --compare other", "no result is named 'other'; there is one"),
+        ("%cudatime --name a,b 1", "'a,b' is not a name"),
+        ("%%cudatime --compare\n1", "write %cudatime --compare"),
+    ],
+)
+def test_bad_lines_are_one_line(line: str, says: str, run_cell: Any) -> None:
+    run_cell("%cudatime -q --name one 1")
+    error = run_cell(line, raising=False).error
+    assert type(error) is UsageError
+    assert says in str(error)
+    assert "\n" not in str(error)
+
+
+# --- one device after the other ------------------------------------------------------------------
+
+
+def test_on_several_devices(gpu_work: Any, ip: Any, run_cell: Any) -> None:
+    source = (
+        "%%cudatime --on cpu,cuda:0,cuda:1 -n 2 -r 6 -o -v t x = torch.ones(64, 64)\n"
+        "import gpumagic\n"
+        "seen.append((str(x.device), str(gpumagic.device()), torch.cuda.current_device()))\n"
+        "y = x @ x"
+    )
+    ip.user_ns.update(torch=gpu_work.torch, seen=[])
+    before = gpumagic.device()
+    ran = run_cell(source)
+    result = ran.value
+    assert isinstance(result, Comparison)
+    assert "baseline" in ran.text
+    assert [entry.name for entry in result] == ["cpu", "cuda:0", "cuda:1"]
+    assert result is ip.user_ns["t"]
+    assert {*ip.user_ns["seen"]} == {
+        ("cpu", "cpu", 0),
+        ("cuda:0", "cuda:0", 0),
+        ("cuda:1", "cuda:1", 1),
+    }
+    assert result["cpu"].timing.gpu is None or result["cpu"].timing.gpu_at_most
+    assert {*result["cuda:1"].timing.per_device} <= {1}
+    assert gpumagic.device() == before
+    assert str(gpu_work.torch.ones(1).device) == "cpu"
+    assert gpu_work.torch.cuda.current_device() == 0
+
+
+def test_on_that_is_stopped_says_where(gpu_work: Any, ip: Any, run_cell: Any) -> None:
+    on = "%%cudatime --on cpu,cuda:0 -n 1 -r 2 -w 0 -v t --name it"
+    ip.user_ns["left"] = iter(range(3))
+    ran = run_cell(f"{on}\nnext(left)", raising=False)
+    assert isinstance(ran.error, StopIteration)
+    assert "stopped early on cuda:0" in ran.text
+    assert [(each.name, each.timing.partial) for each in ip.user_ns["t"]] == [
+        ("cpu", False),
+        ("cuda:0", True),
+    ]
+    assert str(gpu_work.torch.ones(1).device) == "cpu"
+    ip.user_ns["left"] = iter(range(1))
+    assert "stopped early on cpu" in run_cell(f"{on}\nnext(left)", raising=False).text
+    # before there is anything
+    ran = run_cell(f"{on}\n1 / 0", raising=False)
+    assert isinstance(ran.error, ZeroDivisionError)
+    assert ran.text == ""
