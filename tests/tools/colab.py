@@ -24,6 +24,8 @@ NOTEBOOKS = ("01", "02", "03")
 TESTS = ("tests/test_smoke.py", "tests/magics", "tests/restart")
 #: IPython has no matchers for completion before 8.6.
 LEFT_OUT = "--ignore-glob=*completion*"
+#: jupyter-client 7 leaves the event loop of a thread open, which some later test would notice.
+_NOT_CLOSED = "ignore:unclosed:ResourceWarning"
 _PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 
 
@@ -77,7 +79,9 @@ def tests(arguments: Sequence[str]) -> int:
     named = any(Path(word.split("::")[0]).exists() for word in arguments)
     spread = ("-n", str(2 * len(os.sched_getaffinity(0))), "--dist", "loadgroup")
     which = () if named else (*TESTS, LEFT_OUT, *spread)
-    return subprocess.call([sys.executable, "-m", "pytest", *which, *arguments], cwd=ROOT)
+    return subprocess.call(
+        [sys.executable, "-m", "pytest", "-W", _NOT_CLOSED, *which, *arguments], cwd=ROOT
+    )
 
 
 def main() -> int:

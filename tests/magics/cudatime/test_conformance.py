@@ -7,8 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from IPython import version_info
 
 from tests.magics.cudatime.conformance import BETTER, CASES, CHECKS, MAGICS, RAISES, outcomes
+
+SILENT = ("a trailing semicolon", "a semicolon and a comment", "a semicolon")
 
 
 @pytest.mark.parametrize("magic", ["cudatime", "cudatime --lines"])
@@ -18,6 +21,10 @@ def test_case(name: str, magic: str, ip: Any) -> None:
     if (error := RAISES.get(name.partition(": ")[2])) is not None:
         assert (ours.error, ours.timed) == (error, True)
         expected = replace(expected, timed=True)  # not so every IPython's own, if interrupted
+    if version_info < (8,) and name.partition(": ")[2] in SILENT:
+        expected = replace(
+            expected, value="None"
+        )  # IPython 7's %%time shows the value all the same
     assert ours == expected
 
 
