@@ -51,6 +51,9 @@ def test_the_magics_in_its_shell(colab: Kernel) -> None:
     assert "GPU" in colab.run("%%cudatime\ntorch.ones(9, device='cuda')").shown
     assert "2.00 KiB" in colab.run("%%gpumem\ny = torch.ones(300, device='cuda')").shown
     assert colab.value("get_ipython().history_manager.cells[-2][:8]") == "%%gpumem"
+    defined = colab.run("def step():\n    pass").execution_count
+    colab.run("from gpumagic.cells.compile import cell_of")
+    assert colab.value("cell_of(get_ipython(), step.__code__.co_filename)") == defined
     failed = colab.run("%%cudatime\n1 / 0", raising=False).error
     assert failed is not None
     assert failed["colab"] is True, "its own _showtraceback sent it"
