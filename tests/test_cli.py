@@ -54,7 +54,7 @@ def test_the_command_line(
     assert run("doctor", "--help").stdout.startswith("usage: gpumagic doctor")
     refused = run("kernel", "install", "--user", "--gpu", "7")
     assert refused.returncode == 1
-    assert refused.stderr == ("gpumagic: there is no GPU 7; this machine has GPUs 0 and 1\n")
+    assert refused.stderr == ("gpumagic: there is no GPU 7; this machine has GPUs 0–1\n")
 
 
 def test_an_encoding_without_our_characters(

@@ -5,10 +5,10 @@ every field of it, for `%%gpu` and for a choice that fails. The other fields are
 happened to CUDA in a process does not change until the process ends, so `restore` keeps them.
 
 Caches are in other modules: the handles of the driver's library (`driver`) and of NVML (`nvml`),
-the devices that the driver listed in a child process (`devices`, `selection.apply`), whether this
-is the first pid namespace (`devices`), torch's streams (`torch_cuda`), NVML's count of devices
-(`failure`), the version of the kernel module (`machine`) and the queries for captures
-(`graph_capture`).
+the devices that the driver listed in a child process and whether this is the first pid namespace
+(`devices`), torch's streams (`torch_cuda`), NVML's count of devices (`failure`), the version of the
+kernel module (`machine`), the queries for captures (`graph_capture`) and the files that are locked
+as claims (`selection.claims`).
 
 Imported when the extension loads: imports nothing of the package at its top.
 """

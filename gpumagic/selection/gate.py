@@ -10,6 +10,7 @@ still refers to the original. `lift` restores every object that `close` replaces
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -45,9 +46,7 @@ class Gate:
 
     def __init__(self) -> None:
         self._torch: Any = torch_cuda.require()
-        #: Owner, attribute, and its value in the owner's own ``__dict__`` before.
-        self._replaced: list[tuple[Any, str, Any]] = []
-        self._mode: Any = None
+        self._undo = ExitStack()
 
     def close(self) -> None:
         """Replace torch's functions and enter the mode."""
@@ -56,20 +55,16 @@ class Gate:
             self._replace(owner, "is_available", is_available)
             self._replace(owner, "device_count", device_count)
         self._replace(self._torch.cuda, "_lazy_init", _refuse)
-        self._mode = _refusing_mode(self._torch)
-        self._mode.__enter__()
+        mode = _refusing_mode(self._torch)
+        mode.__enter__()
+        self._undo.callback(_remove_mode, self._torch, mode)
 
     def lift(self) -> None:
         """Undo `close`."""
-        while self._replaced:
-            owner, name, original = self._replaced.pop()
-            setattr(owner, name, original)
-        if self._mode is not None:
-            _remove_mode(self._torch, self._mode)
-            self._mode = None
+        self._undo.close()
 
     def _replace(self, owner: Any, name: str, new: Any) -> None:
-        self._replaced.append((owner, name, vars(owner)[name]))
+        self._undo.callback(setattr, owner, name, vars(owner)[name])
         setattr(owner, name, new)
 
 

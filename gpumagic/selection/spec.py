@@ -16,8 +16,9 @@ from typing import Literal
 
 from gpumagic.cuda.visible_devices import MASK, ORDER
 from gpumagic.errors import DeviceError, SpecError
+from gpumagic.render.units import spans
 from gpumagic.results import Device
-from gpumagic.system.text import harmless, listed
+from gpumagic.system.text import harmless, listed, noun
 
 _WORDS: Mapping[str, Literal["off", "on", "reset"]] = {
     "off": "off",
@@ -55,14 +56,11 @@ def as_text(spec: object) -> str:
     if isinstance(spec, str):
         return spec
     items = spec if isinstance(spec, (list, tuple)) else (spec,)
-    if not all(type(item) is int or isinstance(item, str) for item in items):
-        kind = type(spec).__name__
+    if not items or not all(type(item) is int or isinstance(item, str) for item in items):
         raise SpecError(
-            f"a choice of GPUs is a text ('off', '0,2', 'auto'), an index (0) or a list of them "
-            f"([0, 2]), not of type {kind}; write, for example, select('0,2')"
+            "a choice of GPUs is a text ('off', '0,2', 'auto'), an index (0) or a list of them "
+            f"([0, 2]), not {type(spec).__name__}; write, for example, select('0,2')"
         )
-    if not items:
-        raise SpecError("an empty list names no GPU; to hide all GPUs write: select('off')")
     return ",".join(str(item) for item in items)
 
 
@@ -191,10 +189,8 @@ def existing(devices: Sequence[Device]) -> str:
     """Return a clause on the GPUs that there are."""
     if not devices:
         return "this machine has no GPU"
-    indexes = sorted(device.index for device in devices)
-    if len(indexes) == 1:
-        return f"this machine has only GPU {indexes[0]}"
-    return f"this machine has GPUs {', '.join(map(str, indexes[:-1]))} and {indexes[-1]}"
+    indexes = [device.index for device in devices]
+    return f"this machine has {noun(len(indexes), 'GPU')} {spans(indexes)}"
 
 
 def _twice(item: int | str, text: str) -> SpecError:

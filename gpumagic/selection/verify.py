@@ -18,8 +18,6 @@ from gpumagic.selection import environment
 from gpumagic.selection.spec import Spec
 from gpumagic.system.text import plural
 
-_OTHER_LIBRARIES = ("cupy", "jax", "tensorflow", "numba", "pycuda")
-
 
 def verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) -> Selection:
     """Return the effect of the variables just written; ``before`` are the earlier ones."""
@@ -131,13 +129,11 @@ def _library() -> str:
     """Return a clause on the library that has initialised CUDA."""
     if torch_cuda.initialized():
         return "torch has initialised CUDA"
-    others = [name for name in _OTHER_LIBRARIES if name in sys.modules]
     if torch_cuda.loaded() is None:
-        by = f" (perhaps {' or '.join(others)})" if others else ""
-        return f"a library other than torch has initialised CUDA{by}"
+        return "a library other than torch has initialised CUDA"
     return (
         "CUDA is already initialised, although torch.cuda.is_initialized() is False "
-        f"({', '.join(['torch.cuda.is_available()', 'a backward pass', *others])} may do that)"
+        "(torch.cuda.is_available(), a backward pass or another library may do that)"
     )
 
 

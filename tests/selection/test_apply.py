@@ -50,12 +50,12 @@ def test_a_script_may_write_indexes_as_numbers(
 @pytest.mark.parametrize(
     ("written", "says"),
     [
-        (None, "not of type NoneType; write, for example, select('0,2')"),
-        (True, "not of type bool"),
-        (0.5, "not of type float"),
-        ({0: 1}, "not of type dict"),
-        ([0, None], "not of type list"),
-        ([], "an empty list names no GPU; to hide all GPUs write: select('off')"),
+        (None, "not NoneType; write, for example, select('0,2')"),
+        (True, "not bool"),
+        (0.5, "not float"),
+        ({0: 1}, "not dict"),
+        ([0, None], "not list"),
+        ([], "([0, 2]), not list; write, for example, select('0,2')"),
         (-1, "-1 is no GPU; to hide all GPUs write: off"),
         ([0, 0], "GPU 0 is named twice in '0,0'; name it once"),
     ],

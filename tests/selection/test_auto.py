@@ -38,7 +38,7 @@ def test_auto_says_what_does_not_fit() -> None:
         "GPU 3: its utilisation and processes are not known); --wait SECONDS waits for them"
     )
     with pytest.raises(
-        SpecError, match="9 GPUs are requested; this machine has GPUs 0, 1, 2 and 3"
+        SpecError, match="9 GPUs are requested; this machine has GPUs 0–3"
     ):
         pick(BUSY, 9)
 

@@ -57,7 +57,7 @@ def test_devices(text: str, uuids: list[str]) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("9", "there is no GPU 9; this machine has GPUs 0, 1, 2 and 3"),
+        ("9", "there is no GPU 9; this machine has GPUs 0–3"),
         ("0,9", "there is no GPU 9"),
         ("2-4", "there is no GPU 4"),
         ("0,0", "GPU 0 is named twice"),
