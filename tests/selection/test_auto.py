@@ -37,9 +37,7 @@ def test_auto_says_what_does_not_fit() -> None:
         "only 1 of 4 GPUs fit, 2 requested (GPU 1: 80 % utilised; GPU 2: in use by process 7; "
         "GPU 3: its utilisation and processes are not known); --wait SECONDS waits for them"
     )
-    with pytest.raises(
-        SpecError, match="9 GPUs are requested; this machine has GPUs 0–3"
-    ):
+    with pytest.raises(SpecError, match="9 GPUs are requested; this machine has GPUs 0–3"):
         pick(BUSY, 9)
 
 
