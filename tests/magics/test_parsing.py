@@ -112,6 +112,7 @@ def test_verbs_and_choices(magic: str, line: str, verb: str, fields: dict[str, A
         ("%gpu doctor x", "%gpu doctor: unexpected 'x'"),
         ("%gpu watch 0", "%gpu watch: write off, or nothing, not '0'"),
         ("%gpu 0 --idel", "unknown option --idel; did you mean --idle?"),
+        ("%gpu vars", "%gpu vars: did you mean %gpumem vars?"),
         ("%gpu help", "%gpu: the help is shown by %gpu?"),
         ("%%gpu doctor\n1", "%%gpu needs a choice of GPUs for the cell"),
         ("%%gpu off --restart\n1", "--restart goes with %gpu, not with %%gpu"),
