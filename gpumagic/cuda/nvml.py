@@ -111,11 +111,6 @@ class Session:
         """
         return self._number(uuid, self._nvml.nvmlDeviceGetTotalEnergyConsumption)
 
-    def pids(self, uuid: str) -> list[int] | None:
-        """Return NVML's pids of the processes on a device; None where it does not list them."""
-        found = self._of_device(uuid, self._processes)
-        return None if found is None else [process.pid for process in found]
-
     def _number(self, uuid: str, call: Callable[..., Any], *arguments: Any) -> int | None:
         """Return the result of a call for a device; None where it fails."""
         found = self._of_device(uuid, lambda handle: self._ask(call, handle, *arguments))

@@ -308,11 +308,6 @@ def profiling() -> bool:
     return bool(cast(Any, loaded()).autograd._profiler_enabled())
 
 
-def annotation(name: str) -> Any:
-    """Return a range in the profiler's trace, a context manager."""
-    return cast(Any, loaded()).profiler.record_function(name)
-
-
 def nvtx() -> Any:
     """Return ``torch.cuda.nvtx``; None where torch has none."""
     torch = cast(Any, loaded())
@@ -331,14 +326,6 @@ def flop_counter() -> Any:
     except ImportError as error:
         raise DeviceError(f"this torch counts no FLOPs ({text.reason(error)})") from None
     return torch.utils.flop_counter
-
-
-def dispatch_mode() -> Any:
-    """Return the class `torch.utils._python_dispatch.TorchDispatchMode`."""
-    require()
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    return TorchDispatchMode
 
 
 @contextmanager
