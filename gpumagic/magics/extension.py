@@ -129,7 +129,7 @@ class Extension:
 
     def _end_modes(self) -> None:
         if self.watch is not None:
-            self.watch.end("gpumagic was unloaded", samples_lost=True)
+            self.watch.end("gpumagic was unloaded")
         if self.memory_history is not None:
             self.memory_history.release()
         for mode in (self.cell_memory, self.cell_timing):

@@ -30,28 +30,12 @@ ROWS = 1000
 
 
 @dataclass(frozen=True)
-class Sparkline:
-    """A small curve without axes; text leaves it out."""
-
-    #: Seconds before now, and value from 0 to 1, oldest first; a value is None where not known.
-    #: Each holds until the next one.
-    points: Sequence[tuple[float, float | None]]
-    #: The seconds that the curve shows.
-    seconds: float
-    #: A text for screen readers and on hover.
-    label: str
-    #: Whether it is less prominent.
-    dim: bool = False
-
-
-@dataclass(frozen=True)
 class Cell:
     """A cell of a table, or a part of a line; ``bar`` is the filled part of a bar, 0 to 1."""
 
     text: str
     style: Style = ""
     bar: float | None = None
-    spark: Sparkline | None = None
     #: The parts of a bar by their use, 0 to 1, in place of ``bar``.
     stack: Mapping[Use, float] | None = None
     #: The whole of a shortened text, shown on hover; never data of another user, since it is saved

@@ -26,9 +26,6 @@ USES: Mapping[str, str] = {
 }
 #: Of a bar, and of the rest of its slot.
 BAR, TRACK = "#4a86c5", "rgba(128,128,128,.3)"
-#: Of the small curves in a table, where the theme does not name its own.
-CURVE, DIM_CURVE = "#3b82c4", "#808080"
-
 #: Of text and axes in pictures, which have no background: of all colours this one is read best
 #: both on white and on a dark theme.
 INK = "#797979"

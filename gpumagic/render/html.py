@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from gpumagic.render import colors, sparkline, units
+from gpumagic.render import colors, units
 from gpumagic.render.blocks import (
     USES,
     Block,
@@ -100,9 +100,7 @@ def _line(line: Line) -> str:
 
 def _table(grid: Grid) -> str:
     # A bar has its place in each row of the column, so that all are aligned.
-    slots = [
-        any(row[i].has_bar or row[i].spark for row in grid.rows) for i in range(len(grid.columns))
-    ]
+    slots = [any(row[i].has_bar for row in grid.rows) for i in range(len(grid.columns))]
     head = "".join(
         f'<th scope="col"{_style(*_placed(column))}>{_text(column.header)}</th>'
         for column in grid.columns
@@ -129,7 +127,7 @@ def _table_cell(cell: Cell, column: Column, slot: bool) -> str:
     if slot:
         end = "space-between" if column.align == "right" else "flex-start"
         flex = f"display:flex;align-items:center;gap:.5em;justify-content:{end}"
-        picture = _bar(cell) if cell.spark is None else sparkline.svg(cell.spark)
+        picture = _bar(cell)
         content = f'<span style="{flex}">{picture}{content}</span>'
     return f"<td{_style(*_placed(column))}>{content}</td>"
 

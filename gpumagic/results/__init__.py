@@ -38,14 +38,7 @@ if TYPE_CHECKING:
     from gpumagic.results.processes import Claim, Process
     from gpumagic.results.selection import Selection, Status, WayOut
     from gpumagic.results.timing import Bound, CudaTiming, Sample
-    from gpumagic.results.watch import (
-        CellSpan,
-        DeviceSample,
-        UtilizationSample,
-        WatchedDevice,
-        WatchHistory,
-    )
-    from gpumagic.results.watch_panel import WatchPanel
+    from gpumagic.results.watch import CellSpan, WatchHistory, WatchPanel, WatchSample
 
 #: The file of each name.
 _FILES = {
@@ -68,8 +61,7 @@ _FILES = {
         "processes": "Claim Process",
         "selection": "Selection Status WayOut",
         "timing": "Bound CudaTiming Sample",
-        "watch": "CellSpan DeviceSample UtilizationSample WatchHistory WatchedDevice",
-        "watch_panel": "WatchPanel",
+        "watch": "CellSpan WatchHistory WatchPanel WatchSample",
     }.items()
     for name in names.split()
 }

@@ -159,7 +159,7 @@ class DeviceTable(Series[Device]):
                 Line.of("No GPU to show: NVML lists none on this machine.", "warn"),
                 *_sees(self),
             ]
-        blocks = _devices(self)
+        blocks = device_grid(self)
         blocks += [Grid(_MIG_COLUMNS, rows)] if (rows := _mig_rows(self)) else []
         blocks += _long_errors(self)
         blocks += claim_lines({device.index: device.claims for device in self})
@@ -179,7 +179,7 @@ class DeviceTable(Series[Device]):
         return data_frame(rows, columns, index="index")
 
 
-def _devices(table: DeviceTable) -> list[Block]:
+def device_grid(table: DeviceTable) -> list[Block]:
     """Return the table, and above it the devices' name if it is the same for all."""
     names = Counter(device.name for device in table)
     common = next(iter(names)) if len(names) == 1 else None
@@ -196,11 +196,11 @@ def _row(device: Device, gated: bool) -> list[Cell]:
     if device.error is not None:
         blank = [Cell(DASH, "dim")] * (len(_COLUMNS) - 3)
         error = error_cell(device.error)
-        return [Cell(str(device.index)), _ordinal(device, gated), error, *blank]
+        return [Cell(str(device.index)), ordinal_cell(device, gated), error, *blank]
     hidden: Style = "dim" if device.visible is False else ""
     return [
         Cell(str(device.index), hidden or "strong"),
-        _ordinal(device, gated),
+        ordinal_cell(device, gated),
         memory_cell(device),
         Cell(percent(device.utilization), hidden),
         _bytes(device.memory_own),
@@ -214,7 +214,8 @@ def _bytes(value: int | None) -> Cell:
     return Cell(bytes_(value), "" if value else "dim")
 
 
-def _ordinal(device: Device, gated: bool) -> Cell:
+def ordinal_cell(device: Device, gated: bool = False) -> Cell:
+    """Return what a device is called in this process."""
     if gated and device.visible is not False:
         return Cell("gated", "warn")
     if device.ordinal is not None:

@@ -1,17 +1,18 @@
-"""The samples of ``%gpu watch``: the devices over time, and the cells that ran."""
+"""What ``%gpu watch`` saw: the devices over time, and the cells that ran."""
 
 from __future__ import annotations
 
 import dataclasses
+import time
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line
+from gpumagic.render.blocks import Block, Cell, Column, Grid, Line
 from gpumagic.render.units import bytes_, percent, rounded, seconds
 from gpumagic.results.base import Result, data_frame
-from gpumagic.results.devices import Device
+from gpumagic.results.devices import Device, DeviceTable, device_grid, ordinal_cell
 from gpumagic.system.text import plural
 
 if TYPE_CHECKING:
@@ -29,66 +30,21 @@ _COLUMNS = (
     Column("Power, highest", "right", rank=3),
     Column("Temp, highest", "right", rank=4),
 )
+#: The figures of a device that change. Bytes, percent, degrees Celsius, watts.
+_FIGURES = (
+    *("utilization", "memory_own", "memory_others", "memory_used", "temperature", "power", "error"),
+)
 
 
 @dataclass(frozen=True)
-class WatchedDevice:
-    """The properties of a watched device that do not change."""
-
-    index: int
-    #: The CUDA ordinal in this process; None where not known.
-    ordinal: int | None = None
-    uuid: str | None = None
-    name: str | None = None
-    memory_total: int | None = None
-    power_limit: float | None = None
-    #: Whether this process can use it; None where not known.
-    visible: bool | None = None
-
-    @classmethod
-    def of(cls, device: Device, before: WatchedDevice | None = None) -> WatchedDevice:
-        """Return the properties of a device; of one with an error, unknown ones as ``before``."""
-        fields = {f.name: getattr(device, f.name) for f in dataclasses.fields(cls)}
-        if before is not None and device.error is not None:
-            fields = {n: getattr(before, n) if v is None else v for n, v in fields.items()}
-        return cls(**fields)
-
-    @property
-    def label(self) -> str:
-        """The device's name: ``GPU 0 (cuda:1)``."""
-        return f"GPU {self.index}" + ("" if self.ordinal is None else f" (cuda:{self.ordinal})")
-
-
-@dataclass(frozen=True)
-class DeviceSample:
-    """NVML's figures of a device. Bytes, percent, degrees Celsius, watts; None where not known."""
-
-    index: int
-    utilization: int | None = None
-    memory_own: int | None = None
-    memory_others: int | None = None
-    memory_used: int | None = None
-    temperature: int | None = None
-    power: float | None = None
-    error: str | None = None
-
-    @classmethod
-    def of(cls, device: Device) -> DeviceSample:
-        """Return the figures of a device."""
-        return cls(**{f.name: getattr(device, f.name) for f in dataclasses.fields(cls)})
-
-
-@dataclass(frozen=True)
-class UtilizationSample:
-    """NVML's figures of all devices at one time, in seconds since the epoch."""
+class WatchSample:
+    """The devices at one time, in seconds since the epoch; without their processes."""
 
     time: float
-    devices: tuple[DeviceSample, ...] = ()
+    devices: tuple[Device, ...] = ()
 
-    def of_device(self, index: int) -> DeviceSample | None:
-        """Return the sample of one device; None where it was not listed."""
-        if index < len(self.devices) and self.devices[index].index == index:
-            return self.devices[index]
+    def of_device(self, index: int) -> Device | None:
+        """Return one device; None where it was not listed."""
         return next((each for each in self.devices if each.index == index), None)
 
 
@@ -107,31 +63,60 @@ class CellSpan:
 
 
 @dataclass(frozen=True)
-class WatchHistory(Result):
-    """The devices since ``%gpu watch`` began."""
+class WatchPanel(Result):
+    """The content of the panel at one time."""
 
-    devices: tuple[WatchedDevice, ...] = ()
-    #: Oldest first. Samples are rarer while nothing changes: each holds until the next one.
-    samples: tuple[UtilizationSample, ...] = ()
+    sample: WatchSample
+    #: Seconds between two samples.
+    every: float
+    #: Why the panel has ended; None while it is live.
+    ended: str | None = None
+    #: A remark for the first panel of a session.
+    hint: str = ""
+
+    def _blocks(self) -> list[Block]:
+        at = time.strftime("%H:%M:%S", time.localtime(self.sample.time))
+        if self.ended is None:
+            # The notebook may be saved as it is, and read when the kernel has gone.
+            state = Cell("● live while the kernel runs", "good")
+            text = f" · last change {at} · every {self.every:g} s · '%gpu watch off' ends it"
+        else:
+            state = Cell(f"■ ended: {self.ended}", "strong")
+            text = f" · last change {at}"
+        blocks = [*device_grid(DeviceTable(self.sample.devices)), Line([state, Cell(text, "dim")])]
+        return [*blocks, Line.of(self.hint, "dim")] if self.hint else blocks
+
+
+@dataclass(frozen=True)
+class WatchHistory(Result):
+    """The devices since ``%gpu watch`` began, for an hour at most at one sample a second."""
+
+    #: Oldest first; each holds until the next one.
+    samples: tuple[WatchSample, ...] = ()
     cells: tuple[CellSpan, ...] = ()
-    #: Every how many-th sample is kept: their number is bounded.
-    stride: int = 1
-    #: How many older cells are not in ``cells``.
-    forgotten: int = 0
     #: Whether devices were still being watched when this history was read; it does not change.
     running: bool = False
 
-    def of_device(self, index: int) -> list[DeviceSample | None]:
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The devices of the last sample."""
+        return self.samples[-1].devices if self.samples else ()
+
+    def of_device(self, index: int) -> list[Device | None]:
         """Return the samples of one device; None where it was not listed."""
         return [sample.of_device(index) for sample in self.samples]
 
     def _blocks(self) -> list[Block]:
         if not self.samples:
             return [Line.of("Nothing was watched.")]
-        rows = [self._row(device) for device in self.devices]
-        return [Grid(_COLUMNS, rows), Line.of(self._summary(), "dim")]
+        took = seconds(self.samples[-1].time - self.samples[0].time)
+        text = f"{plural(len(self.samples), 'sample')} in {took} · "
+        text += plural(len(self.cells), "cell")
+        if self.running:
+            text += " · still watched then: '%gpu plot -o' returns what there is now"
+        return [Grid(_COLUMNS, [self._row(each) for each in self.devices]), Line.of(text, "dim")]
 
-    def _row(self, device: WatchedDevice) -> list[Cell]:
+    def _row(self, device: Device) -> list[Cell]:
         known = [each for each in self.of_device(device.index) if each is not None]
         return [
             Cell(str(device.index), "strong"),
@@ -149,22 +134,11 @@ class WatchHistory(Result):
         times = [sample.time for sample in self.samples]
         found = [None if each is None else each.utilization for each in self.of_device(index)]
         spans = [(b - a, v) for a, b, v in zip(times, times[1:], found, strict=False)]
-        if not spans:
-            spans = [(1.0, value) for value in found]
+        spans = spans or [(1.0, value) for value in found]
         total = sum(span for span, value in spans if value is not None)
         if not total:
             return None
         return sum(span * value for span, value in spans if value is not None) / total
-
-    def _summary(self) -> str:
-        took = seconds(self.samples[-1].time - self.samples[0].time)
-        parts = [f"{plural(len(self.samples), 'sample')} in {took}"]
-        if self.stride > 1:
-            parts.append(f"one of {self.stride} kept")
-        parts.append(plural(len(self.cells) + self.forgotten, "cell"))
-        if self.running:
-            parts.append("still watched then: '%gpu plot -o' returns what there is now")
-        return " · ".join(parts)
 
     def __repr__(self) -> str:
         samples, devices = plural(len(self.samples), "sample"), plural(len(self.devices), "device")
@@ -183,21 +157,20 @@ class WatchHistory(Result):
 
         ``time`` is in UTC, ``cell`` the number of the cell that ran then. Bytes, percent, °C, W.
         """
-        figures = [f.name for f in dataclasses.fields(DeviceSample) if f.name != "index"]
         rows: list[list[Any]] = []
         for sample in self.samples:
             cell = self.cell_at(sample.time)
             number = None if cell is None else cell.number
             rows += [
-                [int(sample.time * 1e9), each.index, number, *(getattr(each, n) for n in figures)]
+                [int(sample.time * 1e9), each.index, number, *(getattr(each, n) for n in _FIGURES)]
                 for each in sample.devices
             ]
-        columns = ["time", "gpu", "cell", *figures]
-        whole = [n for n in figures if n not in ("power", "error")]
+        columns = ["time", "gpu", "cell", *_FIGURES]
+        whole = [name for name in _FIGURES if name not in ("power", "error")]
         types = {"time": "datetime64[ns, UTC]", "power": float, **dict.fromkeys(whole, "Int64")}
         return data_frame(rows, columns, index=["time", "gpu"], types={"cell": "Int64", **types})
 
-    def busy_devices(self) -> tuple[WatchedDevice, ...]:
+    def busy_devices(self) -> tuple[Device, ...]:
         """Return the devices that were utilised, or had memory of a process; if none, all."""
         busy = {
             each.index
@@ -205,11 +178,10 @@ class WatchHistory(Result):
             for each in sample.devices
             if each.utilization or each.memory_own or each.memory_others
         }
-        found = tuple(device for device in self.devices if device.index in busy)
-        return found or self.devices
+        return tuple(each for each in self.devices if each.index in busy) or self.devices
 
     def plot(self) -> Plot:
-        """Return a picture of utilisation and memory over time with the cells, by device.
+        """Return a picture of utilisation and memory in percent over time, with the cells.
 
         Idle devices are left out.
 
@@ -230,18 +202,19 @@ class WatchHistory(Result):
             )
             for cell in self.cells
         ]
-        drawn = self.busy_devices()
-        panels = {_title(device): self._curves(device) for device in drawn}
-        idle = len(self.devices) - len(drawn)
+        panels = {
+            f"GPU {device.index}\nmemory: {bytes_(device.memory_total)}": self._curves(device)
+            for device in self.busy_devices()
+        }
+        idle = len(self.devices) - len(panels)
         note = f"{plural(idle, 'idle GPU')} left out" if idle else ""
         return over_time(times, panels, spans, note)
 
-    def _curves(self, device: WatchedDevice) -> dict[str, Sequence[float | None]]:
+    def _curves(self, device: Device) -> dict[str, list[float | None]]:
         """Return the curves of a device in percent: of time, and of its memory."""
-        samples = self.of_device(device.index)
+        total, samples = device.memory_total, self.of_device(device.index)
 
         def share(value: int | None) -> float | None:
-            total = device.memory_total
             return None if value is None or not total else 100 * value / total
 
         return {
@@ -251,19 +224,9 @@ class WatchHistory(Result):
         }
 
 
-def ordinal_cell(device: WatchedDevice) -> Cell:
-    """Return a device's CUDA ordinal, or that it is hidden; ``cuda:?`` where that is to come."""
-    if device.ordinal is not None:
-        return Cell(f"cuda:{device.ordinal}", "good")
-    if device.visible is False:
-        return Cell("hidden", "dim")
-    return Cell("cuda:?" if device.visible else DASH, "dim")
-
-
-def _title(device: WatchedDevice) -> str:
-    """Return the title of a device's panel, with its memory: the curves are in percent."""
-    memory = "" if device.memory_total is None else f"\nmemory: {bytes_(device.memory_total)}"
-    return f"{device.label}{memory}"
+def without_processes(device: Device) -> Device:
+    """Return the device as it is kept in a sample."""
+    return dataclasses.replace(device, processes=None, claims=())
 
 
 def _highest(values: Iterable[Any]) -> Any:

@@ -25,7 +25,7 @@ SHAPES = {
     *colors.STATES.values(),
     *colors.USES.values(),
     *colors.SERIES,
-    *(colors.BAR, colors.CURVE, colors.DIM_CURVE),
+    colors.BAR,
     *(colors.GOOD, colors.BAD, colors.NEUTRAL),
 }
 TRACK = (128, 128, 128, 0.3)

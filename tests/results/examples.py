@@ -25,7 +25,6 @@ from gpumagic.results import (
     DeviceHolders,
     DeviceMemory,
     DeviceMemoryDelta,
-    DeviceSample,
     DeviceTable,
     EngineResult,
     Explanation,
@@ -48,9 +47,9 @@ from gpumagic.results import (
     SnapshotFile,
     SourceLines,
     TimingLog,
-    UtilizationSample,
     WatchHistory,
     WatchPanel,
+    WatchSample,
     WayOut,
 )
 from gpumagic.results.fit import Fit, FitRun
@@ -63,7 +62,6 @@ from gpumagic.results.line_timing import (
 )
 from gpumagic.results.memory_comparison import MemoryComparison
 from gpumagic.results.parking import DeviceParking, ParkedMemory, Unparked
-from gpumagic.results.watch import WatchedDevice
 
 MIB, GIB = 2**20, 2**30
 CELL_HOLDINGS = CellHoldings(
@@ -428,23 +426,31 @@ LATE = Selection(
         WayOut("%gpu off --soft", "nothing is lost"),
     ),
 )
-WATCHED = tuple(
-    WatchedDevice(i, i if i < 2 else None, f"GPU-{i}", "H100", 80 * GIB) for i in range(3)
-)
 
 
-def sample(time: float, *utilizations: int | None) -> UtilizationSample:
-    return UtilizationSample(
+def sample(time: float, *utilizations: int | None) -> WatchSample:
+    return WatchSample(
         time,
         tuple(
-            DeviceSample(i, value, GIB * (i == 0), 2 * GIB * (i == 1), 3 * GIB, 40, 100.5 + i)
+            Device(
+                i,
+                i if i < 2 else None,
+                uuid=f"GPU-{i}",
+                name="H100",
+                memory_total=80 * GIB,
+                utilization=value,
+                memory_own=GIB * (i == 0),
+                memory_others=2 * GIB * (i == 1),
+                memory_used=3 * GIB,
+                temperature=40,
+                power=100.5 + i,
+            )
             for i, value in enumerate(utilizations)
         ),
     )
 
 
 HISTORY = WatchHistory(
-    WATCHED,
     # The second sample holds for eight seconds, the third for one.
     (sample(0, 0, None, 0), sample(1, 100, None, 0), sample(9, 50, None, 0), sample(10, 0, 7, 0)),
     (
@@ -452,25 +458,8 @@ HISTORY = WatchHistory(
         CellSpan(4, "1/0", 5, 9.5, failed=True),
         CellSpan(5, "x", 9.9),
     ),
-    stride=2,
-    forgotten=1,
 )
-PANEL_TIME = time.mktime((2026, 1, 2, 3, 4, 5, 0, 0, -1))
-PANEL = (
-    WatchedDevice(0, 0, "GPU-0", "NVIDIA H200", 140 * GIB, 700.0, True),
-    WatchedDevice(1, None, "GPU-1", "NVIDIA H200", 140 * GIB, 700.0, False),
-)
-
-
-def panel_sample(ago: float, first: int, own: int | None = GIB) -> UtilizationSample:
-    devices = (
-        DeviceSample(0, first, own, 0, 2 * GIB, 60, 350.0),
-        DeviceSample(1, 0, 0, 4 * GIB, 4 * GIB, 30, None),
-    )
-    return UtilizationSample(PANEL_TIME - ago, devices)
-
-
-SAMPLES = (panel_sample(30, 10), panel_sample(15, 90), panel_sample(0, 40))
+PANEL = WatchPanel(sample(time.mktime((2026, 1, 2, 3, 4, 5, 0, 0, -1)), 10, 90), 1.0)
 
 MINE = [Process(20 + i, GIB, user="me", command="python train.py", mine=True) for i in range(5)]
 OTHERS = [
@@ -521,7 +510,7 @@ _ALL: tuple[Result, ...] = (
     REPEATED,
     Unparked({0: GIB, 1: 2 * GIB}, 2, 0.5, 61.0),
     HISTORY,
-    WatchPanel(PANEL, SAMPLES, 1.0),
+    PANEL,
 )
 #: By the name of the type.
 EXAMPLES: Mapping[str, Result] = {type(result).__name__: result for result in _ALL}

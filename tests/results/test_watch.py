@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpumagic.results import WatchHistory
-from tests.results.examples import HISTORY
+from tests.results.examples import HISTORY, PANEL
 
 
 @pytest.mark.parametrize(
@@ -41,7 +43,7 @@ def test_a_picture_of_the_busy_devices() -> None:
     curves = {line.get_label(): line for line in first.get_lines()}
     assert list(curves["utilisation"].get_ydata()) == [0, 100, 50, 0]
     assert curves["memory, mine"].get_ydata()[0] == pytest.approx(100 / 80)
-    assert "GPU 0 (cuda:0)" in first.get_ylabel()
+    assert first.get_ylabel() == "GPU 0\nmemory: 80.0 GiB"
     assert [text.get_text() for text in first.texts] == ["[4] ✗", "[3]"]
     spans = [patch for patch in first.patches if hasattr(patch, "get_width")]
     assert [(s.get_x(), s.get_x() + s.get_width()) for s in spans] == [
@@ -49,4 +51,9 @@ def test_a_picture_of_the_busy_devices() -> None:
         (5.0, 9.5),
         (9.9, pytest.approx(10.0)),
     ]
-    assert "1 idle GPU left out" in figure.axes[-1].get_xlabel()
+
+
+def test_a_panel_is_the_table_with_a_line_on_its_state() -> None:
+    assert "● live while the kernel runs · last change 03:04:05 · every 1 s" in str(PANEL)
+    assert "90 %" in str(PANEL)
+    assert "■ ended: enough · last change 03:04:05" in str(replace(PANEL, ended="enough"))

@@ -74,7 +74,7 @@ def begin(magics: Any, chosen: Selection, options: argparse.Namespace, *, silent
     payload["keeping"] = time.time() - began
     watch = of(shell).watch
     if watch is not None:
-        watch.end("the kernel was restarted", samples_lost=True)
+        watch.end("the kernel was restarted")
     of(shell).hooks.clear()  # nothing is said of this cell
     # Their open files are the claims of the chosen GPUs.
     claimed = () if STATE.claims is None else STATE.claims.pass_on(variables)

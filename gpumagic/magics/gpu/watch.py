@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
+from uuid import uuid4
 
-from gpumagic.errors import GpuMagicError, SpecError
-from gpumagic.magics.extension import find
+from gpumagic.errors import SpecError
 from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.file_names import check_expanded
 from gpumagic.magics.gpu import device_table
-from gpumagic.magics.gpu.watch_output import CellOutput
-from gpumagic.magics.gpu.watch_thread import MOVED, Watch
+from gpumagic.magics.gpu.watch_thread import Watch
 from gpumagic.magics.output import LiveDisplay, show_picture, write_picture
 from gpumagic.magics.terminal import is_console
-from gpumagic.results import DeviceTable, Result
-from gpumagic.results.watch import WatchHistory
+from gpumagic.results import Result
+from gpumagic.results.base import as_html
+from gpumagic.results.watch import WatchHistory, WatchPanel, WatchSample, without_processes
 from gpumagic.system.paths import output_path
 from gpumagic.system.text import plural
 
@@ -46,7 +45,7 @@ def watch_off(shell: Any) -> WatchHistory:
     current = of(shell)
     if not current.running:
         raise SpecError("no panel is running; '%gpu watch' begins one")
-    current.end("'%gpu watch off'")
+    current.end("'%gpu watch off'; '%gpu plot' draws the samples")
     return current.history()
 
 
@@ -69,40 +68,20 @@ def plot(shell: Any, options: argparse.Namespace) -> WatchHistory:
     if path is not None:
         write_picture(picture, path)
     if not options.quiet:
-        show_picture(shell, picture, _title(history), path, "%gpu plot")
+        drawn, known = len(history.busy_devices()), len(history.devices)
+        title = f"{plural(drawn, 'GPU')} over time, with the cells"
+        title += f"; {plural(known - drawn, 'idle GPU')} left out" if drawn < known else ""
+        show_picture(shell, picture, title, path, "%gpu plot")
     options.quiet = True  # the picture is what is shown
     return history
-
-
-def _title(history: WatchHistory) -> str:
-    drawn, known = len(history.busy_devices()), len(history.devices)
-    title = f"{plural(drawn, 'GPU')} over time, with the cells"
-    return f"{title}; {plural(known - drawn, 'idle GPU')} left out" if drawn < known else title
 
 
 def of(shell: Any) -> Watch:
     """Return the watch of a shell, made at the first call."""
     extension = extension_of(shell)
     if extension.watch is None:
-        extension.watch = Watch(shell, extension.hooks)
+        extension.watch = Watch(extension.hooks)
     return extension.watch
-
-
-@contextmanager
-def ended_for_restart(shell: Any) -> Iterator[None]:
-    """End the panel for a block that replaces the process; it goes on if the block raises."""
-    extension = find(shell)
-    current = None if extension is None else extension.watch
-    if current is None or not current.running:
-        yield
-        return
-    current.end("the kernel was restarted", samples_lost=True)
-    try:
-        yield
-    except BaseException:
-        with suppress(GpuMagicError):  # the reason for no restart is raised instead
-            current.resume()
-        raise
 
 
 def _panel(shell: Any, options: argparse.Namespace) -> WatchHistory:
@@ -118,10 +97,9 @@ def _panel(shell: Any, options: argparse.Namespace) -> WatchHistory:
     if every < _LEAST:
         raise SpecError(f"--every: at least {_LEAST:g} s beside running cells, not {every:g}")
     current = of(shell)
-    show = None if options.quiet else CellOutput(shell).show
-    hint = "" if current.has_hinted or show is None else _NEW_VIEW
-    current.begin(show, every, hint=hint)
-    current.has_hinted = current.has_hinted or show is not None
+    hint = "" if current.has_hinted or options.quiet else _NEW_VIEW
+    current.begin(_Output(shell).show if not options.quiet else _nowhere, every, hint)
+    current.has_hinted = current.has_hinted or not options.quiet
     options.quiet = True  # the panel is what is shown
     return current.history()
 
@@ -129,25 +107,55 @@ def _panel(shell: Any, options: argparse.Namespace) -> WatchHistory:
 def _foreground(shell: Any, options: argparse.Namespace) -> Result:
     """Show the table repeatedly in one place until interrupted; return the last one."""
     current = of(shell)
-    current.end(MOVED)
+    current.end("moved to where '%gpu watch' was called again")
     current.forget()
-
-    def sample() -> DeviceTable:
-        found = device_table.table(processes=options.processes)
-        current.log.add(time.time(), found.devices)
-        return found
-
-    table = sample()
+    table = device_table.table(processes=options.processes)
     if not table.devices:
-        current.forget()
         return table
     with LiveDisplay(shell, quiet=options.quiet, console=is_console(shell)) as live:
         with suppress(KeyboardInterrupt):  # ends it
-            live.result(table)
             while True:
-                time.sleep(_EVERY if options.every is None else options.every)
-                table = sample()
+                devices = tuple(map(without_processes, table.devices))
+                current.samples.append(WatchSample(time.time(), devices))
                 live.result(table)
+                time.sleep(_EVERY if options.every is None else options.every)
+                table = device_table.table(processes=options.processes)
         live.keep()
     options.quiet = True  # the last table is on the screen already
     return table
+
+
+def _nowhere(panel: WatchPanel) -> None:
+    """Show nothing: ``-q``."""
+
+
+class _Output:
+    """An output of the current cell, which any thread can update.
+
+    Updates are sent to the front end directly: publishing them as IPython does would flush the
+    user's streams in another thread, and count them to the cell that is running then.
+
+    Raises:
+        SpecError: the output of this cell is captured and not shown.
+    """
+
+    def __init__(self, shell: Any) -> None:
+        self._publisher = shell.display_pub
+        self._session: Any = getattr(self._publisher, "session", None)
+        if self._session is None:
+            raise SpecError("%gpu watch: the output of this cell is captured, not shown: no panel")
+        self._parent = self._publisher.parent_header
+        self._transient = {"display_id": uuid4().hex}
+        self._shown = False
+
+    def show(self, panel: WatchPanel) -> None:
+        """Show the panel, or replace what is shown."""
+        if not self._shown:
+            self._publisher.publish(panel._repr_mimebundle_(), transient=self._transient)
+            self._shown = True
+            return
+        # The text is of the first one: a front end that replaces outputs shows HTML.
+        data = {"text/html": as_html(panel), "text/plain": "the panel of %gpu watch"}
+        content = {"data": data, "metadata": {}, "transient": self._transient}
+        message = self._session.msg("update_display_data", content, parent=self._parent)
+        self._session.send(self._publisher.pub_socket, message, ident=self._publisher.topic)
