@@ -100,6 +100,7 @@ class Kernel:
         fresh: bool = False,
         launcher: str = LAUNCHER,
     ) -> None:
+        self.environment = environment
         self.manager = started_by(launcher, KernelManager(kernel_name="python3"), fresh=fresh)
         self.manager.start_kernel(
             env=dict(environment), cwd=str(cwd), extra_arguments=list(arguments)
