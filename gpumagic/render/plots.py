@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -159,31 +158,3 @@ def _label(axes: Any, spans: Sequence[Span], scale: float) -> None:
             text = f"{span.label} ✗" if span.failed else span.label
             place = {"ha": "center", "va": "bottom", "annotation_clip": False}
             axes.annotate(text, (middle, 103), **place)
-
-
-def draw_runs(
-    timeline: Any,
-    spread: Any,
-    series: Mapping[str, tuple[Sequence[float], float, str]],
-    limits: tuple[float, float],
-) -> int:
-    """Draw the values of each series in their order, and their histograms with common bins.
-
-    ``series`` has, by name, the values, and their median as a number and as text. Return how many
-    values are above the upper one of ``limits``.
-    """
-    lowest, highest = limits
-    beyond = 0
-    bins = min(max(round(max(len(values) for values, _, _ in series.values()) ** 0.5), 5), 30)
-    step = (highest - lowest) / bins or highest / bins or 1.0
-    edges = [lowest + step * i for i in range(bins + 1)]
-    for color, (label, (values, median, text)) in zip(cycle(SERIES), series.items(), strict=False):
-        beyond += sum(value > highest for value in values)
-        runs = range(1, len(values) + 1)
-        timeline.plot(runs, values, "o-", ms=3, lw=0.8, label=label, color=color)
-        shown = [value for value in values if value <= highest]
-        spread.hist(shown, edges, orientation="horizontal", alpha=0.6, color=color)
-        spread.axhline(median, color=color, lw=1)
-        beside = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "bottom"}
-        spread.annotate(text, (1.0, median), **beside)
-    return beyond

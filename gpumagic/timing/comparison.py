@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from numbers import Real
 
 from gpumagic.cuda import torch_cuda
@@ -27,7 +28,8 @@ def compare(
     times. The interval of a ratio is that of the two medians' 95 % confidence intervals. With
     ``fail_above`` (0.1: 10 % more time) a timing that is slower than the baseline by more than
     that, beyond the noise, raises an error: the whole interval must be above 1.1. What was measured
-    under other conditions (device, driver, torch, CUDA) does not, and is in the ``notes``.
+    under other conditions (device, driver, torch, CUDA) does not: that, and where there is no
+    verdict, is in the ``notes``.
 
     Raises:
         RegressionError: a timing is slower than ``fail_above`` allows.
@@ -65,9 +67,9 @@ def compare(
     if fail_above is not None:
         if not isinstance(fail_above, Real) or not fail_above >= 0:
             raise SpecError(f"fail_above is {fail_above!r}, but must be a part such as 0.1")
-        for entry in compared.entries[1:]:
-            check(compared, entry, fail_above)
-    return compared
+        unknown = {each.name: check(compared, each, fail_above) for each in compared.entries[1:]}
+        notes += tuple(f"{name}: {why}" for name, why in unknown.items() if why is not None)
+    return replace(compared, notes=notes)
 
 
 def check(compared: Comparison, entry: Compared, fail_above: float) -> str | None:

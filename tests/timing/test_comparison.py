@@ -126,6 +126,8 @@ def test_slower_than_allowed_is_an_error() -> None:
     with pytest.raises(RegressionError, match=r"1\.\d+ times as long as a .*allowed: 1.1"):
         gpumagic.compare({"a": base, "b": about(1.3)}, fail_above=0.1)
     gpumagic.compare({"a": base, "b": about(1.05)}, fail_above=0.1)
+    vague = gpumagic.compare({"a": base, "b": about(1.1, spread=0.2)}, fail_above=0.1)
+    assert "b: no verdict: " in str(vague)
     gpumagic.compare({"a": base, "b": about(0.5)}, fail_above=0)
 
 

@@ -128,4 +128,4 @@ def test_a_syntax_error_of_a_line_magic_is_shown_as_one_of_the_cell(
 
 def test_what_is_no_python_on_a_line_may_be_a_verb(run_cell: Any) -> None:
     run_cell("%cudatime -q --name a 1\n%cudatime -q --name b 2\n%cudatime -q --compare a b")
-    run_cell("%cudatime -q on --above 1s\n%cudatime off\n%gpumem explain on")
+    run_cell("%cudatime -q on --above 1s\n%cudatime off\n%gpumem limit off")

@@ -147,13 +147,13 @@ def test_interrupts(kernel: Any) -> None:
 
 def test_progress_shows_and_goes(kernel: Any) -> None:
     k = kernel(Scenario(devices=1))
-    k.run("import time\nfrom gpumagic.magics import progress\nProgress.DELAY = 0.05")
+    k.run("import time\nfrom gpumagic.magics.output import Progress\nProgress.DELAY = 0.05")
     slow = "%cudatime -n 1 -r 6 -w 0 time.sleep(0.02)"
     reply = k.run(slow)
     assert reply.stderr == ""  # which front ends colour as an error
     assert re.search(r"%cudatime +[█-▏]+ +\d+ % · \d.* ms · median \d\d", reply.text)
     assert "%cudatime" not in k.run(slow.replace("-n", "-q -n")).text
-    k.run("progress.DELAY = 1000")
+    k.run("Progress.DELAY = 1000")
     assert "%cudatime" not in k.run(slow).text
 
 
