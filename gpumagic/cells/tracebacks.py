@@ -82,11 +82,6 @@ def is_users(filename: str | None, cell_of: CellOf = no_cells) -> bool:
     return not filename.startswith(_libraries())
 
 
-def is_own(filename: str | None) -> bool:
-    """Return whether a module is the user's own: defined in the user's file, or in no file."""
-    return filename is None or is_users(filename)
-
-
 def users_modules() -> dict[str, Any]:
     """Return the user's own modules by name; loads no lazy module."""
     return {

@@ -47,18 +47,12 @@ def cell_of(filename: str) -> int | None:
 )
 def test_files_of_the_user(filename: str | None, users: bool) -> None:
     assert tracebacks.is_users(filename, cell_of) is users
-    if filename not in (CELL, None):
-        assert tracebacks.is_own(filename) is users
 
 
 def test_no_module_of_the_package_is_the_users_where_it_runs_from_its_sources() -> None:
     files = [*Path(gpumagic.__file__).parent.rglob("*.py")]
     assert len(files) > 100
     assert [file for file in files if tracebacks.is_users(str(file))] == []
-
-
-def test_a_module_without_a_file_is_the_users_own() -> None:
-    assert tracebacks.is_own(None)
 
 
 SOURCE = """\

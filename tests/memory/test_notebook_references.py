@@ -46,27 +46,6 @@ def test_an_output_is_referenced_in_several_places(
     assert all(root.name.by_notebook for root in notebook.roots())
 
 
-@pytest.mark.parametrize(
-    ("name", "notebooks"),
-    [("_", True), ("_1", True), ("_i1", True), ("Out", True), ("__name__", True), ("x", False)],
-)
-def test_names_are_the_notebooks_or_the_users(
-    notebook: NotebookReferences, ip: Any, run_cell: Any, name: str, notebooks: bool
-) -> None:
-    run_cell("6 * 7")
-    run_cell("x = 1")
-    assert notebook.is_notebooks(name, ip.user_ns[name]) is notebooks
-
-
-def test_a_name_that_the_user_assigned_is_theirs(
-    notebook: NotebookReferences, ip: Any, run_cell: Any
-) -> None:
-    run_cell("6 * 7")
-    run_cell("_ = [1]\n_1 = [2]")
-    assert not notebook.is_notebooks("_", ip.user_ns["_"])
-    assert not notebook.is_notebooks("_1", ip.user_ns["_1"])
-
-
 def test_failed_functions_are_the_users_innermost_first(
     notebook: NotebookReferences, ip: Any, run_cell: Any
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-import time
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpumagic.memory import oom
-from gpumagic.memory.oom import WALK, explain, find
+from gpumagic.memory.oom import explain, find
 from gpumagic.results import OutOfMemory
 
 GIB = 2**30
@@ -173,28 +172,11 @@ def test_a_failure_of_ours_is_one_line(
 
 
 @pytest.mark.usefixtures("all_objects")
-def test_in_time_and_without_a_trace(
-    torch: ModuleType, cells: Any, ip: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also with very many objects; the counters stay, and no frame is kept."""
-    monkeypatch.setattr(oom, "WALK", WALK)
-    cells("many = [[torch.empty(1, device='cuda')] for _ in range(20_000)]")
-    cells("objects = [{'a': [i]} for i in range(300_000)]")
+def test_it_leaves_no_trace(torch: ModuleType, cells: Any, ip: Any) -> None:
+    """The counters stay, and no frame is kept."""
     cells("forward(1)", raising=False)
     before = {i: torch.cuda.memory_stats(i) for i in (0, 1)}
-    gc.collect()
-    started = time.process_time()
-    gc.collect()  # looks at the same objects
-    once = time.process_time() - started
-    times = []
-    for _ in range(3):
-        started = time.process_time()
-        found = explained(ip)
-        text = str(found)
-        times.append(time.process_time() - started)
-    # CPU time, against that of the same machine: walking over the objects is ended after a while.
-    assert min(times) < WALK + 3 * once, (times, once)
-    assert "Out of memory" in text
+    assert "Out of memory" in str(explained(ip))
     assert {i: torch.cuda.memory_stats(i) for i in (0, 1)} == before
     gc.disable()
     try:
@@ -208,7 +190,6 @@ def test_in_time_and_without_a_trace(
         gc.enable()
         del frame
     assert after == references
-    cells("del many, objects")
 
 
 def test_no_explanation_where_the_user_has_replaced_the_exception(cells: Any) -> None:

@@ -399,23 +399,6 @@ def refused(torch: Any, match: str) -> None:
     assert tensor.data_ptr() == address
 
 
-def test_refused_while_a_thread_of_the_users_runs(torch: Any) -> None:
-    ends, runs = threading.Event(), threading.Event()
-
-    def train() -> None:
-        runs.set()
-        ends.wait()
-
-    thread = threading.Thread(target=train, name="trainer")
-    thread.start()
-    try:
-        assert runs.wait(300)
-        refused(torch, "the thread trainer may use the GPU; end it first")
-    finally:
-        ends.set()
-        thread.join()
-
-
 def captured(torch: Any, pool: Any = None) -> tuple[Any, Any]:
     """A graph, and the tensor that it writes to, in its own pool."""
     graph = torch.cuda.CUDAGraph()
