@@ -28,9 +28,8 @@ class Loop:
     function: _Function
     #: Seconds spent in transforming, parsing and compiling a cell.
     compile_time: float = 0.0
-    is_async: bool = False
 
-    async def run(self, count: int, clock: AbstractContextManager[Any] | None = None) -> None:
+    def run(self, count: int, clock: AbstractContextManager[Any] | None = None) -> None:
         """Run the setup once, and then, within ``clock``, the statement ``count`` times."""
         __tracebackhide__ = True
         self.function(repeat(None, count), clock or nullcontext())

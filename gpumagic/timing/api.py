@@ -7,7 +7,6 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any, TypeVar, cast, overload
 
-from gpumagic.cells.coroutines import run_sync
 from gpumagic.cells.measured_block import Measured, decorated, kind_of
 from gpumagic.cells.timeit_loop import Loop, compile_callable, compile_statement
 from gpumagic.errors import SpecError
@@ -134,7 +133,7 @@ def cudatime(
         loop = _loop_of_callable(target, setup)
     compile_time = perf_counter() - started
     benchmark = Benchmark(loop, plan)
-    run_sync(benchmark.run())
+    benchmark.run()
     result = benchmark.result(compile_time)
     assert result is not None  # every repeat is complete
     return result

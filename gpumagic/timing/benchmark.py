@@ -146,8 +146,8 @@ class Benchmark:
             return None
         return statistics.median(gpu_or_wall(self._runs)) / self._loops
 
-    async def run(self) -> None:
-        """Run everything; awaits only if the loop does.
+    def run(self) -> None:
+        """Run everything.
 
         Raises:
             DeviceError: a device's L2 cache cannot be emptied.
@@ -156,30 +156,30 @@ class Benchmark:
         gc_was_on = gc.isenabled()
         try:
             self._scope.empty_caches()  # raises before the code runs, where it cannot be done
-            await self._warm_up()
-            self._loops = self._loops or await self._choose_loops()
-            await self._repeat(self._loops)
+            self._warm_up()
+            self._loops = self._loops or self._choose_loops()
+            self._repeat(self._loops)
             self._note_conditions()
             if not self._plan.exact:
-                await self._find_bottleneck(self._loops)
+                self._find_bottleneck(self._loops)
         finally:
             # Also after an exception, whose traceback references this object.
             self._scope.close()
             if gc_was_on:
                 gc.enable()
 
-    async def _run(self, loops: int) -> Run:
+    def _run(self, loops: int) -> Run:
         """Run until torch.compile has nothing more to compile, and return that run."""
         __tracebackhide__ = True
         while True:
-            await self._loop.run(loops, self._scope)
+            self._loop.run(loops, self._scope)
             run = self._scope.run
             assert run is not None
             if not self._scope.compiled or len(self._compilations) >= _MOST_COMPILATIONS:
                 return run
             self._compilations.append(run.wall)
 
-    async def _warm_up(self) -> None:
+    def _warm_up(self) -> None:
         """Run the first loop by itself (it may compile, load, allocate), then as many as wanted."""
         __tracebackhide__ = True
         wanted = 1 if self._plan.warmup is None else self._plan.warmup
@@ -188,7 +188,7 @@ class Benchmark:
             until += _WARM_UP
         loops, wall = 1, 0.0
         while self._warmup < wanted or perf_counter() + wall < until:
-            await self._loop.run(loops, self._scope)
+            self._loop.run(loops, self._scope)
             assert self._scope.run is not None
             wall = self._scope.run.wall
             if self._scope.compiled and len(self._compilations) < _MOST_COMPILATIONS:
@@ -196,26 +196,26 @@ class Benchmark:
             self._warmup += loops
             loops = max(wanted - self._warmup, 1)
 
-    async def _choose_loops(self) -> int:
+    def _choose_loops(self) -> int:
         """Return the smallest of 1, 2, 5, 10… loops that last as long as a repeat should."""
         __tracebackhide__ = True
         least = _MIN_SAMPLE_TIME if self._plan.open_end else plan.MIN_REPEAT_TIME
         count = 1
         while True:
-            wall = (await self._run(count)).wall
+            wall = (self._run(count)).wall
             alone = self._plan.open_end and count == 1 and wall >= _LONG_ENOUGH
             if alone or wall >= least or count >= MAX_LOOPS:
                 return count
             wanted = count * min(least / max(wall, 1e-9), 100.0)
             count = min(plan.round_up(max(wanted, count + 1)), MAX_LOOPS)
 
-    async def _repeat(self, loops: int) -> None:
+    def _repeat(self, loops: int) -> None:
         """Run the repeats: as many as wanted, or until precision or time ends them."""
         __tracebackhide__ = True
         repeats, limit = self._plan.repeats, self._plan.max_time or plan.DEFAULT_MAX_TIME
         started, look = perf_counter(), plan.FIRST_LOOK
         while True:
-            self._runs.append(await self._run(loops))
+            self._runs.append(self._run(loops))
             count, elapsed = len(self._runs), perf_counter() - started
             if not self._plan.open_end:
                 self._progress(count / repeats)
@@ -255,7 +255,7 @@ class Benchmark:
             if reasons := session.clock_reasons(torch_cuda.uuid(ordinal)):
                 self._notes.append(f"cuda:{ordinal}'s clock is throttled: {', '.join(reasons)}")
 
-    async def _find_bottleneck(self, loops: int) -> None:
+    def _find_bottleneck(self, loops: int) -> None:
         """Run a few times behind a delay, if the runs themselves do not show what limits the code.
 
         There is no verdict where the code uses several GPUs, and where the delay ended before the
@@ -271,23 +271,23 @@ class Benchmark:
         if not count or bottleneck.gpu_outlasts_host(gpu, hosts):
             return
         # With no loops, it shows what the events of the streams take.
-        empty = await self._queued(bottleneck.delay(device, 0.0), 0) or 0.0
+        empty = self._queued(bottleneck.delay(device, 0.0), 0) or 0.0
         queued = bottleneck.delay(device, host_time * count, empty)
         samples: list[float] = []
         for _ in range(bottleneck.SAMPLES):
-            seconds = await self._queued(queued, count)
+            seconds = self._queued(queued, count)
             if seconds is None or (not used and seconds <= empty + NO_WORK):
                 return
             samples.append(seconds / count)
         self._shown = (device,)
         self._verdict = bottleneck.judge(samples, min(gpu) / loops)
 
-    async def _queued(self, delay: Delay, loops: int) -> float | None:
+    def _queued(self, delay: Delay, loops: int) -> float | None:
         """Return the GPU seconds of a run behind a delay; None if that did not outlast the host."""
         __tracebackhide__ = True
         self._scope.delay = delay
         try:
-            await self._loop.run(loops, self._scope)
+            self._loop.run(loops, self._scope)
         finally:
             self._scope.delay = None
         reading = None if self._scope.run is None else self._scope.run.readings.get(delay.ordinal)

@@ -111,7 +111,6 @@ def _peers(torch: Any) -> Iterator[Row]:
 
 def _small(torch: Any) -> Iterator[Row]:
     """A kernel of 20 µs in a loop: ours and hand-written events in turn, on the same machine."""
-    from gpumagic.cells.coroutines import run_sync
     from gpumagic.cells.timeit_loop import compile_callable
     from gpumagic.timing.benchmark import Benchmark
     from gpumagic.timing.plan import Plan
@@ -124,7 +123,7 @@ def _small(torch: Any) -> Iterator[Row]:
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     for _ in range(REPEATS):
         benchmark = Benchmark(loop, Plan(LOOPS, 1, LOOPS))
-        run_sync(benchmark.run())
+        benchmark.run()
         result = benchmark.result()
         assert result is not None
         assert result.gpu is not None

@@ -95,12 +95,12 @@ def test_a_syntax_error_is_the_cells(ip: Any, source: str) -> None:
 def test_a_loop_has_variables_of_its_own(ip: Any) -> None:
     ip.user_ns["seen"] = []
     loop = compile_loop(ip, "local = 1\nseen.append(local + start)", setup="start = 5")
-    run_sync(loop.run(3))
+    loop.run(3)
     assert ip.user_ns["seen"] == [6, 6, 6]
     assert not {"local", "start"} & {*ip.user_ns}
     assert loop.compile_time > 0
     inside = {"seen": [], "other": 2}
-    run_sync(compile_loop(ip, "seen.append(other)", local_ns=inside).run(1))
+    compile_loop(ip, "seen.append(other)", local_ns=inside).run(1)
     assert inside["seen"] == [2]
     assert "other" not in ip.user_ns
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cells.coroutines import run_sync
 from gpumagic.cells.timeit_loop import compile_callable, compile_statement
 
 
@@ -18,7 +17,7 @@ def test_the_statement_runs_so_many_times_after_the_setup() -> None:
     loop = compile_statement("ran.append(x)", {"ran": ran}, setup="x = 'body'\nran.append('setup')")
     for count, expected in ((3, ["setup", *["body"] * 3]), (0, ["setup"])):
         ran.clear()
-        run_sync(loop.run(count))
+        loop.run(count)
         assert ran == expected
 
 
@@ -32,13 +31,13 @@ def test_only_the_loop_is_inside_the_clock() -> None:
         events.append("stop")
 
     loop = compile_statement("note('body')", {"note": events.append}, setup="note('setup')")
-    run_sync(loop.run(2, clock()))
+    loop.run(2, clock())
     assert events == ["setup", "start", "body", "body", "stop"]
 
 
 def test_variables_stay_in_the_function() -> None:
     namespace: dict[str, Any] = {"known": 1}
-    run_sync(compile_statement("made = known + 1", namespace).run(1))
+    compile_statement("made = known + 1", namespace).run(1)
     assert {*namespace} == {"known", "__builtins__"}
 
 
@@ -52,7 +51,7 @@ def test_what_is_no_statement_of_a_module_is_refused(source: str) -> None:
 def test_a_traceback_has_the_lines_of_the_statement() -> None:
     loop = compile_statement("x = 1\nx / 0", {})
     with pytest.raises(ZeroDivisionError) as raised:
-        run_sync(loop.run(1))
+        loop.run(1)
     last = traceback.extract_tb(raised.value.__traceback__)[-1]
     assert (last.filename, last.lineno, last.name) == ("<cudatime>", 2, "<module>")
 
@@ -62,5 +61,5 @@ def test_a_callable(setup: str) -> None:
     called: list[Any] = []
     before = "text" if setup != "a callable" else "called"
     chosen: Any = setup if before == "text" else lambda: called.append("called")
-    run_sync(compile_callable(called.sort, chosen).run(2))
+    compile_callable(called.sort, chosen).run(2)
     assert called == [before]

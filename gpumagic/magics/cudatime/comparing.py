@@ -10,7 +10,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from gpumagic.cells.coroutines import run_or_await
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.cuda import torch_cuda
 from gpumagic.errors import SpecError
@@ -70,7 +69,7 @@ def _written(names: Iterable[str]) -> str:
 
 
 def run_on_devices(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
-    """Run ``loop`` on every device that ``--on`` names; return a coroutine if it awaits.
+    """Run ``loop`` on every device that ``--on`` names.
 
     Raises:
         SpecError: the option does not name devices of this kernel.
@@ -81,7 +80,7 @@ def run_on_devices(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
     progress = Progress(delivery.shell, enabled=not options.quiet)
     timings: dict[str, CudaTiming] = {}
 
-    async def run_on(device: str) -> None:
+    def run_on(device: str) -> None:
         __tracebackhide__ = True
         number, complete = devices.index(device), False
         benchmark = Benchmark(
@@ -91,7 +90,7 @@ def run_on_devices(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
         )
         try:
             with _default_device(device):
-                await benchmark.run()
+                benchmark.run()
             complete = True
         finally:
             with print_failure():
@@ -101,20 +100,16 @@ def run_on_devices(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
                     name = None if options.name is None else f"{options.name} {device}"
                     store(delivery.magics, name, result)
 
-    async def run() -> Any:
-        __tracebackhide__ = True
-        returned = None
-        try:
-            for device in devices:
-                await run_on(device)
-        finally:
-            with print_failure():
-                progress.close()
-                if timings:
-                    returned = hand_over(delivery.shell, _compared(devices, timings), options)
-        return returned
-
-    return run_or_await(run, is_async=loop.is_async)
+    returned = None
+    try:
+        for device in devices:
+            run_on(device)
+    finally:
+        with print_failure():
+            progress.close()
+            if timings:
+                returned = hand_over(delivery.shell, _compared(devices, timings), options)
+    return returned
 
 
 def _compared(devices: list[str], timings: dict[str, CudaTiming]) -> CudaTiming | Comparison:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from gpumagic.cells.compile import CompiledCell
-from gpumagic.cells.coroutines import run_or_await
+from gpumagic.cells.coroutines import run_or_await, run_sync
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.errors import SpecError
 from gpumagic.magics import terminal
@@ -82,7 +82,7 @@ def run_once(delivery: Delivery, cell: CompiledCell) -> Any:
 
 
 def run_repeatedly(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
-    """Run and time a loop, and return what the magic returns; a coroutine if it awaits.
+    """Run and time a loop, and return what the magic returns.
 
     Raises:
         SpecError: a file cannot be read or written.
@@ -94,28 +94,28 @@ def run_repeatedly(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
     progress = Progress(delivery.shell, enabled=not options.quiet)
     benchmark = Benchmark(loop, plan, lambda part: progress.update(part, benchmark.median))
 
-    async def run() -> Any:
+    async def again(scope: AbstractContextManager[Any]) -> None:
         __tracebackhide__ = True
-        complete = False
-        try:
-            try:
-                with _range(options):
-                    await benchmark.run()
-                complete = True
-            finally:
-                with print_failure():
-                    progress.close()
-                    delivery.result = benchmark.result(loop.compile_time, partial=not complete)
-            await further.run(lambda scope: loop.run(1, scope), None)
-            await further.measure_energy(loop)
-        finally:
-            delivery.deliver()
-            if delivery.result is None and not options.quiet:
-                terminal.write_line("%cudatime: stopped before the first repeat was complete")
-        baseline.finish(delivery.shell, delivery.result)
-        return delivery.result if options.output else None
+        loop.run(1, scope)
 
-    return run_or_await(run, is_async=loop.is_async)
+    complete = False
+    try:
+        try:
+            with _range(options):
+                benchmark.run()
+            complete = True
+        finally:
+            with print_failure():
+                progress.close()
+                delivery.result = benchmark.result(loop.compile_time, partial=not complete)
+        run_sync(further.run(again, None))
+        run_sync(further.measure_energy(loop))
+    finally:
+        delivery.deliver()
+        if delivery.result is None and not options.quiet:
+            terminal.write_line("%cudatime: stopped before the first repeat was complete")
+    baseline.finish(delivery.shell, delivery.result)
+    return delivery.result if options.output else None
 
 
 class _SingleRun(AbstractContextManager[None]):

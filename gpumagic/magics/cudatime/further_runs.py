@@ -80,9 +80,12 @@ class FurtherRuns:
             return
         devices = sorted(result.per_device)
         count = max(math.ceil(ENERGY_SECONDS / max(result.wall.median, 1e-9)), 1)
-        _, meter = await self._attempt(
-            "--energy", lambda: EnergyMeter(devices), lambda scope: loop.run(count, scope), None
-        )
+
+        async def again(scope: AbstractContextManager[Any]) -> None:
+            __tracebackhide__ = True
+            loop.run(count, scope)
+
+        _, meter = await self._attempt("--energy", lambda: EnergyMeter(devices), again, None)
         if meter is not None:
             joules = None if meter.joules is None else meter.joules / count
             self._delivery.add(meter.note, energy=joules, power=meter.watts)
