@@ -1,7 +1,7 @@
 """When the variables that CUDA and cuBLAS know are read: set in time they count, later they do not.
 
 Each is set in a fresh kernel: never, right before the moment at which we believe it is read, and
-right after. What we believe is in ``gpumagic/doctor/environment.py``.
+right after. What we believe is in ``gpumagic/doctor/process.py``.
 """
 
 from __future__ import annotations
