@@ -102,9 +102,9 @@ TENSORS = {
     "views": Case(
         "base = torch.arange(10.).cuda(1); v = base[2:5]; w = base.to(torch.float64)",
         "base v w",
-        "(v.fill_(7).device.index, base.tolist(), w.tolist() == [*map(float, range(10))],"
+        "(str(v.device), v.tolist(), base.tolist() == [*map(float, range(10))], str(w.dtype),"
         " v.untyped_storage().data_ptr() == base.untyped_storage().data_ptr())",
-        (0, [0.0, 1.0, 7.0, 7.0, 7.0, 5.0, 6.0, 7.0, 8.0, 9.0], True, True),
+        ("cuda:0", [2.0, 3.0, 4.0], True, "torch.float64", True),
     ),
     "kinds of tensors": Case(
         "par = nn.Parameter(torch.ones(2)); par.tag = 'x'; sp = torch.eye(3).to_sparse().cuda(1)\n"
@@ -187,8 +187,7 @@ def test_what_cannot_be_kept_is_named_before_anything_is_lost(
         assert f"{name} (" in refused
         assert reason in refused
         assert f"Not kept: {name} (" in shown
-    assert "Lost: " in shown
-    assert "k_before" in shown
+    assert k.value("'k_before' in globals()") is False
     assert k.value(f"[name for name in {[*BAD]} if name in globals()]") == []
 
 

@@ -123,12 +123,10 @@ def test_interrupts_in_the_middle_do_not_end_the_process(kernel: Kernels) -> Non
     k = kernel()
     pid = k.value(PID)
     k.run(FREEZE)
-    asked = k.submit("%gpu off --restart")
+    k.submit("%gpu off --restart")
     for _ in range(40):
         time.sleep(0.05)
         k.interrupt()
-    (found,) = answers(k.client, [asked])
-    assert found.status
     assert k.value(PID) == pid
 
 
