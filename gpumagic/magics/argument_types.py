@@ -14,8 +14,6 @@ from collections.abc import Callable
 _MOST = 10**18 - 1
 _NUMBER = r"\s*(\d+(?:\.\d*)?|\.\d+)\s*"
 _SIZE = re.compile(_NUMBER + r"([kmgt]?)(i?)b?\s*", re.IGNORECASE)
-#: What IPython leaves of ``{name}`` or ``$name`` where there is no such variable.
-_UNEXPANDED = re.compile(r"\{.*\}|\$\w.*")
 _SHARE = re.compile(_NUMBER + r"(%?)\s*")
 _DURATION = re.compile(_NUMBER + r"(us|µs|ms|s|min|m|h|)\s*")
 _SECONDS = {
@@ -58,17 +56,6 @@ def variable_name(text: str) -> str:
     return text
 
 
-def percentage(text: str) -> float:
-    """Return a percentage from 0 to 100, with or without its sign."""
-    try:
-        value = float(text.rstrip("%"))
-    except ValueError:
-        value = -1
-    if not 0 <= value <= 100:
-        raise ArgumentTypeError(f"{text!r} is not a percentage from 0 to 100")
-    return value
-
-
 def excess(text: str) -> float:
     """Return the part of a baseline from ``10%`` or ``10``: how much more is allowed."""
     match = _SHARE.fullmatch(text)
@@ -80,27 +67,12 @@ def excess(text: str) -> float:
     return float(match[1]) / 100
 
 
-def share(text: str) -> float:
-    """Return a fraction above 0 and below 1 from ``1%`` or ``0.01``."""
-    match = _SHARE.fullmatch(text)
-    value = 0.0 if match is None else float(match[1]) / (100 if match[2] else 1)
-    if not 0 < value < 1:
-        raise ArgumentTypeError(f"{text!r} is not a share; write 1% or 0.01")
-    return value
-
-
-#: Types of a percentage: its sign may follow a blank.
-PERCENTAGES = (percentage, excess, share)
-
-
 def size(text: str) -> int:
     """Return bytes from ``20GiB``, ``20G``, ``500MB``, ``1.5g``.
 
     ``KB`` is 1000 bytes, ``K`` and ``KiB`` are 1024.
     """
     match = _SIZE.fullmatch(text)
-    if match is None and _UNEXPANDED.fullmatch(text):
-        raise ArgumentTypeError(f"{text} has no value here; define the variable first")
     if match is None:
         raise ArgumentTypeError(f"{text!r} is not a size; write 20GiB or 500MiB")
     number, prefix, binary = match.groups()

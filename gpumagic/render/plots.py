@@ -64,15 +64,6 @@ def _style(figure: Any) -> None:
         text.set_fontsize(_SIZE)
 
 
-def available() -> bool:
-    """Return whether matplotlib can be imported."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
 def new_plot(height: float) -> Plot:
     """Return an empty plot, `WIDTH` inches wide and ``height`` inches high.
 

@@ -56,14 +56,6 @@ def seconds(value: float | None) -> str:
     return f"{amount:.{digits}f} {unit}"
 
 
-def rough_seconds(value: float) -> str:
-    """Return seconds in the largest unit alone: ``45 s``, ``12 min``, ``2 h``, ``3 d``."""
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if value >= size:
-            return f"{int(value // size)} {unit}"
-    return f"{int(value)} s"
-
-
 #: The resolution of the clock of CPU time in seconds: ``getrusage`` counts microseconds, Windows
 #: its scheduler's ticks.
 _CPU_RESOLUTION = 1 / 64 if os.name == "nt" else 1e-6

@@ -64,10 +64,9 @@ Engine  Host        GPU    Wall     CPU  Limited by
 straggler: engine 1 on alpha took 1.3× the median
 host-bound, the GPU waits for work to be launched: engine 1
 kernels of engine 0, the slowest; the result has those of all
-Kernel  Count   Total           Share    Mean
-─────────────────────────────────────────────
-gemm        1  1.00 s  ████████ 100 %  1.00 s
-1 kernel, as many as launched (1 launch)
+Kernel or copy  Count   Total           Share    Mean
+─────────────────────────────────────────────────────
+gemm                1  1.00 s  ████████ 100 %  1.00 s
 ✗ engine 7: the engine died"""
 
 
