@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -188,16 +187,6 @@ def test_off_and_the_log(timed: Any, ip: Any) -> None:
     assert extension.cell_timing._hook not in extension.hooks
 
 
-def test_the_log_as_a_data_frame(timed: Any) -> None:
-    pandas = pytest.importorskip("pandas")
-    timed("gpu_work.sleep(0.1)\ngpu_work.sleep(0.1, 1)")
-    timed("x = 1")
-    frame = timed("%cudatime log -o -q").value.to_pandas()
-    assert list(frame["source"]) == ["gpu_work.sleep(0.1)", "x = 1"]
-    assert 0.098 <= frame["cuda:1"].iloc[0] <= frame["wall"].iloc[0]
-    assert pandas.isna(frame["gpu"].iloc[1])
-
-
 def test_an_empty_log(run_cell: Any) -> None:
     shown = "No cell has been timed yet: '%cudatime on' starts the log"
     assert run_cell("%cudatime log").text == shown
@@ -283,19 +272,6 @@ def test_a_failure_of_gpumagic_is_one_line(
         "%cudatime: cells are not timed any more (ValueError: oops); '%cudatime on' starts again\n"
     )
     assert timed("%cudatime log -o -q").value.watching is False
-
-
-def test_in_a_terminal(terminal: Any, tmp_path: Path) -> None:
-    shown = terminal()
-    assert "a line with its times" in shown.run("%cudatime on --above 0s")
-    assert "wall " in shown.run("x = 1")
-
-
-def test_lines_in_text() -> None:
-    cell = CellTiming(3, "x", wall=0.5, host=0.4, cpu=0.3, gpu=0.45, used_gpu=True)
-    assert str(cell) == "GPU 500 ms · wall 500 ms · CPU 300 ms".replace("500", "450", 1)
-    plain = CellTiming(3, "x", wall=0.5, host=0.5, cpu=0.3)
-    assert str(plain) == "wall 500 ms · CPU 300 ms"
 
 
 def test_the_dim_line_has_a_bundle(timed: Any, ip: Any) -> None:

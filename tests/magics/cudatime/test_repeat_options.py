@@ -45,17 +45,6 @@ def test_setup_by_option_and_by_line_together(ip: Any, run_cell: Any) -> None:
     assert got[-1] == 5
 
 
-def test_setup_sees_a_functions_locals_and_magics(ip: Any, run_cell: Any) -> None:
-    ip.user_ns["got"] = got = []
-    source = (
-        "def f():\n    local = 3\n"
-        "    get_ipython().run_line_magic('cudatime', "
-        "'-q -n 1 -r 1 -w 0 -s \"k = local\" got.append(k)')\nf()"
-    )
-    run_cell(source)
-    assert got == [3]
-
-
 def test_setups_errors_point_at_the_line(run_cell: Any) -> None:
     ran = run_cell("%%cudatime -n 1 k = 1 / 0\nk + 1", raising=False)
     assert isinstance(ran.error, ZeroDivisionError)
@@ -156,10 +145,3 @@ def test_repeated_sees_a_functions_locals(ip: Any, run_cell: Any) -> None:
 @pytest.mark.parametrize("body", ["return 1", "yield 1", "a = (", "from string import *"])
 def test_repeated_refuses_what_does_not_compile(body: str, run_cell: Any) -> None:
     assert isinstance(run_cell(f"%%cudatime -n 1\n{body}", raising=False).error, SyntaxError)
-
-
-def test_repeated_shows_what_is_complete_when_it_raises(ip: Any, run_cell: Any) -> None:
-    ip.user_ns["left"] = [1, 2, 3]
-    ran = run_cell("%cudatime -n 1 -w 0 -r 9 left.pop()", raising=False)
-    assert isinstance(ran.error, IndexError)
-    assert "stopped early, after 3 of 9 repeats" in ran.text
