@@ -2,14 +2,13 @@
 
 The counters are read once a cell and device: the reading at a cell's end is the next one's start.
 So changes between two cells (by a thread, by a widget) count to the second. A cell
-that another cell runs is part of that one, and has a record of its own only if the shell gives it a
-number of its own.
+that another cell runs is part of that one.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gpumagic.cells.hooks import CellHook, CellHooks
@@ -24,7 +23,6 @@ class _Running(NamedTuple):
     """A cell that is running."""
 
     source: str
-    scope: Scope
     started: float
 
 
@@ -36,11 +34,9 @@ class EveryCell:
 
     def __init__(self, hooks: CellHooks, show: Callable[[CellMemory], None]) -> None:
         self._hooks = hooks
-        self._hook = CellHook(self._after, self._failed, self._begin, self._cancelled)
+        self._hook = CellHook(self._after, self._failed, self._begin)
         self._show = show
         self._cells: CellRecords[CellMemory] = CellRecords()
-        #: The scopes of cells that other cells run.
-        self._nested: list[Scope] = []
         self._idle: dict[int, DeviceMemoryDelta] = {}
         #: The scope that is restarted at every end of a cell; None while off.
         self._scope: Scope | None = None
@@ -66,13 +62,8 @@ class EveryCell:
             return
         self._hooks.remove(self._hook)
         self._idle.clear()
-        self._drop_nested()
         LEDGER.drop(self._scope)
         self._scope = None
-
-    def _drop_nested(self) -> None:
-        while self._nested:
-            LEDGER.drop(self._nested.pop())
 
     def log(self) -> CellLog:
         """Return the records until now."""
@@ -83,32 +74,15 @@ class EveryCell:
     # --- the hooks ---------------------------------------------------------------------------
 
     def _begin(self, info: Any, outer: _Running | None) -> _Running | None:
-        assert self._scope is not None
-        if outer is None:
-            scope = self._scope
-        elif getattr(info, "store_history", False):
-            scope = LEDGER.open()
-            self._nested.append(scope)
-        else:
+        if outer is not None:
             return None  # a part of the cell that runs it
-        return _Running(first_line(info.raw_cell), scope, time.perf_counter())
-
-    def _cancelled(self) -> None:
-        # The changes of the cell count to the next one.
-        self._drop_nested()
+        return _Running(first_line(info.raw_cell), time.perf_counter())
 
     def _after(self, running: _Running | None, result: Any) -> None:
+        if running is None or self._scope is None:
+            return
         ended = time.perf_counter()
-        if running is not None:
-            self._end(running, result, ended)
-
-    def _end(self, running: _Running, result: Any, ended: float) -> None:
-        devices: Mapping[int, DeviceMemoryDelta]
-        if running.scope is self._scope:
-            devices = {i: self._delta(i, each) for i, each in LEDGER.restart(running.scope).items()}
-        else:
-            self._nested.remove(running.scope)
-            devices = LEDGER.close(running.scope)
+        devices = {i: self._delta(i, each) for i, each in LEDGER.restart(self._scope).items()}
         cell = CellMemory(
             number=result.execution_count,
             source=running.source,

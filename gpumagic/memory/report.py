@@ -6,12 +6,11 @@ Imports no torch and makes no context.
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.devices import devices
-from gpumagic.memory.snapshot import read_segments
 from gpumagic.results import Device, DeviceMemory, DeviceTable, MemoryReport
 
 
@@ -23,8 +22,8 @@ def memory_report(previous: MemoryReport | None = None) -> MemoryReport:
     """
     table = devices(processes=False)
     seen = {device.ordinal: device for device in table if device.ordinal is not None}
-    pools = _pools()
-    held = {ordinal: _held(ordinal, pools) for ordinal in torch_cuda.contexts()}
+    growing = _growing()
+    held = {ordinal: _held(ordinal, growing) for ordinal in torch_cuda.contexts()}
     before = previous.devices if previous is not None else {}
     rows = {
         ordinal: _since(_memory(ordinal, seen.get(ordinal), held.get(ordinal)), before.get(ordinal))
@@ -33,8 +32,6 @@ def memory_report(previous: MemoryReport | None = None) -> MemoryReport:
     if rows:
         unreadable = (f"GPU {d.index}: {d.error}" for d in seen.values() if d.error)
         notes = [*allocator_notes(), *unreadable, *table.notes]
-        if pools is not None and pools.expandable:
-            notes.append(_EXPANDABLE)
         pinned, active = torch_cuda.pinned_memory() or (None, None)
         return MemoryReport(
             rows,
@@ -62,67 +59,28 @@ class _Held:
     reserved: int | None = None
     peak: int | None = None
     fragmented: int | None = None
-    graph_pools: int | None = None
-    mem_pools: int | None = None
 
 
-@dataclass(frozen=True)
-class _Pools:
-    """Bytes in private pools, by ordinal."""
-
-    graphs: Counter[int]
-    mem_pools: Counter[int]
-    #: The devices with segments that can grow, whose fragmentation torch does not count.
-    expandable: frozenset[int]
-
-
-def _pools() -> _Pools | None:
-    """Return the allocator's private pools; None if it does not list them."""
-    if torch_cuda.allocator_backend() != "native":
-        return None
-    graphs: Counter[int] = Counter()
-    mem_pools: Counter[int] = Counter()
-    expandable = set()
-    for segment in read_segments():
-        graph, other = segment.pool
-        graphs[segment.device] += segment.size if graph else 0
-        mem_pools[segment.device] += segment.size if other and not graph else 0
-        if segment.expandable:
-            expandable.add(segment.device)
-    return _Pools(graphs, mem_pools, frozenset(expandable))
-
-
-def outside_allocator() -> dict[int, int | None]:
-    """Return this process's bytes outside torch's allocator on each device in use, by NVML."""
-    contexts = torch_cuda.contexts()
-    if not contexts:
-        return {}
-    seen = {device.ordinal: device.as_seen() for device in devices(processes=False)}
-    found = {}
-    for ordinal in contexts:
-        device = seen.get(ordinal)
-        found[ordinal] = _outside(
-            device.memory_own if device else None, _held(ordinal, None).reserved, context=True
-        )
-    return found
-
-
-def _held(ordinal: int, pools: _Pools | None) -> _Held:
+def _held(ordinal: int, growing: Collection[int]) -> _Held:
     try:
         stats = torch_cuda.memory_stats(ordinal)
     except RuntimeError:  # a pluggable allocator without counters
         return _Held()
     allocated = stats["allocated_bytes"]["all"]
-    held = _Held(allocated["current"], stats["reserved_bytes"]["all"]["current"], allocated["peak"])
-    if pools is None:
-        return held
     split = stats["inactive_split_bytes"]["all"]["current"]
-    return replace(
-        held,
-        fragmented=None if ordinal in pools.expandable else split,
-        graph_pools=pools.graphs[ordinal],
-        mem_pools=pools.mem_pools[ordinal],
+    return _Held(
+        allocated["current"],
+        stats["reserved_bytes"]["all"]["current"],
+        allocated["peak"],
+        None if ordinal in growing else split,
     )
+
+
+def _growing() -> set[int]:
+    """Return the devices with segments that can grow, whose fragmentation torch does not count."""
+    if torch_cuda.allocator_backend() != "native":
+        return {*torch_cuda.contexts()}
+    return {each["device"] for each in torch_cuda.memory_snapshot() if each.get("is_expandable")}
 
 
 def _memory(ordinal: int, device: Device | None, held: _Held | None) -> DeviceMemory:
@@ -130,7 +88,7 @@ def _memory(ordinal: int, device: Device | None, held: _Held | None) -> DeviceMe
     context = held is not None
     if held is None:
         # Without a context torch holds nothing.
-        held = _Held(0, 0, 0, 0, 0, 0) if torch_cuda.built_with_cuda() else _Held()
+        held = _Held(0, 0, 0, 0) if torch_cuda.built_with_cuda() else _Held()
     divided = device is not None and bool(device.mig)
     device = device and device.as_seen()
     free, total = (device.memory_free, device.memory_total) if device else (None, None)
@@ -152,8 +110,6 @@ def _memory(ordinal: int, device: Device | None, held: _Held | None) -> DeviceMe
         index=device.index if device else None,
         context=context,
         fragmented=held.fragmented,
-        graph_pools=held.graph_pools,
-        mem_pools=held.mem_pools,
         driver_reserved=own,
     )
 
@@ -197,7 +153,6 @@ def uncounted() -> tuple[str, ...]:
     return (f"{_UNCACHED} is set: torch's allocator passes everything on and counts nothing",)
 
 
-_EXPANDABLE = "expandable_segments is on: torch does not count the fragmentation of such segments"
 #: With this variable torch's allocator keeps no memory, and no count of it.
 _UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 PLUGGABLE = "a pluggable allocator is in use, of which torch keeps no counters"

@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gpumagic.results.allocator import HistoryState, LimitState, SnapshotFile
     from gpumagic.results.base import Explanation, Result
     from gpumagic.results.cell_memory import CellLog, CellMemory
     from gpumagic.results.cell_timings import CellTiming, TimingLog
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from gpumagic.results.cluster_cells import ClusterMemory, ClusterTiming
     from gpumagic.results.comparison import Compared, Comparison, Quantity, Verdict
     from gpumagic.results.devices import Device, DeviceTable, MigInstance
-    from gpumagic.results.history import HistoryState, SnapshotFile
     from gpumagic.results.holders import (
         CellHolding,
         CellHoldings,
@@ -52,7 +52,7 @@ _FILES = {
         "comparison": "Compared Comparison Quantity Verdict",
         "devices": "Device DeviceTable MigInstance",
         "parking": "FreeStep Freed",
-        "history": "HistoryState SnapshotFile",
+        "allocator": "HistoryState LimitState SnapshotFile",
         "holders": "CellHolding CellHoldings DeviceHolders Holder Holders",
         "kernels": "Kernel KernelReport",
         "lines": "LineMemory LineReport SourceLines",

@@ -39,19 +39,7 @@ class Fit(Result):
     runs: tuple[FitRun, ...]
     #: Whether the next larger value is known not to fit, or is above ``HIGH``.
     exact: bool
-    #: The peaks lie on ``at_zero + per_unit * value ** power``, in bytes; None for fewer than two.
-    per_unit: float | None = None
-    at_zero: float | None = None
     notes: tuple[str, ...] = ()
-    #: 1 for a line, as batches have it; 2 where the memory grows with the square of the value.
-    power: float = 1.0
-
-    def needed(self, value: int) -> int | None:
-        """Return the bytes for a value by the curve; None where there is none."""
-        if self.per_unit is None or self.at_zero is None:
-            return None
-        needed: float = self.at_zero + self.per_unit * float(value) ** self.power
-        return round(needed)
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return a DataFrame with a row a run, in their order (needs pandas). Bytes."""
@@ -67,33 +55,19 @@ class Fit(Result):
             for run in sorted(self.runs, key=lambda run: run.value)
         ]
         columns = (Column(self.name, "right"), Column("Peak", "right"))
-        return [Line.of(self._verdict()), Grid(columns, rows), *dim_lines(self._lines())]
+        return [Line.of(self._verdict()), Grid(columns, rows), *dim_lines(self.notes)]
 
     def _verdict(self) -> str:
         if self.largest is None:
             return f"{self.name} = {self.runs[0].value:,} does not fit: memory ran out."
         value = f"{self.name} = {self.largest:,}"
         failed = min((run.value for run in self.runs if not run.fits), default=None)
-        if not self.exact and failed is not None:
+        if self.exact:
+            end = "fits: the end of the range" if failed is None else "is the largest that fits"
+            return f"{value} {end}."
+        if failed is not None:
             return f"{value} fits, {failed:,} does not; a value between them may."
-        if not self.exact:
-            return f"{value} is the largest value that ran; a larger one may fit."
-        if all(run.fits for run in self.runs):
-            return f"{value} fits: the end of the range."
-        return f"{value} is the largest value that fits."
-
-    def _lines(self) -> list[str]:
-        lines = []
-        if self.power != 1:
-            lines.append(f"the peak grows with {self.name} to the power of {self.power:.1f}")
-        elif self.per_unit is not None:
-            lines.append(f"{bytes_(round(self.per_unit))} per unit of {self.name}")
-        if self.largest:
-            power = 1 << self.largest.bit_length()
-            needed = self.needed(power)
-            if needed is not None:
-                lines.append(f"{self.name} = {power:,} would need {bytes_(needed)}")
-        return [*lines, *self.notes]
+        return f"{value} is the largest value that ran; a larger one may fit."
 
     def __repr__(self) -> str:
         return f"<Fit: {self.name} = {self.largest}>"

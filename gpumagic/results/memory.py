@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpumagic.render.blocks import (
@@ -53,10 +53,6 @@ class DeviceMemory:
     #: Of ``reserved``: unused, but between live tensors of a segment, so that only smaller tensors
     #: fit and it cannot be returned to the device.
     fragmented: int | None = None
-    #: Of ``reserved``: the private pools of CUDA graphs; and `torch.cuda.MemPool` with the pools
-    #: that graphs share (`torch.cuda.graph_pool_handle`), which torch does not distinguish.
-    graph_pools: int | None = None
-    mem_pools: int | None = None
     #: Reserved by the driver for itself: of ``total``, neither free nor in use.
     driver_reserved: int | None = None
 
@@ -163,37 +159,21 @@ class MemoryDelta(StorableResult):
         return f"<MemoryDelta {inner or 'no device'}>"
 
 
-#: The least part of the reserved memory (fragmentation: of the device's), and the least pinned
-#: bytes, that have a line.
+#: The least part of a device that is worth a line, and the least pinned bytes.
 _NOISE, _FEW_PINNED = 0.01, 2**20
-_FRAGMENTATION = "Fragmentation, free within segments in use"
-#: The quantities that have a line each where they are large enough.
-_DETAILS: Mapping[str, Callable[[DeviceMemory], int | None]] = {
-    "CUDA graphs' pools, of reserved": lambda memory: memory.graph_pools,
-    "MemPools and pools shared by graphs, of reserved": lambda memory: memory.mem_pools,
-    _FRAGMENTATION: lambda memory: memory.fragmented,
-}
-
-
-def _whole(name: str, memory: DeviceMemory) -> int:
-    """Return the bytes that a quantity is compared with."""
-    if name == _FRAGMENTATION and memory.total:
-        return memory.total
-    return memory.reserved or 0
 
 
 def _details(result: MemoryReport) -> list[Block]:
-    """Return lines on private pools, fragmentation and pinned host memory."""
+    """Return lines on fragmentation, the driver's own memory and pinned host memory."""
     blocks: list[Block] = []
-    for name, read in _DETAILS.items():
-        sizes = {
-            i: size
-            for i, memory in result.devices.items()
-            if (size := read(memory)) and size >= _NOISE * _whole(name, memory)
-        }
-        if sizes:
-            listed = "; ".join(f"cuda:{i} {bytes_(size)}" for i, size in sizes.items())
-            blocks.append(Line.of(f"{name}: {listed}"))
+    fragmented = {
+        i: memory.fragmented
+        for i, memory in result.devices.items()
+        if memory.fragmented and memory.fragmented >= _NOISE * (memory.total or 0)
+    }
+    if fragmented:
+        listed = "; ".join(f"cuda:{i} {bytes_(size)}" for i, size in fragmented.items())
+        blocks.append(Line.of(f"Fragmentation, free within segments in use: {listed}"))
     reserved = {i: m.driver_reserved for i, m in result.devices.items() if m.driver_reserved}
     if reserved:
         sizes_of_each = {bytes_(size) for size in reserved.values()}

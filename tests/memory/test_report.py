@@ -234,7 +234,7 @@ def test_a_lost_device(kernel: Any) -> None:
 @pytest.mark.parametrize(
     ("setting", "note"),
     [
-        ("expandable_segments:True", "torch does not count the fragmentation of such segments"),
+        ("expandable_segments:True", "Reserved by the driver"),
         ("backend:cudaMallocAsync", "the driver keeps the counters"),
     ],
 )

@@ -52,8 +52,8 @@ from gpumagic.results import (
     WatchSample,
     WayOut,
 )
+from gpumagic.results.allocator import LimitState
 from gpumagic.results.fit import Fit, FitRun
-from gpumagic.results.limit import LimitState
 from gpumagic.results.line_timing import (
     BETWEEN,
     LineTiming,
@@ -492,9 +492,9 @@ _ALL: tuple[Result, ...] = (
     COMPARISON,
     _device_table(),
     Explanation("the reason"),
-    Fit("batch", 60, FIT_RUNS, True, 2**20, 2**21, ("a note",)),
+    Fit("batch", 60, FIT_RUNS, True, ("a note",)),
     FREED,
-    HistoryState(True, own=True, max_entries=7, message="Recording begins."),
+    HistoryState(True, own=True, message="Recording begins."),
     HOLDERS,
     KERNELS,
     LimitState(16 * GIB),
@@ -506,7 +506,7 @@ _ALL: tuple[Result, ...] = (
     OOM,
     _parked(),
     LATE,
-    SnapshotFile("a.pickle", 2048, 7),
+    SnapshotFile("a.pickle", 2048, True),
     REPEATED,
     Unparked({0: GIB, 1: 2 * GIB}, 2, 0.5, 61.0),
     HISTORY,

@@ -5,25 +5,18 @@ from __future__ import annotations
 from gpumagic.results.fit import Fit, FitRun
 from tests.results.examples import FIT_RUNS
 
-MIB = 2**20
 
-
-def test_the_table_the_line_and_the_next_power_of_two() -> None:
-    fit = Fit("batch", 60, FIT_RUNS, True, MIB, 2 * MIB, ("the cell ran 4 times",))
+def test_the_table() -> None:
+    fit = Fit("batch", 60, FIT_RUNS, True, ("the cell ran 4 times",))
     lines = str(fit).splitlines()
-    assert lines[0] == "batch = 60 is the largest value that fits."
+    assert lines[0] == "batch = 60 is the largest that fits."
     assert [line.split() for line in lines[3:7]] == [
         ["1", "3.00", "MiB"],
         ["2", "4.00", "MiB"],
         ["60", "62.0", "MiB"],
         ["61", "✗", "out", "of", "memory"],
     ]
-    assert lines[7:] == [
-        "1.00 MiB per unit of batch",
-        "batch = 64 would need 66.0 MiB",
-        "the cell ran 4 times",
-    ]
-    assert fit.needed(64) == 66 * MIB
+    assert lines[7:] == ["the cell ran 4 times"]
 
 
 def test_what_is_not_exact_and_what_does_not_fit() -> None:
@@ -35,5 +28,4 @@ def test_what_is_not_exact_and_what_does_not_fit() -> None:
     assert ended == "batch = 60 fits: the end of the range."
     nothing = Fit("n", None, (FitRun(1, None),), False)
     assert str(nothing).splitlines()[0] == "n = 1 does not fit: memory ran out."
-    assert nothing.needed(2) is None
     assert repr(nothing) == "<Fit: n = None>"

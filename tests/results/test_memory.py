@@ -36,11 +36,9 @@ def test_what_the_driver_reserves_is_not_in_use() -> None:
 
 
 def test_private_pools_fragmentation_and_pinned_memory() -> None:
-    row = DeviceMemory(allocated=1, reserved=1, fragmented=MIB, graph_pools=2 * MIB, mem_pools=3)
+    row = DeviceMemory(allocated=1, reserved=1, fragmented=MIB)
     report = MemoryReport({0: row, 1: row}, pinned=4 * MIB, pinned_active=MIB, in_use=True)
-    assert str(report).splitlines()[-4:] == [
-        "CUDA graphs' pools, of reserved: cuda:0 2.00 MiB; cuda:1 2.00 MiB",
-        "MemPools and pools shared by graphs, of reserved: cuda:0 3 B; cuda:1 3 B",
+    assert str(report).splitlines()[-2:] == [
         "Fragmentation, free within segments in use: cuda:0 1.00 MiB; cuda:1 1.00 MiB",
         "Pinned host memory: 4.00 MiB, 1.00 MiB by live tensors",
     ]
@@ -59,7 +57,7 @@ def test_a_device_that_others_have_filled_is_not_empty() -> None:
 
 
 def test_what_there_is_none_of_has_no_line() -> None:
-    row = DeviceMemory(allocated=1, reserved=1, fragmented=0, graph_pools=0, mem_pools=0)
+    row = DeviceMemory(allocated=1, reserved=1, fragmented=0)
     text = as_text(MemoryReport({0: row}, pinned=0, pinned_active=0, in_use=True))
-    for word in ("pools", "Pools", "Fragmentation", "Pinned"):
+    for word in ("Fragmentation", "Pinned"):
         assert word not in text

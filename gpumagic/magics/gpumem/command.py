@@ -19,6 +19,7 @@ from gpumagic.memory.limit import LIMIT
 from gpumagic.memory.measurement import Measurement
 from gpumagic.memory.parking import PARKING
 from gpumagic.memory.report import memory_report
+from gpumagic.render.units import bytes_
 from gpumagic.results import MemoryDelta
 from gpumagic.system import text
 
@@ -93,13 +94,20 @@ def _measure(magics: Any, options: argparse.Namespace, compiled: CompiledCell) -
 def _report(magics: Any, options: argparse.Namespace, silent: bool) -> Any:
     extension = magics.extension
     report = extension.memory_report = memory_report(extension.memory_report)
-    LIMIT.update()
+    LIMIT.apply()
     failure.check_context()
-    notes = (failure.dead_context_note(), *LIMIT.notes(), PARKING.note())
+    notes = (failure.dead_context_note(), _limit_note(), PARKING.note())
     more = [note for note in notes if note is not None]
     if more:
         report = replace(report, notes=(*report.notes, *more))
     return hand_over(magics.shell, report, options, silent=silent)
+
+
+def _limit_note() -> str | None:
+    """Return what the limit is; None without one."""
+    if LIMIT.size is None:
+        return None
+    return f"Limited to {bytes_(LIMIT.size)} of each GPU; %gpumem limit off lifts it."
 
 
 class _Reporter:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import gc
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from types import CodeType, FunctionType
 from typing import Any
 
 from gpumagic.cells.compile import CompiledCell
@@ -16,31 +15,28 @@ from gpumagic.cells.coroutines import run_or_await
 from gpumagic.cuda import allocator, torch_cuda
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics.output import hand_over
-from gpumagic.memory.fit import FitSearch, fitted
+from gpumagic.memory.fit import FitSearch
 from gpumagic.memory.limit import LIMIT
 from gpumagic.memory.measurement import Measurement
+from gpumagic.memory.oom import is_out_of_memory
 from gpumagic.memory.report import memory_report
+from gpumagic.results import DeviceMemoryDelta
 from gpumagic.results.fit import Fit
 from gpumagic.system.text import plural
 
-_RAN_SEVERAL_TIMES = (
-    "the cell ran {}, with its names in a namespace of their own; what it changed in objects "
-    "of yours (a training step) was changed each time"
-)
+_Deltas = Mapping[int, DeviceMemoryDelta]
 
 
 def run(magics: Any, options: argparse.Namespace, cell: CompiledCell) -> Any:
     """Run the cell with several values and hand over the `Fit`.
 
     Raises:
-        SpecError: the value of the variable makes no difference to the cell.
+        SpecError: the cell sets the variable itself.
         DeviceError: the cell uses no GPU memory.
     """
     __tracebackhide__ = True
-    _check_name(options.fit.name, cell)
     fit = options.fit
-    # The first run may be what makes the first context of the process.
-    search = FitSearch(fit.low, fit.high, _available() if torch_cuda.contexts() else None)
+    search = FitSearch(fit.low, fit.high)
     namespace = magics.shell.user_ns
     absent = object()
     before = namespace.get(fit.name, absent)
@@ -51,13 +47,18 @@ def run(magics: Any, options: argparse.Namespace, cell: CompiledCell) -> Any:
         try:
             while (value := search.next()) is not None:
                 namespace[fit.name] = value
-                search.add(value, await _peak(cell, fit.name, value))
+                fits, devices = await _run_once(cell, fit.name, value)
                 if not torch_cuda.contexts():
-                    raise DeviceError(f"--fit: the cell uses no GPU: {torch_cuda_state()}")
-                # Less where the first run has created what stays: an optimizer's state.
-                available = _available()
-                search.available = min(search.available or available, available)
-                LIMIT.update()
+                    raise DeviceError(
+                        "--fit: the cell uses no GPU: CUDA is not in use in this process"
+                    )
+                used = max(devices, key=lambda i: devices[i].peak, default=None)
+                peak = devices[used].peak if used is not None else 0
+                search.add(value, peak if fits else None)
+                if used is not None:
+                    # Less where the first run has created what stays: an optimizer's state.
+                    search.available = _available(used)
+                LIMIT.apply()
             found = search.largest
         finally:
             if found is not None:
@@ -71,67 +72,24 @@ def run(magics: Any, options: argparse.Namespace, cell: CompiledCell) -> Any:
     return run_or_await(search_largest, is_async=cell.is_async)
 
 
-def _check_name(name: str, cell: CompiledCell) -> None:
-    line = _line_that_sets(cell.tree, name)
-    if line is not None:
-        raise SpecError(
-            f"--fit {name}: the cell sets {name} itself, in line {line}; leave that out"
-        )
-    functions = [
-        value.__code__
-        for value in cell.globals.values()
-        if type(value) is FunctionType and value.__globals__ is cell.globals
-    ]
-    codes = [code for code in (cell.body, cell.last, *functions) if code is not None]
-    if not any(_names(code, name) for code in codes):
-        raise SpecError(
-            f"--fit {name}: the cell does not use {name}; write the variable that decides how much "
-            "memory the cell needs"
-        )
+def _available(ordinal: int) -> int | None:
+    """Return the bytes that the code may still allocate on a device; None where not known."""
+    memory = memory_report().devices[ordinal]
+    bounds = []
+    if memory.free is not None and memory.reserved is not None and memory.allocated is not None:
+        bounds.append(memory.free + memory.reserved - memory.allocated)
+    limit = allocator.memory_limit(ordinal)
+    if limit is not None and memory.allocated is not None:
+        bounds.append(limit - memory.allocated)
+    return min(bounds, default=None)
 
 
-def _line_that_sets(tree: ast.Module, name: str) -> int | None:
-    """Return the line of an assignment of the cell before which nothing names the variable."""
-    for statement in tree.body:
-        named = [each for each in ast.walk(statement) if getattr(each, "id", None) == name]
-        if named:
-            is_set = all(isinstance(getattr(each, "ctx", None), ast.Store) for each in named)
-            return statement.lineno if is_set and isinstance(statement, ast.Assign) else None
-    return None
+async def _run_once(cell: CompiledCell, name: str, value: int) -> tuple[bool, _Deltas]:
+    """Run the cell with a value; return whether it fits, and its changes. Leaves nothing.
 
-
-def _names(code: CodeType, name: str) -> bool:
-    """Return whether code names a variable, perhaps in a text, which may be code."""
-    return name in code.co_names or any(
-        _names(each, name) if isinstance(each, CodeType) else type(each) is str and name in each
-        for each in code.co_consts
-    )
-
-
-def torch_cuda_state() -> str:
-    """Return why there is no GPU memory in use."""
-    if torch_cuda.loaded() is None:
-        return "torch is not imported"
-    return "CUDA is not in use in this process"
-
-
-def _available() -> int:
-    """Return the bytes that the code may still allocate, on the device with the fewest."""
-    available = []
-    for memory in memory_report().devices.values():
-        if memory.context and memory.free is not None:
-            cached = (memory.reserved or 0) - (memory.allocated or 0)
-            available.append(memory.free + cached)
-    for ordinal in torch_cuda.contexts():
-        limit = allocator.memory_limit(ordinal)
-        allocated, _ = torch_cuda.memory_held(ordinal)
-        if limit is not None:
-            available.append(limit - allocated)
-    return max(min(available, default=0), 1)
-
-
-async def _peak(cell: CompiledCell, name: str, value: int) -> int | None:
-    """Run the cell with a value; return its peak, or None if memory ran out. Leaves nothing."""
+    Raises:
+        SpecError: the cell sets the variable itself.
+    """
     __tracebackhide__ = True
     # In a copy of the namespace, so that what a run makes ends with it.
     namespace = {**cell.globals, name: value}
@@ -142,8 +100,10 @@ async def _peak(cell: CompiledCell, name: str, value: int) -> int | None:
     failed = False
     try:
         await once.run(measurement)
+        if local.get(name) is not value:
+            raise SpecError(f"--fit {name}: the cell sets {name} itself; leave that out")
     except RuntimeError as error:
-        if not _is_out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         failed = True
         _forget(error)
@@ -152,15 +112,9 @@ async def _peak(cell: CompiledCell, name: str, value: int) -> int | None:
         del namespace, local, once
         gc.collect()
         torch_cuda.empty_cache()
+    devices = measurement.result.devices
     # Also where the cell has caught the error itself.
-    if failed or any(delta.ooms for delta in measurement.result.devices.values()):
-        return None
-    return max((delta.peak for delta in measurement.result.devices.values()), default=0)
-
-
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    torch: Any = torch_cuda.loaded()  # the run may be what has imported it
-    return torch is not None and isinstance(error, torch.cuda.OutOfMemoryError)
+    return not (failed or any(delta.ooms for delta in devices.values())), devices
 
 
 def _forget(error: BaseException) -> None:
@@ -176,20 +130,13 @@ def _forget(error: BaseException) -> None:
 
 
 def _result(name: str, search: FitSearch) -> Fit:
-    curve = fitted(search.runs)
-    notes = [_RAN_SEVERAL_TIMES.format(plural(search.number, "time"))]
+    times = plural(len(search.runs), "time")
+    notes = [
+        f"the cell ran {times}, with its names in a namespace of their own; what it changed in "
+        "objects of yours (a training step) was changed each time"
+    ]
+    if len({run.peak for run in search.runs}) == 1 < len(search.runs):
+        notes.insert(0, f"the peak is the same for all: does the cell use {name}?")
     if search.largest is not None:
         notes.insert(0, f"{name} is left at {search.largest:,}")
-    if search.largest is not None and not search.is_exact:
-        runs = plural(search.number, "run")
-        notes.append(f"the search ended after {runs}")
-    return Fit(
-        name,
-        search.largest,
-        tuple(search.runs),
-        search.is_exact,
-        None if curve is None else curve.factor,
-        None if curve is None else curve.at_zero,
-        tuple(notes),
-        1.0 if curve is None else curve.power,
-    )
+    return Fit(name, search.largest, tuple(search.runs), search.is_exact, tuple(notes))

@@ -1,4 +1,4 @@
-"""``%gpumem record``, ``snapshot`` and ``cells``: the allocator's history."""
+"""``%gpumem record``, ``snapshot``, ``cells`` and ``limit``: what torch's allocator can do."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any
 
 from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.file_names import expanded
+from gpumagic.magics.gpumem.options import SHOW
 from gpumagic.magics.output import hand_over
-from gpumagic.memory.history import MAX_ENTRIES, History, write_snapshot
+from gpumagic.memory.history import History, live_by_cell, write_snapshot
+from gpumagic.memory.limit import LIMIT
 from gpumagic.results.base import Result
 from gpumagic.system.paths import output_path
 
@@ -17,27 +19,31 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
     """Run the verb.
 
     Raises:
-        DeviceError: there is no history, or no allocator that has one.
+        DeviceError: torch or a GPU is missing, CUDA is not in use, or the allocator cannot do it.
         SpecError: the file cannot be written.
     """
-    history = of(magics.shell)
+    shell = magics.shell
     result: Result
     if verb == "snapshot":
-        result = write_snapshot(output_path(expanded(magics.shell, options.file)))
+        result = write_snapshot(output_path(expanded(shell, options.file)))
     elif verb == "cells":
-        result = history.cells()
-    elif options.switch == "on":
-        result = history.on(options.entries or MAX_ENTRIES)
-    elif options.switch == "off":
-        result = history.off()
+        result = live_by_cell(shell)
+    elif verb == "limit":
+        if options.size is None:
+            LIMIT.lift()
+        elif options.size is not SHOW:
+            LIMIT.set(options.size)
+        result = LIMIT.state()
     else:
-        result = history.state()
-    return hand_over(magics.shell, result, options, silent=silent)
+        history = of(shell)
+        switch = {"on": history.on, "off": history.off}.get(options.switch, history.state)
+        result = switch()
+    return hand_over(shell, result, options, silent=silent)
 
 
 def of(shell: Any) -> History:
     """Return the history of a shell, made at the first call."""
     extension = extension_of(shell)
     if extension.memory_history is None:
-        extension.memory_history = History(shell, extension.hooks)
+        extension.memory_history = History()
     return extension.memory_history

@@ -8,7 +8,7 @@ import re
 from functools import cache
 from typing import Any, NamedTuple
 
-from gpumagic.magics.argument_types import count, duration, size
+from gpumagic.magics.argument_types import duration, size
 from gpumagic.magics.parsing import (
     BASELINE,
     PLAIN,
@@ -68,8 +68,6 @@ result
   -v NAME                     store it in NAME
   -q                          print nothing, as does a ; at the end
 
-also: record --entries N
-
 examples
   %gpumem -v forward y = model(x)
   %gpumem -- log              code that begins as a verb does follows --
@@ -80,9 +78,8 @@ examples
 #: By verb: its module in this folder.
 VERBS = {
     **dict.fromkeys(("on", "off", "log", "plot"), "per_cell"),
-    **dict.fromkeys(("record", "cells", "snapshot"), "history"),
+    **dict.fromkeys(("record", "cells", "snapshot", "limit"), "history"),
     **dict.fromkeys(("vars", "free"), "holders"),
-    "limit": "limit",
     "park": "park",
     "unpark": "park",
 }
@@ -93,7 +90,6 @@ def grammar() -> Grammar:
     """Return the forms of ``%gpumem``."""
     forms = {verb: Parser(f"%gpumem {verb}") for verb in VERBS}
     forms["record"].add_argument("switch", nargs="?", choices=("on", "off"))
-    forms["record"].add_argument("--entries", type=count(most=10_000_000), metavar="N")
     forms["snapshot"].add_argument("file", metavar="FILE")
     forms["free"].add_argument("names", nargs="*", metavar="NAME")
     forms["limit"].add_argument(

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from gpumagic.magics.extension import of
 from gpumagic.results import MemoryDelta, MemoryReport
 from tests.support.allocator import MIB, bytes_on, functions
 
@@ -173,12 +172,6 @@ def test_unloading_when_torch_is_gone(
         assert "gpumem" not in ip.magics_manager.magics["line"]
     assert functions(torch) == own
     del kept
-    # whatever else fails, the rest is undone
-    ip.extension_manager.load_extension("gpumagic")
-    monkeypatch.setattr(of(ip), "_leave_cluster", lambda: 1 / 0)
-    ip.extension_manager.unload_extension("gpumagic")
-    assert "ZeroDivisionError" in capsys.readouterr().err
-    assert "gpumem" not in ip.magics_manager.magics["line"]
     ip.extension_manager.load_extension("gpumagic")
 
 

@@ -48,8 +48,7 @@ def test_the_largest_batch(run_cell: Run, ip: Any, torch: Any) -> None:
     found = ip.user_ns["found"]
     assert found.exact
     assert len(found.runs) <= 8
-    assert f"batch = {found.largest:,} is the largest value that fits." in ran.text
-    assert "2.00 MiB per unit of batch" in ran.text
+    assert f"batch = {found.largest:,} is the largest that fits." in ran.text
     # it is true: that one fits, the next does not
     assert ip.user_ns["batch"] == found.largest
     assert f"batch is left at {found.largest:,}" in ran.text
@@ -84,7 +83,7 @@ def test_functions_of_the_notebook_see_the_value(run_cell: Run, ip: Any, torch: 
     run_cell("def step():\n    return torch.empty(n * 2**28, dtype=torch.int8, device='cuda:0')")
     run_cell("%gpumem limit 4GiB\n")
     run_cell("%%gpumem --fit n=1:100 -q -v found\nx = step()")
-    assert 10 < ip.user_ns["found"].largest < 16
+    assert ip.user_ns["found"].largest == 16
 
 
 def test_another_error_is_the_cells_own(run_cell: Run, ip: Any, torch: Any) -> None:
@@ -99,19 +98,17 @@ def test_another_error_is_the_cells_own(run_cell: Run, ip: Any, torch: Any) -> N
         assert ip.user_ns["n"] == 7
 
 
-def test_an_optimizers_first_step_is_repeated(run_cell: Run, ip: Any, torch: Any) -> None:
-    """What the first run creates once is not taken for what its value needs."""
+def test_an_optimizers_first_step_takes_more(run_cell: Run, ip: Any, torch: Any) -> None:
+    """What the first run creates and keeps leaves less for the others."""
     run_cell("%gpumem limit 4GiB")
     run_cell("state = {}")
-    ran = run_cell(
-        "%%gpumem --fit n=1:4096 -v found\n"
+    run_cell(
+        "%%gpumem --fit n=1:4096 -q -v found\n"
         "if not state:\n    state[0] = torch.empty(2**30, dtype=torch.int8, device='cuda:0')\n"
         "x = torch.empty(n, 4 * 2**20, dtype=torch.int8, device='cuda:0')"
     )
     found = ip.user_ns["found"]
     assert found.exact
-    assert found.runs[0].peak == 4 * MIB
-    assert f"the cell ran {len(found.runs) + 1} times" in ran.text
     torch.cuda.empty_cache()
     torch.empty(found.largest * 4 * MIB, dtype=torch.int8, device="cuda:0")
     with pytest.raises(torch.cuda.OutOfMemoryError):
@@ -135,34 +132,26 @@ def test_bad_ranges(run_cell: Run, torch: Any, options: str, says: str) -> None:
 
 def test_the_square_of_a_length(run_cell: Run, ip: Any, torch: Any) -> None:
     run_cell("%gpumem limit 4GiB")
-    ran = run_cell(
-        "%%gpumem --fit n=1:65536 -v found\n"
-        "x = torch.empty(n, n, dtype=torch.int8, device='cuda:0')\ny = torch.empty_like(x)"
+    run_cell(
+        "%%gpumem --fit n=1:65536 -q -v found\n"
+        "x = torch.empty(n, n, dtype=torch.int8, device='cuda:0')"
     )
     found = ip.user_ns["found"]
-    assert len(found.runs) <= 12
-    assert "to the power of 2.0" in ran.text
-    torch.cuda.empty_cache()
-    size = found.largest
-    x = torch.empty(size, size, dtype=torch.int8, device="cuda:0")
-    y = torch.empty_like(x)
-    del x, y
-    assert size == pytest.approx((2 * GIB - 250 * MIB) ** 0.5, rel=0.1)
+    assert found.largest == pytest.approx((4 * GIB) ** 0.5, rel=0.05)
+    assert not found.exact or found.runs[-1].value - found.largest <= 1
 
 
-@pytest.mark.parametrize(
-    ("cell", "says"),
-    [
-        ("x = torch.empty(3, device='cuda:0')", "the cell does not use batch"),
-        ("batch = 3\nx = torch.empty(batch, device='cuda:0')", "sets batch itself, in line 2"),
-    ],
-)
-def test_a_variable_that_makes_no_difference_is_refused(
-    run_cell: Run, ip: Any, torch: Any, cell: str, says: str
+def test_a_cell_that_sets_the_variable_itself_is_refused(
+    run_cell: Run, ip: Any, torch: Any
 ) -> None:
-    with pytest.raises(UsageError, match=says):
-        run_cell(f"%%gpumem --fit batch=1:8\n{cell}")
-    assert "x" not in ip.user_ns
+    with pytest.raises(UsageError, match="the cell sets batch itself; leave that out"):
+        run_cell("%%gpumem --fit batch=1:8\nbatch = 3\nx = torch.empty(batch, device='cuda:0')")
+    assert not {"x", "batch"} & ip.user_ns.keys()
+
+
+def test_a_cell_that_does_not_use_the_variable(run_cell: Run, ip: Any, torch: Any) -> None:
+    ran = run_cell("%%gpumem --fit batch=1:8\nx = torch.empty(3, device='cuda:0')")
+    assert "the peak is the same for all: does the cell use batch?" in ran.text
 
 
 def test_ctrl_c_between_two_runs_shows_no_frame_of_ours(
@@ -212,33 +201,14 @@ def test_unloading_lifts_the_limit(run_cell: Run, ip: Any, torch: Any) -> None:
 
 
 def test_a_limit_from_before_cuda_is_initialised(kernel: Callable[..., Kernel]) -> None:
-    """On each GPU, with what is held outside the allocator from the next cell on."""
     k = kernel()
-    too_small = k.run("%gpumem limit 100MiB", raising=False).shown
-    assert "100 MiB are not enough for a CUDA context" in too_small
-    assert "No limit" in k.run("%gpumem limit").shown
-    k.run("%gpumem limit 2GiB")
-    k.run(
-        "import torch\ndef new(gib, device):\n    torch.empty(int(gib * 2**30), dtype=torch.int8, "
-        "device=f'cuda:{device}')"
-    )
+    k.run("%gpumem limit 2GiB\nimport torch")
+    k.run("def new(gib, i): torch.empty(gib * 2**30, dtype=torch.int8, device=f'cuda:{i}')")
     assert not k.value("torch.cuda.is_initialized()")
-    # In each device's first cell, too, a context counts. Its size, 500 MiB, is not known before.
-    first = (
-        "parts = []\ntry:\n    while True:\n        parts.append(torch.empty(2**26, "
-        "dtype=torch.int8, device='cuda:{}'))\nexcept torch.cuda.OutOfMemoryError:\n"
-        "    print(len(parts) * 64, torch.cuda.memory_reserved({}) >> 20, 'MiB')\ndel parts[:]\n"
-        "torch.cuda.empty_cache()"
-    )
-    assert "1536 1536 MiB" in k.run(first.format(0, 0)).shown
-    if k.value("torch.__version__ >= (2, 10)"):  # earlier ones bound it from the next cell on
-        assert "1536 1536 MiB" in k.run(first.format(2, 2)).shown
-    assert "more than the limit" not in k.run("%gpumem").shown
-    assert "1 GiB fits" in k.run("new(1, 0); print('1 GiB fits')").shown
-    assert "out of memory" in k.run("new(1.99, 0)", raising=False).shown
-    assert "Limited to 2.00 GiB" in k.run("%gpumem").shown
-    k.run("x = torch.empty(1, device='cuda:1')")
-    assert "out of memory" in k.run("new(1.99, 1)", raising=False).shown
+    assert k.run("new(2, 0); print('fits')").stdout == "fits\n"
+    assert "out of memory" in k.run("new(3, 0)", raising=False).shown
+    if k.value("torch.__version__ >= (2, 10)"):  # earlier ones bound a device once it is in use
+        assert "out of memory" in k.run("new(3, 2)", raising=False).shown
     k.run("%gpumem limit off")
     k.run("new(4, 0); new(4, 1)")
 
@@ -246,14 +216,17 @@ def test_a_limit_from_before_cuda_is_initialised(kernel: Callable[..., Kernel]) 
 def test_the_first_run_may_be_the_first_use_of_a_gpu(kernel: Callable[..., Kernel]) -> None:
     k = kernel()
     none = k.run("%%gpumem --fit n=1:8\nx = [0] * n", raising=False)
-    assert none.shown == "UsageError: --fit: the cell uses no GPU: torch is not imported\n"
+    assert (
+        none.shown
+        == "UsageError: --fit: the cell uses no GPU: CUDA is not in use in this process\n"
+    )
     k.run("%gpumem limit 2GiB -q")
     shown = k.run(
         "%%gpumem --fit n=1:64 -v found\nimport torch\n"
         "x = torch.empty(n, 2**26, dtype=torch.int8, device='cuda:1')"
     ).shown
-    assert "n = 24 is the largest value that fits." in shown
-    assert k.value("(n, found.runs[0].peak, found.exact)") == (24, 2**26, True)
+    assert "n = 32 is the largest that fits." in shown
+    assert k.value("(n, found.runs[0].peak, found.exact)") == (32, 2**26, True)
 
 
 def test_another_device_under_a_limit(run_cell: Run, ip: Any, torch: Any) -> None:
@@ -262,4 +235,4 @@ def test_another_device_under_a_limit(run_cell: Run, ip: Any, torch: Any) -> Non
         "%%gpumem --fit n=1:8 -q -v found\n"
         "x = torch.empty(n, 2**30, dtype=torch.int8, device='cuda:1')"
     )
-    assert ip.user_ns["found"].largest == 3
+    assert ip.user_ns["found"].largest == 4
