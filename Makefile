@@ -51,13 +51,9 @@ test-colab: .venv-colab/ready ## Run the notebooks and the tests in the versions
 test-vendor: $(VENV)/ready ## Run the tests on NVIDIA's own libraries, with no GPU (Debian's packages)
 	@$(RUN) -m tests.vendor $(ARGS)
 
-.PHONY: coverage
-coverage: $(VENV)/ready-coverage ## Run the tests, and show the lines that they do not reach
-	@$(RUN) -m tests.tools.covered $(ARGS)
-
 .PHONY: bench
-bench: $(VENV)/ready-bench ## Measure against the peers: one table of ratios, and build/bench.json
-	@$(RUN) -m tests.benchmarks
+bench: $(VENV)/ready-bench ## Measure what is promised of speed and exactness; figures in build/bench.json
+	@$(RUN) -m tests.benchmarks $(ARGS)
 
 .PHONY: lint
 lint: $(VENV)/ready ## Check style and types
@@ -104,18 +100,8 @@ $(VENV)/ready-site: $(VENV)/ready
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --group site
 	@touch $@
 
-# One of these that cannot be installed is a row of the table that says so.
-PEERS := 'line-profiler>=4.2' 'scalene>=1.5' 'jumper-extension>=0.3' 'traceml-ai>=0.3'
-
 $(VENV)/ready-bench: $(VENV)/ready
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --group bench
-	@for peer in $(PEERS); do \
-		$(RUN) -m pip install --quiet --disable-pip-version-check "$$peer" \
-		|| echo "$$peer cannot be installed here; the table says so" >&2; done
-	@touch $@
-
-$(VENV)/ready-coverage: $(VENV)/ready
-	@$(RUN) -m pip install --quiet --disable-pip-version-check --group coverage
 	@touch $@
 
 .venv-oldest/ready: pyproject.toml tests/support/oldest.py

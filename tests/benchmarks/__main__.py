@@ -6,138 +6,76 @@ Each row is printed and written as it is measured, and a benchmark that fails is
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import platform
 import sys
 import time
-from collections.abc import Iterable
-from functools import partial
+import traceback
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
-from gpumagic.render.units import bytes_, seconds
-from tests.benchmarks.row import Row
-from tests.benchmarks.running import run
-from tests.support.kernels import ROOT
+from tests.benchmarks.row import Row, reason
+from tests.support.device import ROOT
 from tests.virtual_gpu import Scenario, ensure
 
-#: The benchmarks themselves run on so many virtual GPUs; processes of theirs on what they need.
-DEVICES = 4
 RECORD = ROOT / "build" / "bench.json"
-
-
-def modules() -> list[str]:
-    return sorted(path.stem for path in Path(__file__).parent.glob("bench_*.py"))
+_VERDICTS = {True: "ok", False: "MISSED", None: ""}
 
 
 def main() -> int:
+    known = sorted(path.stem[6:] for path in Path(__file__).parent.glob("bench_*.py"))
     options = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
-    options.add_argument(
-        "names",
-        nargs="*",
-        metavar="NAME",
-        help="only these: " + ", ".join(m[6:] for m in modules()),
-    )
+    options.add_argument("names", nargs="*", metavar="NAME", help="only: " + ", ".join(known))
     names = options.parse_args().names
-    if unknown := {*names} - {m[6:] for m in modules()}:
+    if unknown := {*names} - {*known}:
         options.error(f"no such benchmark: {', '.join(sorted(unknown))}")
-    ensure(Scenario(devices=DEVICES))
-    wanted = [name for name in modules() if not names or name[6:] in names]
+    ensure(Scenario(devices=4))
     rows: list[Row] = []
-    code = 0
-    try:
-        for row in run({name[6:]: partial(_rows, name) for name in wanted}):
+    RECORD.parent.mkdir(exist_ok=True)
+    for name in names or known:
+        for row in measured(name):
             rows.append(row)
             print(line(row), flush=True)
-            write(rows, RECORD)
-    except KeyboardInterrupt:
-        print("interrupted: the rest was not measured")
-        code = 130
-    # A log has no width: wide enough to read there.
-    Console(width=None if sys.stdout.isatty() else 160).print(table(rows))
-    missed = [row.name for row in rows if row.passed is False]
-    print(
-        f"{len(rows)} figures, {len(missed)} below their bar; written to {RECORD.relative_to(ROOT)}"
-    )
-    return code or (1 if missed else 0)
+            RECORD.write_text(record(rows), encoding="utf-8")
+    missed = [row for row in rows if row.passed is False]
+    print(f"{len(rows)} figures, {len(missed)} not within their bar; see {RECORD}")
+    return 1 if missed else 0
 
 
-def _rows(name: str) -> Iterable[Row]:
-    found: Iterable[Row] = import_module(f"tests.benchmarks.{name}").rows()
-    return found
+def measured(name: str) -> Iterator[Row]:
+    """Yield the rows of a benchmark; one that fails ends with a row that says so."""
+    try:
+        rows: Iterable[Row] = import_module(f"tests.benchmarks.bench_{name}").rows()
+        yield from rows
+    except Exception as error:
+        traceback.print_exc()
+        yield Row(name, None, None, f"{type(error).__name__}: {reason(error)}", failed=True)
 
 
 def line(row: Row) -> str:
-    """A row as it is measured: the table comes when all are."""
+    """Return a row as one line."""
+    verdict = "FAILED" if row.failed else _VERDICTS[row.passed]
     if row.ours is None:
-        return f"{'FAILED' if row.passed is False else '':6}  {row.name}: {row.note}"
-    verdict = {True: "ok", False: "MISSED", None: ""}[row.passed]
-    ratio = "" if row.ratio is None else f", ratio {row.ratio:.4g}"
-    bar = f" (bar: {row.bar})" if row.bar else ""
-    figures = f"{_figure(row.ours, row.unit)} to {_figure(row.reference, row.unit)}"
-    return f"{verdict:6}  {row.name}: {figures}{ratio}{bar}"
+        return f"{verdict:6}  {row.name}: {row.note}"
+    bar = f"; bar: {row.bar}" if row.bar else ""
+    ratio = "–" if row.ratio is None else f"{row.ratio:.4g}"
+    figures = f"{row.figure(row.ours)} to {row.figure(row.reference)}"
+    return f"{verdict:6}  {row.name}: {figures}, ratio {ratio}{bar} ({row.note})"
 
 
-def write(rows: list[Row], file: Path) -> None:
-    """Write what has been measured so far; the file is complete at any time."""
-    file.parent.mkdir(exist_ok=True)
-    fresh = file.with_suffix(".new")
-    fresh.write_text(
-        json.dumps(record(rows), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
-    fresh.replace(file)
-
-
-def table(rows: list[Row]) -> Table:
-    shown = Table(box=None, pad_edge=False, header_style="bold", row_styles=["", "dim"])
-    for header in ("what", "ours", "reference", "ratio", "bar", ""):
-        shown.add_column(
-            header, justify="right" if header in ("ours", "reference", "ratio") else "left"
-        )
-    shown.columns[0].no_wrap = True
-    shown.add_column("reference, and how measured", overflow="fold")
-    verdicts = {True: "[green]ok[/]", False: "[red bold]MISSED[/]", None: ""}
-    for row in rows:
-        failed = row.ours is None and row.passed is False
-        verdict = "[red bold]FAILED[/]" if failed else verdicts[row.passed]
-        ratio = "–" if row.ratio is None else f"{row.ratio:.4g}"
-        shown.add_row(
-            escape(row.name),
-            _figure(row.ours, row.unit),
-            _figure(row.reference, row.unit),
-            ratio,
-            row.bar,
-            verdict,
-            escape(row.note),
-        )
-    return shown
-
-
-def record(rows: list[Row]) -> dict[str, object]:
+def record(rows: list[Row]) -> str:
+    """Return what has been measured so far, as JSON."""
     packages = ("gpumagic", "torch", "ipython", "ipykernel", "nvidia-ml-py", "rich")
-    return {
+    found = {
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}, virtual GPU",
         "versions": {name: version(name) for name in packages},
-        "rows": [dataclasses.asdict(row) for row in rows],
+        "rows": [row.to_dict() for row in rows],
     }
-
-
-def _figure(value: float | None, unit: str) -> str:
-    if value is None:
-        return "–"
-    if unit == "s":
-        return seconds(value)
-    if unit in ("B", "bytes"):
-        return bytes_(int(value))
-    return f"{value:.4g} {unit}"
+    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
 
 
 if __name__ == "__main__":

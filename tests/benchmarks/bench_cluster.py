@@ -1,55 +1,41 @@
-"""What gpumagic costs on a cluster beside ipyparallel alone, and how that grows."""
+"""``%%cudatime --cluster`` with 32 engines beside ipyparallel alone."""
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from gpumagic import __version__
-from gpumagic.cluster import Cluster, cudatime, devices
+from gpumagic.cluster import Cluster, cudatime
 from tests.benchmarks.row import Row
 from tests.support import clusters
 from tests.support.kernels import python_environment
 from tests.virtual_gpu import Scenario, environment
 
-ENGINES = (2, 8, 32)
-GPUS = 8
+ENGINES = 32
 CELL = "x = sum(range(1000))"
-ROUNDS = 11
+ROUNDS = 9
 
 
 def rows() -> Iterator[Row]:
-    for number in ENGINES:
-        with tempfile.TemporaryDirectory() as folder:
-            variables = python_environment(environment(Scenario(devices=GPUS)))
-            running = clusters.Cluster(Path(folder))
-            try:
-                running.start([variables] * number)
-                yield from _rows(Cluster(running.client, ""), number)
-            finally:
-                running.close()
+    variables = python_environment(environment(Scenario(devices=8)))
+    with tempfile.TemporaryDirectory() as folder:
+        running = clusters.Cluster(Path(folder))
+        try:
+            running.start([variables] * ENGINES)
+            yield from _rows(running.client)
+        finally:
+            running.close()
 
 
-def _rows(cluster: Cluster, number: int) -> Iterator[Row]:
-    view = cluster.client[:]
-    source = (
-        "__import__('gpumagic.cluster.engine', fromlist=['answer'])"
-        f".answer({__version__!r}, 'devices', {{'processes': False}})"
-    )
-
-    def table() -> None:
-        str(devices(cluster))
-
-    def bare_table() -> None:
-        view.apply_sync(eval, source)
+def _rows(client: Any) -> Iterator[Row]:
+    cluster, view = Cluster(client, ""), client[:]
 
     def timed() -> None:
-        assert len(cudatime(cluster, CELL).per_engine) == number
+        assert len(cudatime(cluster, CELL).per_engine) == ENGINES
 
     def px() -> None:  # as ipyparallel's ParallelMagics.parallel_execute does it
         result = view.execute(CELL, silent=False, block=False)
@@ -58,47 +44,16 @@ def _rows(cluster: Cluster, number: int) -> Iterator[Row]:
             result.wait_for_output(2)
             result.get()
 
-    ours, reference = _in_turns(table, bare_table)
-    what = "one apply_sync of the same collection function"
-    name = f"%gpu cluster, {number} engines"
-    if number == max(ENGINES):
-        yield Row.at_most(name, ours.wall, reference.wall, 2.0, note=what)
-    else:
-        yield Row.shown(name, ours.wall, reference.wall, note=what)
-    ours, reference = _in_turns(timed, px)
-    name = f"%%cudatime --cluster, {number} engines"
-    what = "the same cell by %%px alone"
-    cpu_what = f"{what}: CPU time of the client's kernel, which limits a large cluster"
-    cpu = (f"{name}, CPU per engine", ours.cpu / number, reference.cpu / number)
-    if number == max(ENGINES):
-        yield Row.at_most(name, ours.wall, reference.wall, 1.5, note=what)
-        yield Row.at_most(*cpu, 1.5, note=cpu_what)
-    else:
-        yield Row.shown(name, ours.wall, reference.wall, note=what)
-        yield Row.shown(*cpu, note=cpu_what)
+    _cost(timed), _cost(px)
+    turns = [(*_cost(timed), *_cost(px)) for _ in range(ROUNDS)]
+    wall, cpu, px_wall, px_cpu = (median(column) for column in zip(*turns, strict=True))
+    name, note = f"%%cudatime --cluster, {ENGINES} engines", "the same cell by %%px"
+    yield Row(name, wall, px_wall, note, 1.5)
+    yield Row(f"{name}: CPU time of the client", cpu, px_cpu, note, 1.5)
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Median seconds of this process."""
-
-    wall: float
-    cpu: float
-
-
-def _in_turns(ours: Callable[[], Any], reference: Callable[[], Any]) -> tuple[Cost, Cost]:
-    """What each costs, run in turns on the same engines."""
-    costs: dict[Any, list[tuple[float, float]]] = {ours: [], reference: []}
-    for each in costs:
-        each()
-    for _ in range(ROUNDS):
-        for each, values in costs.items():
-            started = time.perf_counter(), time.process_time()
-            each()
-            values.append((time.perf_counter() - started[0], time.process_time() - started[1]))
-
-    def cost(of: Any) -> Cost:
-        walls, cpus = zip(*costs[of], strict=True)
-        return Cost(statistics.median(walls), statistics.median(cpus))
-
-    return cost(ours), cost(reference)
+def _cost(call: Callable[[], None]) -> tuple[float, float]:
+    """Return the seconds of a call, by the clock and of this process's CPU."""
+    started = time.perf_counter(), time.process_time()
+    call()
+    return time.perf_counter() - started[0], time.process_time() - started[1]

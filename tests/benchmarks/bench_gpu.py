@@ -1,20 +1,19 @@
-"""``%gpu``, warm, with 8 devices: against the tools, and against the raw NVML calls."""
+"""``%gpu``, warm, with 8 devices: its time against the tools', and its calls of NVML."""
 
 from __future__ import annotations
 
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
-from typing import Any
 
-from tests.benchmarks.process import SHELL, reason, script, wall
-from tests.benchmarks.row import Row
+from tests.benchmarks.process import SHELL, script, wall
+from tests.benchmarks.row import Row, equal, missing
 from tests.virtual_gpu import GPU, ExternalProcess, Scenario, environment
 
 DEVICES = 8
-ROUNDS = 7
-#: Seconds that a call to a real driver is taken to last: the virtual one answers in a microsecond.
-CALL = 50e-6
+ROUNDS = 5
+TOOLS = {"gpustat": ("gpustat",), "nvitop -1": ("nvitop", "-1")}
 
 _GPU = (
     SHELL
@@ -28,15 +27,6 @@ from tests.virtual_gpu import World
 
 world = World.current()
 ip.run_line_magic("load_ext", "gpumagic")
-
-
-def timed(call, rounds=50):
-    taken = []
-    for _ in range(rounds):
-        started = time.perf_counter()
-        call()
-        taken.append(time.perf_counter() - started)
-    return statistics.median(taken)
 
 
 def calls(call):
@@ -72,79 +62,38 @@ def show():
         ip.run_line_magic("gpu", "")
 
 
-cold = time.perf_counter()
 show()
-cold = time.perf_counter() - cold
-show()
-raw()
-turns = [(timed(raw), timed(measure), timed(show)) for _ in range(5)]
-raws, measures, shows = (statistics.median(column) for column in zip(*turns))
-print(json.dumps({
-    "cold": cold, "raw": raws, "measured": measures, "shown": shows,
-    "raw calls": calls(raw), "calls": calls(measure),
-}))
+times = []
+for _ in range(30):
+    started = time.perf_counter()
+    show()
+    times.append(time.perf_counter() - started)
+seconds = statistics.median(times)
+print(json.dumps({"seconds": seconds, "calls": calls(measure), "by hand": calls(raw)}))
 """
 )
 
 
-def machine(**options: Any) -> dict[str, str]:
+def rows() -> Iterator[Row]:
+    found = script(_GPU, machine())
+    scripts = Path(sysconfig.get_path("scripts"))
+    for name, (program, *options) in TOOLS.items():
+        command = [str(scripts / program), *options]
+        try:
+            times = [wall(command, machine()) for _ in range(ROUNDS + 1)][1:]
+        except RuntimeError as error:
+            yield missing(name, error)
+            continue
+        note = f"{name} as a process, median of {ROUNDS}; {DEVICES} devices, ours warm and shown"
+        yield Row(f"%gpu against {name}", found["seconds"], median(times), note, 1 / 20)
+    each = "8 a device: memory, use, temperature, power, limit, processes of 2 kinds, MIG"
+    yield equal("NVML calls of a warm %gpu", found["calls"], found["by hand"], each, "calls")
+
+
+def machine() -> dict[str, str]:
     """Eight devices, two of them in use by others."""
     scenario = Scenario(
         devices=[GPU(utilization=10 * index) for index in range(DEVICES)],
         processes=[ExternalProcess(i, 2**22 + i, (20 + i) * 2**30) for i in range(2)],
-        **options,
     )
     return environment(scenario)
-
-
-def rows() -> list[Row]:
-    bin_ = Path(sysconfig.get_path("scripts"))
-    env = machine()
-    found = script(_GPU, env)
-    slow = script(_GPU, machine(slow={"nvmlDevice*": CALL}))
-    tools = {"gpustat": [str(bin_ / "gpustat")], "nvitop -1": [str(bin_ / "nvitop"), "-1"]}
-    times: dict[str, list[float]] = {name: [] for name in tools}
-    missing: dict[str, str] = {}
-    for turn in range(ROUNDS + 1):
-        for name, command in tools.items():
-            if name in missing:
-                continue
-            try:
-                taken = wall(command, env)
-            except (OSError, RuntimeError) as error:
-                missing[name] = reason(error)
-                continue
-            if turn:
-                times[name].append(taken)
-    where = f"{DEVICES} devices, warm, shown"
-    return [
-        *(Row.missing(name, why) for name, why in missing.items()),
-        *(
-            Row.at_most(
-                f"%gpu against {name}",
-                found["shown"],
-                median(taken),
-                1 / 20,
-                note=f"{where}; the tool as a process, median of {ROUNDS}",
-            )
-            for name, taken in times.items()
-            if taken
-        ),
-        Row.equal(
-            "NVML calls of a warm %gpu",
-            found["calls"],
-            found["raw calls"],
-            "calls",
-            "8 a device: memory, use, temperature, power, limit, processes of 2 kinds, MIG",
-        ),
-        Row.at_most(
-            "%gpu before display",
-            slow["measured"],
-            slow["raw"],
-            1.5,
-            note=f"the same NVML calls by hand, each made to last {CALL * 1e6:g} µs",
-        ),
-        Row.shown("… at no cost of NVML's", found["measured"], found["raw"], note="as they are"),
-        Row.shown("%gpu with display", found["shown"], found["raw"], note="the same"),
-        Row.shown("%gpu for the first time", found["cold"], found["raw"], note="the same, warm"),
-    ]

@@ -1,13 +1,14 @@
-"""``%gpu watch``: what its thread costs the cells that run beside it, while everything changes."""
+"""``%gpu watch``: what a look of its thread costs beside a cell, while everything changes."""
 
 from __future__ import annotations
 
 import random
-import statistics
 import tempfile
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from tests.benchmarks.row import Row
@@ -16,32 +17,27 @@ from tests.virtual_gpu import Scenario, environment
 from tests.virtual_gpu.world import World
 
 _DEVICES = 4
-#: The share of a cell's time that the panel may cost.
-_LIMIT = 0.01
-#: Seconds between two looks.
-_EVERY = 1.0
-#: How often the loop runs alone, and beside the panel, in turns.
-_TURNS = 7
+#: Seconds between two looks, and the share of them that a look may cost.
+_EVERY, _LIMIT = 1.0, 0.01
+_TURNS = 5
 
 
-def rows() -> Iterable[Row]:
-    """Measure a loop of Python and a loop of launches in a kernel, in turns."""
+def rows() -> Iterator[Row]:
     variables = environment(Scenario(devices=_DEVICES))
     with tempfile.TemporaryDirectory() as folder:
         kernel = Kernel(python_environment(variables), Path(folder), fresh=True)
         over = threading.Event()
         changing = threading.Thread(target=_change, args=(World.current(variables), over))
+        changing.start()
         try:
-            kernel.run("%load_ext gpumagic\nfrom tests.benchmarks.bench_watch import measure")
-            changing.start()
-            for name in ("Python", "launches"):
-                found = kernel.value(f"measure(get_ipython(), {name!r})", timeout=300)
-                yield from _rows(name, found)
+            kernel.run("%load_ext gpumagic\nfrom tests.benchmarks.bench_watch import look")
+            took = kernel.value("look(get_ipython())", timeout=300)
         finally:
             over.set()
-            if changing.ident is not None:
-                changing.join()
+            changing.join()
             kernel.close()
+    note = "the time between two looks; ours: CPU time of the thread and what the loop lost"
+    yield Row(f"%gpu watch, a look at {_DEVICES} devices", took, _EVERY, note, _LIMIT)
 
 
 def _change(world: World, over: threading.Event) -> None:
@@ -52,85 +48,34 @@ def _change(world: World, over: threading.Event) -> None:
             world.set_gpu(index, utilization=load, power=70 + 6 * load)
 
 
-def _rows(name: str, found: dict[str, float]) -> Iterable[Row]:
-    """Return the rows of a loop.
+def look(ip: Any) -> float:
+    """Return the CPU seconds of a look beside a loop of Python, run alone and with it in turns.
 
-    The bar is for what a look costs. The whole loop's times have none: they vary by more than one
-    per cent where other processes use the machine.
+    CPU time: on a busy machine one per cent of the clock's would be lost in the noise.
     """
-    beside = f"%gpu watch beside a loop of {name}, {_DEVICES} devices"
-    yield Row.at_most(
-        f"{beside}: a look",
-        found["look"],
-        _EVERY,
-        _LIMIT,
-        note="CPU time of the thread and what the loop lost, in turns with it alone; "
-        "the time between two looks; all figures change",
-    )
-    note = f"the loop beside the panel; the loop alone; the best of {_TURNS} each, in turns"
-    for clock, what in (("cpu", "CPU time of the process"), ("wall", "the wall clock")):
-        yield Row.shown(f"{beside}: {what}", found[f"beside {clock}"], found[clock], note=note)
-
-
-def measure(ip: Any, name: str) -> dict[str, float]:
-    """Return seconds: what a look costs beside a loop, and the best loops alone and beside it.
-
-    A look's are CPU seconds of its thread and of the loop's: on a busy machine one per cent of the
-    wall clock would be lost in the noise.
-    """
-    import time
-
-    import torch
-
     from gpumagic.magics.gpu import watch
 
-    small = torch.ones(8, device="cuda")
-
-    def python(count: int) -> None:
-        total = 0
-        for i in range(count):
-            total += i & 3
-
-    def launches(count: int) -> None:
-        for _ in range(count):
-            small.add_(1)
-        torch.cuda.synchronize()
-
-    loop = python if name == "Python" else launches
-    count = 1000
-    while (once := _once(loop, count)[0]) < 0.2:
-        count *= 2
-    count = round(count * 2 / once)  # two seconds: two looks
-    threads, loops = [], []
-    alone: list[tuple[float, float, float]] = []
-    beside: list[tuple[float, float, float]] = []
+    count = 1_000_000
+    count = round(count * 2 * _EVERY / _loop(count))  # two looks
+    looks = []
     for _ in range(_TURNS):
-        alone.append(_once(loop, count))
+        alone = _loop(count)
         ip.run_line_magic("gpu", "watch")
         current = watch.of(ip)
         clock = time.pthread_getcpuclockid(current._thread.ident)
         before, seen = time.clock_gettime(clock), len(current.samples)
-        beside.append(_once(loop, count))
-        looks = max(len(current.samples) - seen, 1)
-        threads.append((time.clock_gettime(clock) - before) / looks)
-        loops.append((beside[-1][0] - alone[-1][0]) / looks)
+        beside = _loop(count)
+        number = max(len(current.samples) - seen, 1)
+        thread = time.clock_gettime(clock) - before
         ip.run_line_magic("gpu", "watch off -q")
-    # What the loop itself loses may be less than the noise, but not less than nothing.
-    look = statistics.median(threads) + max(statistics.median(loops), 0.0)
-    best = {"cpu": 1, "wall": 2}
-    return {
-        "look": look,
-        **{clock: min(run[place] for run in alone) for clock, place in best.items()},
-        **{f"beside {clock}": min(run[place] for run in beside) for clock, place in best.items()},
-    }
+        # What the loop loses may be less than the noise, but not less than nothing.
+        looks.append((thread + max(beside - alone, 0.0)) / number)
+    return median(looks)
 
 
-def _once(loop: Any, count: int) -> tuple[float, float, float]:
-    """Return the CPU seconds of the thread and of the process, and seconds by the clock."""
-    import time
-
-    clocks = (time.thread_time, time.process_time, time.perf_counter)
-    started = [clock() for clock in clocks]
-    loop(count)
-    thread, process, wall = (clock() - at for clock, at in zip(clocks, started, strict=True))
-    return thread, process, wall
+def _loop(count: int) -> float:
+    begun = time.thread_time()
+    total = 0
+    for i in range(count):
+        total += i & 3
+    return time.thread_time() - begun

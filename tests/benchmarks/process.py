@@ -22,46 +22,48 @@ ip = InteractiveShell.instance(config=config)
 """
 
 
+def installed(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a process that keeps bytecode, as any installation does."""
+    kept = python_environment(environment)
+    kept.pop("PYTHONDONTWRITEBYTECODE", None)
+    return kept
+
+
 def script(source: str, environment: Mapping[str, str], *arguments: str) -> Any:
     """Run ``source`` in a fresh Python; its last printed line is JSON, and is returned.
 
     Raises:
         RuntimeError: the script failed; with its traceback.
     """
-    done = subprocess.run(
-        [sys.executable, "-c", source, *arguments],
-        # Bytecode is written, as in any installation: compiling is not what is measured.
-        env={
-            k: v
-            for k, v in python_environment(environment).items()
-            if k != "PYTHONDONTWRITEBYTECODE"
-        },
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"a benchmark's script failed:\n{done.stderr}")
+    done = _done([sys.executable, "-c", source, *arguments], environment)
     return json.loads(done.stdout.splitlines()[-1])
-
-
-def reason(error: Exception) -> str:
-    """The last line of an error, which is what a script said last."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
 
 def wall(command: Sequence[str], environment: Mapping[str, str]) -> float:
     """Seconds that a command takes from start to end.
 
     Raises:
-        RuntimeError: the command failed.
+        RuntimeError: the command failed, or is not installed.
     """
     started = time.perf_counter()
-    done = subprocess.run(
-        command, env=dict(environment), capture_output=True, text=True, timeout=60, check=False
-    )
-    taken = time.perf_counter() - started
+    _done(command, environment)
+    return time.perf_counter() - started
+
+
+def _done(
+    command: Sequence[str], environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    try:
+        done = subprocess.run(
+            command,
+            env=installed(environment),
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+    except OSError as error:
+        raise RuntimeError(str(error)) from error
     if done.returncode:
-        raise RuntimeError(f"{command} failed:\n{done.stdout}\n{done.stderr}")
-    return taken
+        raise RuntimeError(f"{command[0]} failed:\n{done.stdout}\n{done.stderr}")
+    return done

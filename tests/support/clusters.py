@@ -15,7 +15,6 @@ from typing import Any
 from unittest.mock import patch
 
 from tests.support import forks, ports
-from tests.support.measured import measured
 
 _PATIENCE = 400.0
 #: As many as a controller binds.
@@ -181,9 +180,5 @@ class Cluster:
 
 def _kill(engine: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):
-        if measured():
-            engine.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                engine.wait(timeout=_PATIENCE)
         os.killpg(engine.pid, signal.SIGKILL)
     engine.wait()

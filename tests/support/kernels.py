@@ -15,7 +15,6 @@ from jupyter_client.manager import KernelManager
 
 from tests.support import forks
 from tests.support.device import DEVICES, ROOT
-from tests.support.measured import measured
 
 #: A safety net, not a measure: a machine may be slow.
 PATIENCE = 400.0
@@ -198,7 +197,7 @@ class Kernel:
     def close(self) -> None:
         self.client.stop_channels()
         if self.manager.has_kernel:
-            self.manager.shutdown_kernel(now=not measured())
+            self.manager.shutdown_kernel(now=True)
         self.manager.cleanup_resources()
 
 

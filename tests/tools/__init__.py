@@ -1,1 +1,1 @@
-"""Tools for development: notebooks, documents, coverage, seeded defects, other machines."""
+"""Tools for development: the notebooks, the documentation, the versions of Colab."""

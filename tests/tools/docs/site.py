@@ -108,18 +108,8 @@ def _benchmarks() -> str:
     if not BENCHMARKS.exists():
         return ""
     found = json.loads(BENCHMARKS.read_text(encoding="utf-8"))
-    from gpumagic.render.units import bytes_, seconds
-
-    def figure(value: float | None, unit: str) -> str:
-        if value is None:
-            return "–"
-        if unit in ("s", "bytes", "B"):
-            return seconds(value) if unit == "s" else bytes_(int(value))
-        return f"{value:.4g} {unit}"
-
     rows = "".join(
-        f"| {row['name']} | {figure(row['ours'], row['unit'])} | "
-        f"{figure(row['reference'], row['unit'])} | {row['bar']} | {row['note']} |\n"
+        f"| {row['name']} | {' | '.join(row['shown'])} | {row['bar']} | {row['note']} |\n"
         for row in found["rows"]
     )
     return (

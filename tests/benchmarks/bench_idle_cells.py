@@ -1,0 +1,40 @@
+"""The automatic lines: what ``%cudatime on`` and ``%gpumem on`` cost a cell that uses no GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.benchmarks.process import SHELL, script
+from tests.benchmarks.row import Row
+from tests.virtual_gpu import Scenario, environment
+
+#: Seconds that a cell may take longer.
+LIMIT = 0.3e-3
+
+# The same cell with and without, in turns, on the same shell: the difference of the medians.
+_SCRIPT = (
+    SHELL
+    + """
+import torch
+for i in range(torch.cuda.device_count()):
+    torch.ones(1, device=f"cuda:{i}")
+ip.run_line_magic("load_ext", "gpumagic")
+times = {"off": [], "on": []}
+for _ in range(8):
+    for switch in times:
+        ip.run_line_magic(sys.argv[1], f"{switch} -q")
+        for _ in range(40):
+            begun = time.perf_counter()
+            ip.run_cell("x = 1", store_history=True)
+            times[switch].append(time.perf_counter() - begun)
+print(json.dumps({switch: statistics.median(each) for switch, each in times.items()}))
+"""
+)
+
+
+def rows() -> Iterator[Row]:
+    for magic, devices in (("cudatime", 1), ("gpumem", 1), ("gpumem", 8)):
+        found = script(_SCRIPT, environment(Scenario(devices=devices)), magic)
+        name = f"%{magic} on, an idle cell, {devices} device{'s' * (devices > 1)} in use"
+        note = f"0.3 ms more than the {found['off'] * 1e6:.0f} µs without it"
+        yield Row(name, found["on"] - found["off"], LIMIT, note, 1.0)
