@@ -1,8 +1,8 @@
 """The largest value with which code fits into memory, found in few runs; nothing but arithmetic.
 
 The value is doubled until the peaks of two runs lie on a line; the line says where memory ends, and
-a run there confirms it. What is left between the largest value that ran and the smallest that did
-not is halved.
+a run there confirms it. Where it was too much, the next values are a little smaller; what is left
+between the largest value that ran and the smallest that did not is halved.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from gpumagic.results.fit import FitRun
 
 #: Runs at most.
 RUNS = 16
+#: Far above the largest value that ran, the next one is smaller by this part of what failed.
+_STEPS_DOWN = (256, 32, 4)
 
 
 @dataclass
@@ -55,18 +57,15 @@ class FitSearch:
         if failed is None:
             wanted = 2 * max(best, 1) if predicted is None else max(predicted, best + 1)
             return min(wanted, self.high)
-        if predicted is not None and best < predicted < failed:
-            return predicted
+        failures = sum(not run.fits for run in self.runs)
+        if predicted is not None and failures <= len(_STEPS_DOWN) and 2 * best < failed:
+            return max(failed - max(failed // _STEPS_DOWN[failures - 1], 1), best + 1)
         return (best + failed) // 2
 
     def _predicted(self) -> int | None:
-        """Return the largest value that the line through the last two peaks allows, or None.
-
-        Only once below a value that failed: where it was wrong, halving is quicker.
-        """
+        """Return the largest value that the line through the last two peaks allows, or None."""
         ran = sorted((run.value, run.peak) for run in self.runs if run.peak is not None)
-        failures = sum(not run.fits for run in self.runs)
-        if self.available is None or len(ran) < 2 or failures > 1:
+        if self.available is None or len(ran) < 2:
             return None
         (x1, y1), (x2, y2) = ran[-2:]
         if y2 <= y1:
