@@ -1,10 +1,10 @@
-"""The records of a session's cells: a bounded list, and the first line of a cell."""
+"""What is kept of a session's cells: records, the first line of each, and its number."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
 
 _Record = TypeVar("_Record")
 
@@ -36,3 +36,25 @@ def first_line(source: str) -> str:
     head = source.lstrip().partition("\n")[0]  # a long cell is not split for its first line
     line = head.splitlines()[0].strip() if head else ""
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
+
+
+def keep_numbers(compiler: Any) -> Callable[[], None]:
+    """Keep the number of each cell to come by the file name of its code, as IPython 8 does.
+
+    Returns what undoes it.
+    """
+    if hasattr(compiler, "_filename_map"):
+        return lambda: None
+    numbers: dict[str, int] = {}
+    original = compiler.cache
+
+    def cache(transformed_code: str, number: int = 0, raw_code: str | None = None) -> str:
+        name: str = original(transformed_code, number, raw_code)
+        numbers[name] = number
+        return name
+
+    def undo() -> None:
+        del compiler.cache, compiler._filename_map
+
+    compiler.cache, compiler._filename_map = cache, numbers
+    return undo

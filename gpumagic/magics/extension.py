@@ -13,8 +13,8 @@ from importlib import import_module
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.cells import cell_numbers
 from gpumagic.cells.hooks import CellHook, CellHooks
+from gpumagic.cells.records import keep_numbers
 from gpumagic.cuda import init_trace, nvml_check
 from gpumagic.cuda.process_state import STATE
 
@@ -81,7 +81,7 @@ class Extension:
         undo(self.hooks.clear)
         undo(self._leave_cluster)
         undo(self._end_modes)
-        undo(cell_numbers.keep(self.shell.compile))
+        undo(keep_numbers(self.shell.compile))
         init_trace.attach(self.shell, self.hooks)
         for hook in hooks:
             self.hooks.add(hook)

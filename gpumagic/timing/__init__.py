@@ -1,16 +1,16 @@
 """GPU time: of one run, of repeated runs, of lines, of every cell.
 
 One run
-    `event_timer` (events on every busy stream), `backends` (GPUs that are not CUDA's), `run` (host,
-    CPU and GPU time of one run, and the aggregate of several), `compilations` (of torch.compile).
+    `event_timer` (events on every busy stream, and GPUs that are not CUDA's), `run` (host, CPU and
+    GPU time of one run, and the aggregate of several), `profiler` (further runs for ``--kernels``,
+    ``--trace``, ``--nvtx``, ``--flops``, ``--energy``).
 Repeated runs
-    `plan` (what is asked for, and when to stop), `benchmark` (the runs), `delay` and `bottleneck`
-    (GPU or host).
+    `plan` (what is asked for, and when to stop), `benchmark` (the runs), `bottleneck` (GPU or
+    host).
 Line by line
     `marks` (events on all streams in use), `line_times` (the times between them, and waits),
-    `line_verdict` (what limits the cell), `lines` (all of these for one run).
+    `lines` (both for one run, and what limits the cell).
 Functions and magics
     `api` (`gpumagic.cudatime`), `per_cell` (``%cudatime on``), `comparison` (``--compare``,
-    ``--against``, ``--on``), `profiler` (``--kernels``, ``--trace``, ``--nvtx``), `work`
-    (``--flops``, ``--energy``).
+    ``--against``, ``--on``).
 """

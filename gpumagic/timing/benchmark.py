@@ -15,15 +15,16 @@ from gpumagic.results import CudaTiming
 from gpumagic.results.timing import StoppedBy
 from gpumagic.system.text import plural
 from gpumagic.timing import bottleneck, plan
-from gpumagic.timing.compilations import compiled_frames, not_counted
-from gpumagic.timing.delay import Delay
+from gpumagic.timing.bottleneck import Delay
 from gpumagic.timing.event_timer import NO_WORK
 from gpumagic.timing.run import (
     Run,
     Stopwatch,
+    compiled_frames,
     devices_used,
     gpu_and_host,
     gpu_or_wall,
+    not_counted,
     summarize,
     without_unseen_work,
 )

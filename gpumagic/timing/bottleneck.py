@@ -1,7 +1,8 @@
 """What limits code, the GPU or the host that launches its work: the verdict and its evidence.
 
 Where the runs do not show it, some are queued behind a delay kernel that outlasts the host: then
-the GPU works without gaps, and its time is compared with that as run.
+the GPU works without gaps, and its time is compared with that as run. The kernel is torch's own
+``torch.cuda._sleep``, which ends by itself: code that synchronises cannot hang.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
 
+from gpumagic.cuda import torch_cuda
 from gpumagic.results import Bound
-from gpumagic.timing.delay import Delay
 
 #: GPU time after the host has finished, as a part of all GPU time: from here on it is surely the
 #: larger part.
@@ -27,6 +30,10 @@ _MARGIN, _LONGEST = (2.0, 3e-3), 1.0
 _LEAST_SAMPLE, _MOST_LOOPS = 1e-3, 100
 #: Queued runs.
 SAMPLES = 3
+#: Cycles of the kernel that is timed for the rate.
+_CYCLES = 2_000_000
+#: Cycles of ``torch.cuda._sleep`` in a second, by ordinal.
+_rates: dict[int, float] = {}
 
 
 def gpu_outlasts_host(gpu: Sequence[float], host: Sequence[float]) -> str | None:
@@ -70,3 +77,41 @@ def judge(queued: Sequence[float], as_run: float) -> tuple[Bound | None, str | N
     if part < _HOST_BOUND:
         return "host", evidence
     return ("gpu", evidence) if part >= _GPU_BOUND else (None, None)
+
+
+# --- the delay kernel ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Delay:
+    """A device to keep busy, and for how many seconds."""
+
+    ordinal: int
+    seconds: float
+    #: The most seconds from the start event to another stream's end event with no work between.
+    empty: float = 0.0
+
+
+def launch_delay(delay: Delay, stream: Any) -> None:
+    """Launch the delay kernel on ``stream``."""
+    _spin(delay.ordinal, stream, round(delay.seconds * _rate(delay.ordinal, stream)))
+
+
+def _spin(ordinal: int, stream: Any, cycles: int) -> None:
+    cuda = cast(Any, torch_cuda.loaded()).cuda
+    with cuda.device(ordinal), cuda.stream(stream):
+        cuda._sleep(cycles)
+
+
+def _rate(ordinal: int, stream: Any) -> float:
+    """Measure the cycles in a second, the most of three: an idle device's clock is slow."""
+    if ordinal not in _rates:
+        rates = []
+        for _ in range(3):
+            start = torch_cuda.timing_event(stream)
+            _spin(ordinal, stream, _CYCLES)
+            end = torch_cuda.timing_event(stream)
+            end.synchronize()
+            rates.append(_CYCLES / max(float(start.elapsed_time(end)) / 1e3, 1e-9))
+        _rates[ordinal] = max(rates)
+    return _rates[ordinal]

@@ -1,7 +1,11 @@
-"""One measured run of code: wall, host, CPU and GPU time; and the aggregate of several runs."""
+"""One measured run of code: wall, host, CPU and GPU time; and the aggregate of several runs.
+
+Also whether torch.compile has compiled in one: that is no time of the code.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter, process_time
@@ -10,15 +14,16 @@ from typing import Any
 from gpumagic.cuda import failure, machine, torch_cuda
 from gpumagic.results import Bound, CudaTiming, Sample
 from gpumagic.results.timing import NO_SIGN
-from gpumagic.timing import backends
-from gpumagic.timing.bottleneck import gpu_outlasts_host
-from gpumagic.timing.delay import Delay
-from gpumagic.timing.event_timer import EventTimer, Reading
+from gpumagic.system.text import plural
+from gpumagic.timing import event_timer
+from gpumagic.timing.bottleneck import Delay, gpu_outlasts_host
+from gpumagic.timing.event_timer import EventPair, EventTimer, Reading
 
 ENDED = "at most: the GPU was done as soon as the code was, and may have waited in between"
 #: Also where there was some: work that has ended by the time the code returns may leave no sign.
 NO_SIGN_OF_WORK = "no GPU time: no sign of GPU work was seen"
 INTERRUPTED = "interrupted while waiting for the GPU"
+_WHY = "TORCH_LOGS=recompiles,graph_breaks, set before Python starts, says why"
 
 
 @dataclass(frozen=True)
@@ -40,13 +45,13 @@ class Stopwatch:
     """Host clock, CPU clock and GPU events around a run; reusable."""
 
     def __init__(self) -> None:
-        self._timer: EventTimer | backends.EventPair = EventTimer()
+        self._timer: EventTimer | EventPair = EventTimer()
 
     def start(self, delay: Delay | None = None) -> None:
         """Start the clocks; the code's GPU work then queues behind ``delay``."""
-        kind = backends.active()
+        kind = event_timer.other_kind()
         if kind is not None:
-            self._timer = backends.EventPair(kind)
+            self._timer = EventPair(kind)
         self._timer.prepare()
         self._timer.start(delay)
         # What the events take is no time of the code.
@@ -76,7 +81,7 @@ class Stopwatch:
         self._timer = EventTimer()
 
     def _run(self, finished: float, readings: dict[int, Reading], note: str | None) -> Run:
-        other = self._timer if isinstance(self._timer, backends.EventPair) else None
+        other = self._timer if isinstance(self._timer, EventPair) else None
         return Run(
             wall=finished - self._started,
             host=self._stopped - self._started,
@@ -219,3 +224,29 @@ def _seconds(run: Run, ordinal: int) -> float | None:
     """Return a device's time in a run, 0 where it had no context; None if it got one in it."""
     reading = run.readings.get(ordinal)
     return 0.0 if reading is None else reading.seconds
+
+
+# --- torch.compile, which is not imported here ---------------------------------------------------
+
+
+def compiled_frames() -> int:
+    """Return how many frames torch.compile has compiled in this process."""
+    # The counters are private; they are there once torch's compiler is imported.
+    counters: Any = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
+    return 0 if counters is None else int(counters["frames"]["total"])
+
+
+def counted(frames: int) -> tuple[str, ...]:
+    """Return a note on what was compiled in a run that is timed, if anything was."""
+    if not frames:
+        return ()
+    return (f"torch.compile compiled {plural(frames, 'function')} in this run; {_WHY}",)
+
+
+def not_counted(runs: Sequence[float]) -> tuple[str, ...]:
+    """Return a note on the runs, by their wall seconds, that are left out as compilations."""
+    if not runs:
+        return ()
+    which = "the first run" if len(runs) == 1 else f"{len(runs)} runs"
+    times = ", ".join(f"{seconds:.3g} s" for seconds in runs)
+    return (f"torch.compile compiled in {which}, not counted: {times}; {_WHY}",)

@@ -13,7 +13,7 @@ import pytest
 
 import gpumagic
 from gpumagic.cuda import torch_cuda
-from gpumagic.timing.delay import Delay, launch_delay
+from gpumagic.timing.bottleneck import Delay, launch_delay
 from tests.hardware.record import Figure
 from tests.support.kernels import Kernel
 

@@ -45,7 +45,7 @@ def test_a_delay_kernel_is_as_long_as_it_should_be(
 
 def test_an_empty_queued_sample(torch: Any, figure: Figure) -> None:
     """What the events themselves take: with one on every stream, perhaps more than a kernel."""
-    from gpumagic.timing.delay import Delay
+    from gpumagic.timing.bottleneck import Delay
     from gpumagic.timing.run import Stopwatch
 
     watch, taken = Stopwatch(), []

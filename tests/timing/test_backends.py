@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.timing import backends, run
+from gpumagic.timing import event_timer, run
 
 
 @pytest.mark.parametrize("kind", ["mps", "xpu"])
@@ -23,7 +23,7 @@ def test_torch_has_what_is_used(kind: str) -> None:
 
 
 def test_torch_with_cuda_has_no_other(gpu_work: Any) -> None:
-    assert backends.active() is None
+    assert event_timer.other_kind() is None
 
 
 @pytest.mark.parametrize("events", [True, False])
@@ -36,7 +36,7 @@ def test_a_device_of_another_kind(
     if events:
         module.Event = cuda.Event
     monkeypatch.setattr(gpu_work.torch, "npu", module, raising=False)
-    monkeypatch.setattr(backends, "active", lambda: "npu")
+    monkeypatch.setattr(event_timer, "other_kind", lambda: "npu")
     watch = run.Stopwatch()
     runs = []
     for _ in range(3):
@@ -48,7 +48,7 @@ def test_a_device_of_another_kind(
     assert 0.98 * 0.02 <= timing.gpu.best <= timing.wall.best
     assert timing.host.best < 0.01, "the wait is not the code's own"
     says = "npu: from events on the current stream"
-    assert timing.gpu_note == (says if events else f"{backends.EventPair('npu').remark}")
+    assert timing.gpu_note == (says if events else f"{event_timer.EventPair('npu').remark}")
     assert "npu" in str(run.summarize(runs[:1]))
 
 
@@ -58,7 +58,7 @@ def test_a_device_that_cannot_be_waited_for(gpu_work: Any, monkeypatch: pytest.M
 
     module = SimpleNamespace(synchronize=fail)
     monkeypatch.setattr(gpu_work.torch, "npu", module, raising=False)
-    monkeypatch.setattr(backends, "active", lambda: "npu")
+    monkeypatch.setattr(event_timer, "other_kind", lambda: "npu")
     watch = run.Stopwatch()
     watch.start()
     timing = run.summarize([watch.stop()])

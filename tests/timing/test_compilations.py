@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpumagic.timing.compilations import compiled_frames, counted, not_counted
+from gpumagic.timing.run import compiled_frames, counted, not_counted
 
 
 def test_frames_are_counted(gpu_work: Any) -> None:

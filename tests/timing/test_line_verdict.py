@@ -6,7 +6,7 @@ import pytest
 
 from gpumagic.results import CudaTiming, Sample
 from gpumagic.results.line_timing import LineTiming
-from gpumagic.timing.line_verdict import verdict
+from gpumagic.timing.lines import verdict
 
 
 def line(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic.timing.work import EnergyMeter, FlopCounter
+from gpumagic.timing.profiler import EnergyMeter, FlopCounter
 
 
 def test_operations_are_counted_by_shapes(gpu_work: Any) -> None:

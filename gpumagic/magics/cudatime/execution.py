@@ -18,10 +18,15 @@ from gpumagic.magics.cudatime.further_runs import FurtherRuns
 from gpumagic.magics.output import Progress
 from gpumagic.results import CudaTiming
 from gpumagic.timing.benchmark import Benchmark
-from gpumagic.timing.compilations import compiled_frames, counted
 from gpumagic.timing.plan import LEAST_REPEATS, Plan
 from gpumagic.timing.profiler import nvtx_range
-from gpumagic.timing.run import Stopwatch, summarize, without_unseen_work
+from gpumagic.timing.run import (
+    Stopwatch,
+    compiled_frames,
+    counted,
+    summarize,
+    without_unseen_work,
+)
 
 
 def _baseline(delivery: Delivery, repeats: int | None) -> Baseline:

@@ -22,8 +22,7 @@ from gpumagic.magics.file_names import expanded
 from gpumagic.system import text
 from gpumagic.system.paths import output_path
 from gpumagic.timing.plan import ENERGY_SECONDS
-from gpumagic.timing.profiler import Profiled
-from gpumagic.timing.work import EnergyMeter, FlopCounter
+from gpumagic.timing.profiler import EnergyMeter, FlopCounter, Profiled
 
 _T = TypeVar("_T")
 _Scope = TypeVar("_Scope", bound=AbstractContextManager[Any])
