@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from gpumagic.errors import SpecError
 from gpumagic.magics.file_names import expanded
 from gpumagic.magics.output import show
-from gpumagic.memory import regression as memory
+from gpumagic.memory import measurement as memory
 from gpumagic.results import Comparison, CudaTiming, MemoryDelta
 from gpumagic.results.conditions import differences
 from gpumagic.results.memory_comparison import MemoryComparison

@@ -13,7 +13,7 @@ from gpumagic.cuda import failure, torch_cuda
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.memory.blocks import UnreadableError
 from gpumagic.memory.holders import Survey
-from gpumagic.memory.notebook_references import EXCEPTION, LAST, LOCAL, NotebookReferences
+from gpumagic.memory.roots import EXCEPTION, LAST, LOCAL, NotebookReferences
 from gpumagic.memory.walk import Name
 from gpumagic.results import Freed, FreeStep
 from gpumagic.system import introspection, text

@@ -9,9 +9,8 @@ from typing import Any
 
 from gpumagic.cuda import failure, torch_cuda
 from gpumagic.memory.blocks import Block, Blocks, UnreadableError
-from gpumagic.memory.notebook_references import EXCEPTION, LAST, LOCAL, NotebookReferences
 from gpumagic.memory.report import uncounted
-from gpumagic.memory.roots import Places
+from gpumagic.memory.roots import EXCEPTION, LAST, LOCAL, NotebookReferences, Places
 from gpumagic.memory.walk import Name, Walk, Walked
 from gpumagic.results import DeviceHolders, Holder, Holders
 

@@ -38,8 +38,8 @@ class _LineMemory:
         self.by_device[ordinal] = LineMemory(
             before.change + end.allocated - start.allocated,
             max(before.peak, peak),
-            before.given + end.total_allocated - start.total_allocated,
-            before.taken + end.total_freed - start.total_freed,
+            before.given + interval.counted("total_allocated"),
+            before.taken + interval.counted("total_freed"),
         )
 
 

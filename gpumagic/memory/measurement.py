@@ -13,11 +13,12 @@ from typing import Any, TypeVar, cast, overload
 
 from gpumagic.cells.measured_block import Measured, decorated
 from gpumagic.cuda import machine, torch_cuda
-from gpumagic.errors import SpecError
+from gpumagic.errors import RegressionError, SpecError
 from gpumagic.memory.peak_ledger import LEDGER, Scope
 from gpumagic.memory.report import PLUGGABLE, allocator_notes, memory_report
 from gpumagic.results import DeviceMemoryDelta, MemoryDelta, MemoryReport
 from gpumagic.results.memory import only_changed
+from gpumagic.results.memory_comparison import MemoryComparison
 from gpumagic.system import text
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -52,15 +53,7 @@ class Measurement(Measured["Scope | str", MemoryDelta]):
             return memory_delta(unreadable(failure), partial=partial)
 
     def __repr__(self) -> str:
-        return "<Measurement: not ended>" if self.finished is None else repr(self.finished)
-
-    def __str__(self) -> str:
-        return repr(self) if self.finished is None else str(self.finished)
-
-    def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
-        if self.finished is None:
-            return {"text/plain": repr(self)}
-        return self.finished._repr_mimebundle_(**options)
+        return "<Measurement: not ended>" if self.finished is None else str(self.finished)
 
 
 def memory_delta(
@@ -90,6 +83,44 @@ def _not_in_use() -> str:
     if not torch_cuda.built_with_cuda():
         return "this torch has no CUDA support"
     return "torch has not used a GPU in this process"
+
+
+# --- compared with a stored result --------------------------------------------------------------
+
+
+def against(now: MemoryDelta, before: MemoryDelta) -> MemoryComparison:
+    """Compare a cell's peaks with stored ones.
+
+    Raises:
+        SpecError: one of the results has no figures.
+    """
+    for name, each in (("this cell", now), ("the stored result", before)):
+        if each.error is not None or each.partial:
+            raise SpecError(
+                f"nothing to compare: {name}: {each.error or 'it did not run to its end'}"
+            )
+    none = DeviceMemoryDelta(0, 0, 0)
+    peaks = {
+        i: (now.devices.get(i, none).peak, before.devices.get(i, none).peak)
+        for i in sorted({*now.devices, *before.devices})
+    }
+    # A device without a peak has a context only; if all are so, there is that to show.
+    return MemoryComparison({i: both for i, both in peaks.items() if any(both)} or peaks)
+
+
+def check(compared: MemoryComparison, fail_above: float) -> None:
+    """Check that no device's peak is higher by more than ``fail_above`` (0.1: 10 % more).
+
+    Raises:
+        RegressionError: a peak is beyond what is allowed.
+    """
+    beyond = [
+        f"cuda:{ordinal}: peak {peak:,} B, stored {stored:,} B"
+        for ordinal, (peak, stored) in compared.peaks.items()
+        if peak > stored * (1 + fail_above)
+    ]
+    if beyond:
+        raise RegressionError(f"{'; '.join(beyond)}; allowed: {100 * fail_above:g} % more")
 
 
 # --- the public function ---------------------------------------------------------------------

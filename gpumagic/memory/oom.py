@@ -11,10 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 from gpumagic.cells import tracebacks
-from gpumagic.cuda import allocator, devices, torch_cuda
+from gpumagic.cuda import allocator, torch_cuda
 from gpumagic.memory.blocks import UnreadableError
 from gpumagic.memory.holders import Survey
-from gpumagic.memory.notebook_references import NotebookReferences
+from gpumagic.memory.report import memory_report
+from gpumagic.memory.roots import NotebookReferences
 from gpumagic.results import Explanation, OutOfMemory
 from gpumagic.system import introspection
 
@@ -99,22 +100,16 @@ def _with_figures(known: OutOfMemory, device: int) -> OutOfMemory:
     """Return the report with the device's figures."""
     free, total = torch_cuda.memory_info(device)
     limit = allocator.memory_limit(device)
-    table = devices.devices(processes=True)
-    listed = next((each.as_seen() for each in table if each.ordinal == device), None)
-    try:
-        allocated, reserved = torch_cuda.memory_held(device)
-    except RuntimeError:  # a pluggable allocator keeps no counters
-        return replace(known, total=total, free=free)
-    used = None if listed is None else listed.memory_own
+    now = memory_report().devices[device]
     return replace(
         known,
-        name=None if listed is None else listed.name,
+        name=now.name,
         total=total,
         free=free,
-        reserved=reserved,
-        allocated=allocated,
-        outside=None if used is None or used < reserved else used - reserved,
-        others=None if listed is None else listed.memory_others,
+        reserved=now.reserved,
+        allocated=now.allocated,
+        outside=now.outside,
+        others=now.others,
         limit=limit if limit is not None and limit < total * 0.999 else None,
     )
 

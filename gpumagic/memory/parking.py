@@ -130,7 +130,7 @@ class Parking:
         took = time.perf_counter() - began
         chosen.clear()
         torch_cuda.empty_cache()
-        own = {device.ordinal: device.as_seen().memory_own for device in devices(processes=True)}
+        own = {device.ordinal: device.as_seen().memory_own for device in devices(processes=False)}
         shown = {}
         for ordinal, reserved in before.items():
             after, held = torch_cuda.memory_held(ordinal)[1], own.get(ordinal)
@@ -266,29 +266,19 @@ def _host_memory(size: int) -> Any:
 
 
 def _refusal(error: RuntimeError, needed: dict[int, int]) -> DeviceError:
-    """Return why memory cannot come back: who holds it, what bounds torch, or CUDA's failure."""
+    """Return why memory cannot come back: too little is free, torch is bounded, CUDA has failed."""
     torch = cast(Any, torch_cuda.loaded())
     if not isinstance(error, torch.cuda.OutOfMemoryError):
         shown = f"{text.reason(error)}; {_RESTART} takes it along"
         return DeviceError(f"parked memory cannot come back: {shown}")
     lines = []
-    table = {device.ordinal: device for device in devices(processes=True)}
     for ordinal, size in needed.items():
         free, _ = torch_cuda.memory_info(ordinal)
         line = f"cuda:{ordinal} needs {bytes_(size)} and has {bytes_(free)} free"
-        if size <= free:
-            line += " (%gpumem limit off lifts a limit of yours)"
-        else:
-            listed = table[ordinal].processes if ordinal in table else None
-            others = [each for each in listed or () if not each.own]
-            for each in sorted(others, key=lambda each: -(each.memory or 0))[:3]:
-                whose = f", {each.user}" if each.user else ""
-                who = f"{each.command or 'a process'} (pid {each.pid}{whose})"
-                line += f"; {who} holds {bytes_(each.memory)}"
-        lines.append(line)
+        lines.append(f"{line} (%gpumem limit off lifts a limit of yours)" if size <= free else line)
     return DeviceError(
         f"parked memory cannot come back: {' and '.join(lines)}; everything stays parked. "
-        "%gpumem unpark tries again; del NAME needs less of it; "
+        "%gpu -p says who holds memory; %gpumem unpark tries again; del NAME needs less of it; "
         f"%gpu auto {len(needed)} --restart --keep all takes it to other GPUs"
     )
 

@@ -12,7 +12,8 @@ torch's counters have reached these peaks again and no scope is open.
 What remains: a name bound before to one of those functions of ``torch._C`` reads torch's raw
 counters; memory that another thread allocates and frees in the some 20 µs between a reading and the
 reset that follows it is in no peak; nor is what came before a reset by the user in the scope in
-which torch was first imported.
+which torch was first imported. Failures before the user's reset of the accumulated statistics are
+in no scope.
 """
 
 from __future__ import annotations
@@ -26,11 +27,10 @@ from typing import Any, NamedTuple
 from gpumagic.cuda import torch_cuda
 from gpumagic.results import DeviceMemoryDelta
 
-#: The functions of ``torch._C`` through which the counters are read and reset, by what they do.
-#: Those of ``torch.accelerator`` came with torch 2.9.
+#: The functions of ``torch._C`` through which the peaks are read and reset. Those of
+#: ``torch.accelerator`` came with torch 2.9.
 _READ = ("_cuda_memoryStats", "_accelerator_getDeviceStats")
-_RESET_PEAKS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
-_RESET_TOTALS = ("_cuda_resetAccumulatedMemoryStats", "_accelerator_resetAccumulatedStats")
+_RESET = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 
 #: Where a counter is in the nested dictionary, for example ``("allocated_bytes", "all")``.
 Path = tuple[Any, ...]
@@ -43,14 +43,9 @@ class Counters(NamedTuple):
     reserved: int = 0
     ooms: int = 0
     retries: int = 0
-    #: Of all allocations until now: their bytes, the bytes that were freed, and their number.
+    #: Of all allocations until now: their bytes, and the bytes that were freed.
     total_allocated: int = 0
     total_freed: int = 0
-    allocations: int = 0
-
-
-#: The counters that a user's reset of the accumulated statistics sets to 0.
-_TOTALS = ("ooms", "retries", "total_allocated", "total_freed", "allocations")
 
 
 class Interval(NamedTuple):
@@ -68,10 +63,13 @@ class Interval(NamedTuple):
 
     def and_then(self, later: Interval) -> Interval:
         """Return this interval and ``later``, which begins at its end, as one."""
-        # Where the user has reset counters in between, the later one starts below this one's end.
-        fields = zip(self.start, later.start, self.end, strict=True)
-        start = Counters(*(first + second - middle for first, second, middle in fields))
-        return Interval(start, later.end, max(self.peak, later.peak))
+        return Interval(self.start, later.end, max(self.peak, later.peak))
+
+    def counted(self, name: str) -> int:
+        """Return how much a counter that only grows has grown; the user may have set it to 0."""
+        start: int = getattr(self.start, name)
+        end: int = getattr(self.end, name)
+        return end - start if end >= start else end
 
     def delta(self) -> DeviceMemoryDelta:
         """Return the change as a result."""
@@ -82,8 +80,8 @@ class Interval(NamedTuple):
             peak=self.peak - start.allocated,
             allocated_now=end.allocated,
             reserved_now=end.reserved,
-            ooms=end.ooms - start.ooms,
-            retries=end.retries - start.retries,
+            ooms=self.counted("ooms"),
+            retries=self.counted("retries"),
         )
 
 
@@ -107,7 +105,6 @@ def _counters(stats: dict[str, Any]) -> Counters:
         stats["num_alloc_retries"],
         allocated["allocated"],
         allocated["freed"],
-        stats["allocation"]["all"]["allocated"],
     )
 
 
@@ -153,15 +150,10 @@ class Ledger:
         scope = Scope()
         with self._lock:
             try:
-                ordinals = torch_cuda.contexts()
                 self._wrap()
-                for ordinal in ordinals:
+                for ordinal in torch_cuda.contexts():
                     stats = self._read(ordinal)
-                    counters = _counters(stats)
-                    if _peak(stats) > counters.allocated:
-                        self._fold(ordinal, stats)
-                        self._call("_cuda_resetPeakMemoryStats", ordinal)
-                    scope.start[ordinal] = counters
+                    self._begin(scope, ordinal, stats, _counters(stats))
                 self._scopes.append(scope)
             finally:
                 self._tidy()
@@ -189,19 +181,22 @@ class Ledger:
             for ordinal in torch_cuda.contexts():
                 stats = self._read(ordinal)
                 interval = found[ordinal] = self._interval(scope, ordinal, stats)
-                if _peak(stats) > interval.end.allocated:
-                    self._fold(ordinal, stats)
-                    self._call("_cuda_resetPeakMemoryStats", ordinal)
-                scope.start[ordinal] = interval.end
-                scope.folded.pop(ordinal, None)
+                self._begin(scope, ordinal, stats, interval.end)
             return found
 
     def drop(self, scope: Scope) -> None:
         """End a scope without a result. Reads nothing, and cannot fail."""
         with self._lock:
-            # Not list.remove, which would be right only as long as scopes compare by identity.
-            self._scopes = [s for s in self._scopes if s is not scope]
+            self._scopes = [each for each in self._scopes if each is not scope]
             self._tidy()
+
+    def _begin(self, scope: Scope, ordinal: int, stats: dict[str, Any], counters: Counters) -> None:
+        """Have a scope count from these counters on; a peak above them is stored, then reset."""
+        if _peak(stats) > counters.allocated:
+            self._fold(ordinal, stats)
+            self._call("_cuda_resetPeakMemoryStats", ordinal)
+        scope.start[ordinal] = counters
+        scope.folded.pop(ordinal, None)
 
     def _interval(self, scope: Scope, ordinal: int, stats: dict[str, Any]) -> Interval:
         self._catch_up(ordinal, stats)
@@ -262,17 +257,13 @@ class Ledger:
         if home is None or self._wrapped:
             return
         self._home = home
-        for names, method in (
-            (_READ, self._user_reads),
-            (_RESET_PEAKS, self._user_resets_peaks),
-            (_RESET_TOTALS, self._user_resets_totals),
-        ):
-            for name in names:
-                original = getattr(home, name, None)
-                if original is not None:
-                    ours = _wrapper(home, original, method)
-                    self._wrapped[name] = original, ours
-                    setattr(home, name, ours)
+        for name in (*_READ, *_RESET):
+            original = getattr(home, name, None)
+            if original is not None:
+                method = self._user_reads if name in _READ else self._user_resets
+                ours = functools.wraps(original)(functools.partial(method, original))
+                self._wrapped[name] = original, ours
+                setattr(home, name, ours)
 
     def _tidy(self) -> None:
         """Restore torch's functions if they would return the same peaks."""
@@ -295,7 +286,7 @@ class Ledger:
             self._tidy()
             return stats
 
-    def _user_resets_peaks(self, original: Callable[[int], Any], ordinal: int) -> Any:
+    def _user_resets(self, original: Callable[[int], Any], ordinal: int) -> Any:
         with self._lock:
             before = self._read(ordinal) if self._scopes else None
             result = original(ordinal)
@@ -304,35 +295,6 @@ class Ledger:
             self._user.pop(ordinal, None)
             self._tidy()
             return result
-
-    def _user_resets_totals(self, original: Callable[[int], Any], ordinal: int) -> Any:
-        """Shift the scopes' starts: the numbers of events begin again at 0."""
-        with self._lock:
-            before = _counters(self._read(ordinal)) if self._scopes else None
-            result = original(ordinal)
-            if before is not None:
-                for scope in self._scopes:
-                    start = scope.start.get(ordinal, Counters())
-                    shifted = {n: getattr(start, n) - getattr(before, n) for n in _TOTALS}
-                    scope.start[ordinal] = start._replace(**shifted)
-            return result
-
-
-def _wrapper(
-    home: Any,
-    original: Callable[[int], Any],
-    method: Callable[[Callable[[int], Any], int], Any],
-) -> Callable[[int], Any]:
-    accelerator = original.__name__.startswith("_accelerator")
-
-    @functools.wraps(original)
-    def wrapped(ordinal: int) -> Any:
-        # Checked only now: in some versions of torch the check may initialise the driver.
-        if accelerator and home._accelerator_getAccelerator().type != "cuda":
-            return original(ordinal)
-        return method(original, ordinal)
-
-    return wrapped
 
 
 #: The counters are the process's, and so is the ledger.

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from gpumagic.cells.hooks import CellHook, CellHooks
 from gpumagic.cells.records import CellRecords, first_line
 from gpumagic.cuda import allocator, torch_cuda
-from gpumagic.memory.peak_ledger import LEDGER, Interval, Scope
-from gpumagic.results import CellLog, CellMemory, DeviceMemoryDelta
+from gpumagic.memory.peak_ledger import LEDGER, Scope
+from gpumagic.results import CellLog, CellMemory
 from gpumagic.system import text
 
 
@@ -37,7 +37,6 @@ class EveryCell:
         self._hook = CellHook(self._after, self._failed, self._begin)
         self._show = show
         self._cells: CellRecords[CellMemory] = CellRecords()
-        self._idle: dict[int, DeviceMemoryDelta] = {}
         #: The scope that is restarted at every end of a cell; None while off.
         self._scope: Scope | None = None
 
@@ -61,7 +60,6 @@ class EveryCell:
         if self._scope is None:
             return
         self._hooks.remove(self._hook)
-        self._idle.clear()
         LEDGER.drop(self._scope)
         self._scope = None
 
@@ -82,7 +80,7 @@ class EveryCell:
         if running is None or self._scope is None:
             return
         ended = time.perf_counter()
-        devices = {i: self._delta(i, each) for i, each in LEDGER.restart(self._scope).items()}
+        devices = {i: each.delta() for i, each in LEDGER.restart(self._scope).items()}
         cell = CellMemory(
             number=result.execution_count,
             source=running.source,
@@ -93,15 +91,6 @@ class EveryCell:
         self._cells.add(cell)
         if cell.changed:
             self._show(cell)
-
-    def _delta(self, ordinal: int, interval: Interval) -> DeviceMemoryDelta:
-        """Return the change on a device; for an idle one, the same object each time."""
-        if not interval.idle:
-            self._idle.pop(ordinal, None)
-            return interval.delta()
-        if ordinal not in self._idle:
-            self._idle[ordinal] = interval.delta()
-        return self._idle[ordinal]
 
     def _failed(self, error: Exception) -> None:
         """Print a line about a failure of gpumagic, and stop measuring."""

@@ -6,8 +6,8 @@ Imports no torch and makes no context.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.devices import devices
@@ -22,8 +22,7 @@ def memory_report(previous: MemoryReport | None = None) -> MemoryReport:
     """
     table = devices(processes=False)
     seen = {device.ordinal: device for device in table if device.ordinal is not None}
-    growing = _growing()
-    held = {ordinal: _held(ordinal, growing) for ordinal in torch_cuda.contexts()}
+    held = {ordinal: _held(ordinal) for ordinal in torch_cuda.contexts()}
     before = previous.devices if previous is not None else {}
     rows = {
         ordinal: _since(_memory(ordinal, seen.get(ordinal), held.get(ordinal)), before.get(ordinal))
@@ -51,36 +50,21 @@ def _nothing_seen(table: DeviceTable) -> str:
     return "this kernel sees no GPU of this machine; %gpu says why"
 
 
-@dataclass(frozen=True)
-class _Held:
+class _Held(NamedTuple):
     """What torch's allocator holds on a device; all None if it keeps no counters."""
 
     allocated: int | None = None
     reserved: int | None = None
     peak: int | None = None
-    fragmented: int | None = None
 
 
-def _held(ordinal: int, growing: Collection[int]) -> _Held:
+def _held(ordinal: int) -> _Held:
     try:
         stats = torch_cuda.memory_stats(ordinal)
     except RuntimeError:  # a pluggable allocator without counters
         return _Held()
     allocated = stats["allocated_bytes"]["all"]
-    split = stats["inactive_split_bytes"]["all"]["current"]
-    return _Held(
-        allocated["current"],
-        stats["reserved_bytes"]["all"]["current"],
-        allocated["peak"],
-        None if ordinal in growing else split,
-    )
-
-
-def _growing() -> set[int]:
-    """Return the devices with segments that can grow, whose fragmentation torch does not count."""
-    if torch_cuda.allocator_backend() != "native":
-        return {*torch_cuda.contexts()}
-    return {each["device"] for each in torch_cuda.memory_snapshot() if each.get("is_expandable")}
+    return _Held(allocated["current"], stats["reserved_bytes"]["all"]["current"], allocated["peak"])
 
 
 def _memory(ordinal: int, device: Device | None, held: _Held | None) -> DeviceMemory:
@@ -88,7 +72,7 @@ def _memory(ordinal: int, device: Device | None, held: _Held | None) -> DeviceMe
     context = held is not None
     if held is None:
         # Without a context torch holds nothing.
-        held = _Held(0, 0, 0, 0) if torch_cuda.built_with_cuda() else _Held()
+        held = _Held(0, 0, 0) if torch_cuda.built_with_cuda() else _Held()
     divided = device is not None and bool(device.mig)
     device = device and device.as_seen()
     free, total = (device.memory_free, device.memory_total) if device else (None, None)
@@ -109,7 +93,6 @@ def _memory(ordinal: int, device: Device | None, held: _Held | None) -> DeviceMe
         name=device.name if device else None,
         index=device.index if device else None,
         context=context,
-        fragmented=held.fragmented,
         driver_reserved=own,
     )
 

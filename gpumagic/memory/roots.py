@@ -1,21 +1,212 @@
-"""The places that references come from: the user's variables and modules, and the notebook."""
+"""Where references come from: the user's variables and modules, and IPython's own references.
+
+IPython references:
+
+- ``Out`` (``_oh``), ``_1``, ``_2``…, the latter also in ``user_ns_hidden``;
+- ``_``, ``__``, ``___``: in the namespace, in ``user_ns_hidden``, attributes of the displayhook;
+- ``last_execution_result``: the last value and the last exception;
+- ``sys.last_type``, ``last_value``, ``last_traceback`` and, from Python 3.12, ``last_exc``;
+- ``InteractiveTB.tb``, and after ``%debug`` the debugger's frames in ``InteractiveTB.pdb`` and,
+  from Python 3.12, in the namespace.
+"""
 
 from __future__ import annotations
 
 import builtins
+import re
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from types import FrameType, TracebackType
 from typing import Any
 
 from gpumagic.cells import tracebacks
+from gpumagic.cells.compile import cell_of
 from gpumagic.cuda import torch_cuda
-from gpumagic.memory.notebook_references import NotebookReferences
 from gpumagic.memory.walk import Name, Root
 from gpumagic.system import introspection
 
+_UNDERSCORES = ("_", "__", "___")
+_SYS = ("last_type", "last_value", "last_traceback", "last_exc")
+_NUMBERED = re.compile(r"_\d+")
+_INPUT = re.compile(r"_i{1,3}|_i\d+")
+_PDBS = "__pdb_convenience_variables"
+_OWN = {"_ih", "_oh", "_dh", "In", "Out", "exit", "quit", "get_ipython", "open"}
+
+#: The kinds of the notebook's roots.
+OUTPUT, LOCAL, EXCEPTION = "output", "failed function", "exception"
+RESULT, LAST = "the last result", "the last exception"
+
 _CONTAINERS = {id(kind) for kind in (list, dict, tuple, set, frozenset)}
 _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
+
+
+class NotebookReferences:
+    """What one IPython shell references."""
+
+    def __init__(self, shell: Any) -> None:
+        self.shell = shell
+
+    # --- names -----------------------------------------------------------------------------------
+
+    @property
+    def namespace(self) -> dict[str, Any]:
+        """The user's variables."""
+        found: dict[str, Any] = self.shell.user_ns
+        return found
+
+    @property
+    def outputs(self) -> dict[Any, Any]:
+        """``Out``."""
+        found = self.namespace.get("_oh")
+        return found if isinstance(found, dict) else {}
+
+    def is_notebooks(self, name: str, value: Any) -> bool:
+        """Return whether a name in the namespace is IPython's, not the user's."""
+        if name in _UNDERSCORES:  # unless the user has assigned it: for _ in loader
+            return value is getattr(self.shell.displayhook, name, None)
+        if _NUMBERED.fullmatch(name):
+            return self.shell.user_ns_hidden.get(name) is value
+        if _INPUT.fullmatch(name):
+            return type(value) is str
+        if name.startswith("__") and name.endswith("__"):
+            return True
+        own = name in _OWN and self.shell.user_ns_hidden.get(name) is value
+        return own or name == _PDBS
+
+    def cell_of(self, filename: str) -> int | None:
+        """Return the number of the cell that a code's file name belongs to, or None."""
+        return cell_of(self.shell, filename)
+
+    # --- for a walk ------------------------------------------------------------------------------
+
+    def excluded(self) -> list[Any]:
+        """Return the objects that a walk must not visit, since they lead to all others."""
+        shell = self.shell
+        found = [shell.displayhook, shell.history_manager, shell.events, shell.events.callbacks]
+        found += [shell.user_ns_hidden, shell.user_global_ns, self.outputs]
+        above = shell
+        while above is not None:  # the kernel and the application lead to all the rest
+            found += [above, vars(above), getattr(above, "_trait_values", None)]
+            above = getattr(above, "parent", None)
+        return [each for each in found if each is not None]
+
+    def places(self) -> list[Any]:
+        """Return the objects that hold the values of `roots`."""
+        shell, last = self.shell, self._last
+        found = [shell.user_ns_hidden, self.outputs, vars(shell.displayhook), vars(shell)]
+        found += [getattr(shell, "_trait_values", {}), vars(shell.InteractiveTB)]
+        return [*found, {} if last is None else vars(last), self.namespace.get(_PDBS, {})]
+
+    def roots(self) -> list[Root]:
+        """Return these references as roots: first the failed functions' variables."""
+        found = [
+            Root(Name(name, LOCAL, by_notebook=True), values)
+            for name, values in self._locals().items()
+        ]
+        outputs = [(f"Out[{n}]", [value]) for n, value in list(self.outputs.items())]
+        outputs += [*self._outside_out(), (RESULT, [getattr(self._last, "result", None)])]
+        found += [Root(Name(name, OUTPUT, by_notebook=True), values) for name, values in outputs]
+        return [*found, Root(Name(LAST, EXCEPTION, by_notebook=True), self._exceptions())]
+
+    @property
+    def _last(self) -> Any:
+        return self.shell.last_execution_result
+
+    def _outside_out(self) -> Iterator[tuple[str, list[Any]]]:
+        """Return ``_`` and the like, and ``_5`` where ``Out[5]`` is deleted."""
+        hook, hidden = self.shell.displayhook, self.shell.user_ns_hidden
+        for name in _UNDERSCORES:
+            yield name, [vars(hook).get(name), hidden.get(name)]
+        for name, value in list(hidden.items()):
+            if _NUMBERED.fullmatch(name) and self.outputs.get(int(name[1:])) is not value:
+                yield name, [value]
+
+    def _exceptions(self) -> list[Any]:
+        """Return the last exception's objects: exceptions, tracebacks, the debugger."""
+        formatter, found = vars(self.shell.InteractiveTB), list[Any]()
+        found += [getattr(sys, name, None) for name in _SYS[1:]]
+        found += [getattr(self._last, f"error_{when}", None) for when in ("in_exec", "before_exec")]
+        found += [formatter.get("tb"), formatter.get("pdb"), self.namespace.get(_PDBS)]
+        return [each for each in found if each is not None]
+
+    def _failed(self) -> list[tuple[FrameType, int]]:
+        """Return the functions that failed last: their frames, and the lines in them.
+
+        The user's first, then those of libraries; the innermost first.
+        """
+        found: dict[int, tuple[FrameType, int]] = {}
+        for each in self._exceptions():
+            begin: list[Any] = [each] if type(each) is TracebackType else []
+            if introspection.is_a(each, BaseException):
+                begin = [introspection.traceback(error) for error in introspection.linked(each)]
+            for traceback in begin:
+                steps = list(tracebacks.steps(traceback))
+                first = next((n for n, step in enumerate(steps) if self._is_users(step[0])), 0)
+                for frame, line in steps[first:]:  # without IPython's above the user's
+                    if frame.f_locals is not frame.f_globals:
+                        found[id(frame)] = (frame, line)
+        innermost_first = list(found.values())[::-1]
+        return sorted(innermost_first, key=lambda step: not self._is_users(step[0]))
+
+    def _is_users(self, frame: FrameType) -> bool:
+        return tracebacks.is_users(frame.f_code.co_filename, self.cell_of)
+
+    def _locals(self) -> dict[str, list[Any]]:
+        """Return the failed functions' variables by their displayed names."""
+        found: dict[str, list[Any]] = {}
+        for frame, line in self._failed():
+            where = tracebacks.described(frame, line, self.cell_of)
+            for name, value in introspection.local_variables(frame):
+                found.setdefault(f"{name} ({where})", []).append(value)
+        return found
+
+    # --- deletion --------------------------------------------------------------------------------
+
+    def release(self, names: Collection[Name]) -> bool:
+        """Delete the references of roots; return whether the last exception was among them.
+
+        Frames are not cleared: clearing a generator's frame ends the generator.
+        """
+        places = {each.name for each in names}
+        self._forget_outputs(places)
+        if RESULT in places and self._last is not None:
+            self._last.result = None
+        failed = any(each.kind in (LOCAL, EXCEPTION) for each in names)
+        if failed:
+            self._forget_exception()
+        return failed
+
+    def _forget_outputs(self, names: Collection[str]) -> None:
+        space, hidden, hook = self.namespace, self.shell.user_ns_hidden, self.shell.displayhook
+        for number in [n for n in self.outputs if f"Out[{n}]" in names]:
+            value = self.outputs.pop(number)
+            if space.get(f"_{number}") is value:
+                del space[f"_{number}"]
+            hidden.pop(f"_{number}", None)
+        for name in names:
+            if _NUMBERED.fullmatch(name):
+                value = hidden.pop(name, None)
+                if space.get(name) is value:
+                    space.pop(name, None)
+        for name in (name for name in _UNDERSCORES if name in names):
+            # As IPython's own displayhook.flush() does.
+            if name in space and space[name] is getattr(hook, name):
+                space[name] = ""
+            if name in hidden:
+                hidden[name] = ""
+            setattr(hook, name, "")
+
+    def _forget_exception(self) -> None:
+        self.namespace.pop(_PDBS, None)
+        for name in _SYS:
+            if hasattr(sys, name):
+                delattr(sys, name)
+        if self._last is not None:
+            self._last.error_in_exec = self._last.error_before_exec = None
+        vars(self.shell.InteractiveTB).pop("tb", None)
+        if vars(self.shell.InteractiveTB).get("pdb") is not None:
+            self.shell.InteractiveTB.pdb = None  # IPython makes another when it needs one
 
 
 class Places:

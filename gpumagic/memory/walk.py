@@ -24,8 +24,8 @@ from gpumagic.system import introspection
 #: The most objects that are visited, and the length of the parts of a list that are first looked at
 #: by types.
 LIMIT, LONG = 3_000_000, 1000
-#: The most objects of a root that are visited before those of the next one.
-_TURN = 100
+#: The objects that are visited between two looks at the clock.
+_AT_ONCE = 100
 #: Py_TPFLAGS_HAVE_GC: objects of other types refer to nothing that Python knows.
 _HAVE_GC = 1 << 14
 _flags = vars(type)["__flags__"].__get__
@@ -152,45 +152,35 @@ class Walk:
     def _visit(self, roots: Sequence[Root]) -> list[list[int]]:
         """Visit what the roots lead to; return the numbers of their values.
 
-        In turns, and large containers last, so that one variable does not take all the time.
+        Large containers come last, so that one variable does not take all the time.
         """
         entries: list[list[int]] = []
-        waiting: list[list[int]] = []
         for root in roots:
-            entry: list[int] = []
-            self._pending = []
-            self._add(root.values, entry, None)
-            entries.append(entry)
-            waiting.append(self._pending)
-        while (waiting or self._large) and self._complete:
-            if not waiting:
-                waiting = [self._large]
-                self._large = []
-            for pending in waiting:
-                if pending and self._go_on():
-                    self._pending = pending
-                    self._visit_some(pending)
-            waiting = [pending for pending in waiting if pending]
+            entries.append([])
+            self._add(root.values, entries[-1], None)
+        while (self._pending or self._large) and self._go_on():
+            if not self._pending:
+                self._pending, self._large = self._large, []
+            for _ in range(min(_AT_ONCE, len(self._pending))):
+                self._visit_one(self._pending.pop())
         return entries
 
-    def _visit_some(self, pending: list[int]) -> None:
-        for _ in range(min(_TURN, len(pending))):
-            here = pending.pop()
-            thing, above = self._kept[here], self._edges[here]
-            rule = self._rules[id(type(thing))]
-            inside: Sequence[Any]
-            if rule.array:
-                inside = self._of_array(thing)
-            else:  # without a copy of a long list
-                inside = thing if type(thing) is list else gc.get_referents(thing)
-            if len(inside) > LONG and here not in self._postponed:
-                self._postponed.add(here)
-                self._large.append(here)
-                continue
-            self._add(inside, above, self._seen)
-            if rule.in_cpp is not None:
-                for role, each in rule.in_cpp(thing):
-                    self._add((each,), above, self._in_cpp, role)
+    def _visit_one(self, here: int) -> None:
+        thing, above = self._kept[here], self._edges[here]
+        rule = self._rules[id(type(thing))]
+        inside: Sequence[Any]
+        if rule.array:
+            inside = self._of_array(thing)
+        else:  # without a copy of a long list
+            inside = thing if type(thing) is list else gc.get_referents(thing)
+        if len(inside) > LONG and here not in self._postponed:
+            self._postponed.add(here)
+            self._large.append(here)
+            return
+        self._add(inside, above, self._seen)
+        if rule.in_cpp is not None:
+            for role, each in rule.in_cpp(thing):
+                self._add((each,), above, self._in_cpp, role)
 
     def _add(
         self, things: Sequence[Any], above: list[int], count: list[int] | None, role: str = ""

@@ -50,9 +50,6 @@ class DeviceMemory:
     reserved_change: int | None = None
     #: Whether this process has a CUDA context on the device; without one it holds no memory there.
     context: bool | None = None
-    #: Of ``reserved``: unused, but between live tensors of a segment, so that only smaller tensors
-    #: fit and it cannot be returned to the device.
-    fragmented: int | None = None
     #: Reserved by the driver for itself: of ``total``, neither free nor in use.
     driver_reserved: int | None = None
 
@@ -159,21 +156,13 @@ class MemoryDelta(StorableResult):
         return f"<MemoryDelta {inner or 'no device'}>"
 
 
-#: The least part of a device that is worth a line, and the least pinned bytes.
-_NOISE, _FEW_PINNED = 0.01, 2**20
+#: The least pinned bytes that are worth a line.
+_FEW_PINNED = 2**20
 
 
 def _details(result: MemoryReport) -> list[Block]:
-    """Return lines on fragmentation, the driver's own memory and pinned host memory."""
+    """Return lines on the driver's own memory and pinned host memory."""
     blocks: list[Block] = []
-    fragmented = {
-        i: memory.fragmented
-        for i, memory in result.devices.items()
-        if memory.fragmented and memory.fragmented >= _NOISE * (memory.total or 0)
-    }
-    if fragmented:
-        listed = "; ".join(f"cuda:{i} {bytes_(size)}" for i, size in fragmented.items())
-        blocks.append(Line.of(f"Fragmentation, free within segments in use: {listed}"))
     reserved = {i: m.driver_reserved for i, m in result.devices.items() if m.driver_reserved}
     if reserved:
         sizes_of_each = {bytes_(size) for size in reserved.values()}

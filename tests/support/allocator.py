@@ -18,10 +18,8 @@ ALLOCATE = "torch.empty({}, dtype=torch.uint8, device='cuda:{}')"
 FUNCTIONS = (
     "_cuda_memoryStats",
     "_cuda_resetPeakMemoryStats",
-    "_cuda_resetAccumulatedMemoryStats",
     "_accelerator_getDeviceStats",
     "_accelerator_resetPeakStats",
-    "_accelerator_resetAccumulatedStats",
 )
 
 

@@ -14,7 +14,6 @@ from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics import terminal
 from gpumagic.magics.extension import of
 from gpumagic.magics.output import Progress, hand_over, show
-from gpumagic.memory.idle_parking import IdleParking
 from gpumagic.memory.parking import PARKING
 from gpumagic.render.units import seconds
 from gpumagic.system import text
@@ -83,10 +82,13 @@ class ShellParking:
         self._shell = shell
         self._hook = CellHook(before=self._before_cell, after=lambda _, __: None, failed=_failed)
         self._events = {"pre_execute": self._before_anything, "post_execute": self._after_anything}
-        loop = getattr(getattr(shell, "kernel", None), "io_loop", None)
-        self._idle: IdleParking | None = None
-        if loop is not None:
-            self._idle = IdleParking(shell, loop.call_later, loop.remove_timeout)
+        #: The kernel's event loop, and the timer in it.
+        self._loop: Any = getattr(getattr(shell, "kernel", None), "io_loop", None)
+        self._timer: Any = None
+        #: The seconds without a cell after which it parks by itself; None for never.
+        self.after: float | None = None
+        #: Why it did not park by itself when it last tried.
+        self._refusal: str | None = None
 
     def register(self) -> None:
         """Bring back what is parked before the cells of the shell from now on."""
@@ -97,24 +99,17 @@ class ShellParking:
         for event, function in self._events.items():
             self._shell.events.register(event, function)
 
-    @property
-    def after(self) -> float | None:
-        """The seconds without a cell after which it parks by itself; None for never."""
-        return None if self._idle is None else self._idle.after
-
     def set_idle(self, after: float | None) -> str:
         """Park by itself after so many seconds without a cell, or no more; return what to say.
 
         Raises:
             SpecError: the shell is not that of a kernel.
         """
-        if self._idle is None:
+        if self._loop is None:
             raise SpecError("%gpumem parks by itself only in a kernel; here, type %gpumem park")
-        refusal = self._idle.refusal
-        self._idle.after = after
-        self._idle.stop()  # the end of this cell begins the time
+        self.after = after  # the end of this cell begins the time
         if after is None:
-            shown = f" (the last time it did not: {refusal})" if refusal else ""
+            shown = f" (the last time it did not: {self._refusal})" if self._refusal else ""
             return f"GPU memory is not parked by itself{shown}."
         self.register()
         return (
@@ -130,9 +125,8 @@ class ShellParking:
         """
         with _in_one_line():
             PARKING.bring_back()
-        if self._idle is not None:
-            self._idle.after = None
-            self._idle.stop()
+        self.after = None
+        self._stop()
         of(self._shell).hooks.remove(self._hook)
         for event, function in self._events.items():
             if function in self._shell.events.callbacks[event]:
@@ -160,15 +154,33 @@ class ShellParking:
 
     def _before_anything(self) -> None:
         """Stop the time; a widget's message begins without a cell, and may use the memory."""
-        if self._idle is not None:
-            self._idle.stop()
+        self._stop()
         message = getattr(self._shell, "parent_header", {})
         if PARKING.active and message.get("msg_type") == "comm_msg":
             self.bring_back()
 
     def _after_anything(self) -> None:
-        if self._idle is not None:
-            self._idle.restart()
+        self._stop()
+        if self.after is not None:
+            self._timer = self._loop.call_later(self.after, self._due)
+
+    # --- without cells ---------------------------------------------------------------------------
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._loop.remove_timeout(self._timer)
+            self._timer = None
+
+    def _due(self) -> None:
+        """Park; what refuses it may be over the next time."""
+        self._timer = None
+        try:
+            if not PARKING.active:
+                PARKING.park(self._shell, idle=True)
+            self._refusal = None
+        except (DeviceError, RuntimeError) as error:  # the latter: CUDA has failed
+            self._refusal = str(error)
+            self._after_anything()
 
 
 def _failed(error: Exception) -> None:

@@ -43,7 +43,9 @@ def test_a_higher_peak_fails(measured: Run) -> None:
     assert measured("--against peak.json --fail-above 10%", 44).error is None
     failed = measured("--against peak.json --fail-above 10%", 46, raising=False)
     assert type(failed.error) is gpumagic.RegressionError
-    assert str(failed.error) == "cuda:0: peak 46.0 MiB, stored 40.0 MiB; allowed: 10 % more"
+    assert str(failed.error) == (
+        "cuda:0: peak 48,234,496 B, stored 41,943,040 B; allowed: 10 % more"
+    )
 
 
 def test_a_device_of_another_kind_that_the_cell_does_not_use_changes_nothing(

@@ -179,13 +179,13 @@ def no_room(cells: Callable[..., Any], torch: Any, virtual_gpu: Any) -> Iterator
 def test_no_room_before_a_cell_which_runs_nevertheless(
     cells: Callable[..., Any], ip: Any, torch: Any, virtual_gpu: Any
 ) -> None:
-    """One line says who has the memory; what the cell does to parked memory is an error."""
+    """One line says what is missing; what the cell does to parked memory is an error."""
     with no_room(cells, torch, virtual_gpu):
         ran = cells("begun.append(1)\nuses()", raising=False)
         assert ip.user_ns["begun"] == [1]
         (line,) = ran.stderr.strip().splitlines()
         assert line.startswith("%gpumem: parked memory cannot come back: cuda:0 needs 256 MiB ")
-        assert "(pid 42424242" in line
+        assert "%gpu -p says who holds memory" in line
         assert str(ran.error).splitlines()[0] == PARKED
         assert parked()
         for line in ("%unload_ext gpumagic", "%reload_ext gpumagic"):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.memory.notebook_references import (
+from gpumagic.memory.roots import (
     EXCEPTION,
     LAST,
     LOCAL,
