@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 _Begun = TypeVar("_Begun")
@@ -39,51 +38,15 @@ class CellHook(Generic[_Begun]):
     cancelled: Callable[[], None] = lambda: None
 
 
-@dataclass(eq=False, repr=False)
-class _Cell:
-    """A running cell, with what each hook's ``before`` returned for it."""
-
-    #: IPython's `ExecutionInfo`, which identifies the cell when it ends.
-    info: Any
-    begun: dict[CellHook[Any], Any] = field(default_factory=dict)
-
-
-class _InterruptInCell(ast.NodeTransformer):
-    """An AST transformer of IPython that has the next cell begin with an interrupt."""
-
-    def __init__(self, shell: Any) -> None:
-        self._shell = shell
-
-    def add(self) -> None:
-        """Interrupt the next cell; once."""
-        self.remove()
-        self._shell.ast_transformers.append(self)
-
-    def remove(self) -> None:
-        """Interrupt none."""
-        if self in self._shell.ast_transformers:
-            self._shell.ast_transformers.remove(self)
-
-    def visit(self, node: ast.AST) -> ast.AST:
-        """Raise the interrupt in place of the cell's first statement."""
-        self.remove()
-        if isinstance(node, ast.Module) and node.body:
-            (raising,) = ast.parse("raise KeyboardInterrupt").body
-            for each in ast.walk(raising):
-                ast.copy_location(each, node.body[0])
-            node.body[0] = raising
-        return node
-
-
 class CellHooks:
     """The hooks of one shell, called in the order in which they were added."""
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
         self._hooks: list[CellHook[Any]] = []
-        #: The running cells, the outermost first.
-        self._running: list[_Cell] = []
-        self._interrupt = _InterruptInCell(shell)
+        #: The running cells, the outermost first: IPython's `ExecutionInfo`, which identifies a
+        #: cell when it ends, and what each hook's ``before`` returned for it.
+        self._running: list[tuple[Any, dict[CellHook[Any], Any]]] = []
 
     def __contains__(self, hook: CellHook[Any]) -> bool:
         return hook in self._hooks
@@ -100,7 +63,7 @@ class CellHooks:
         self._hooks.append(hook)
         if running and self._running:
             try:
-                self._begin(hook, self._running[-1])
+                self._begin(hook)
             except BaseException:
                 self.remove(hook)
                 raise
@@ -110,8 +73,8 @@ class CellHooks:
         if hook not in self._hooks:
             return
         self._hooks.remove(hook)
-        for cell in self._running:
-            cell.begun.pop(hook, None)
+        for _, begun in self._running:
+            begun.pop(hook, None)
         if not self._hooks:
             self._unregister()
 
@@ -125,12 +88,11 @@ class CellHooks:
     def _register(self) -> None:
         current: Any = getattr(self._shell.displayhook, "exec_result", None)
         if getattr(current, "info", None) is not None:
-            self._running.append(_Cell(current.info))
+            self._running.append((current.info, {}))
         self._shell.events.register("pre_run_cell", self._before)
         self._shell.events.register("post_run_cell", self._after)
 
     def _unregister(self) -> None:
-        self._interrupt.remove()
         self._running.clear()
         for event, function in (("pre_run_cell", self._before), ("post_run_cell", self._after)):
             # The user may have emptied the list.
@@ -138,67 +100,36 @@ class CellHooks:
                 self._shell.events.unregister(event, function)
 
     def _before(self, info: Any) -> None:
-        try:
-            self._begin_cell(info)
-        except KeyboardInterrupt:  # IPython would print it, and run the cell
-            self._interrupt.add()
+        self._running.append((info, {}))
+        self._call(self._begin)
 
-    def _begin_cell(self, info: Any) -> None:
-        cell = _Cell(info)
-        self._running.append(cell)
-        for hook in [*self._hooks]:
-            try:
-                self._begin(hook, cell)
-            except Exception as error:
-                self._fail(hook, error)
-
-    def _begin(self, hook: CellHook[Any], cell: _Cell) -> None:
-        outer = None
-        for each in self._running:
-            if each is not cell:
-                outer = each.begun.get(hook, outer)
-        begun = hook.before(cell.info, outer)
-        if begun is not None:
-            cell.begun[hook] = begun
+    def _begin(self, hook: CellHook[Any]) -> None:
+        *around, (info, begun) = self._running
+        outer = next((each[hook] for _, each in reversed(around) if hook in each), None)
+        value = hook.before(info, outer)
+        if value is not None:
+            begun[hook] = value
 
     def _after(self, result: Any) -> None:
-        try:
-            self._end_cell(result)
-        except KeyboardInterrupt as error:
-            self._interrupt_ended(result, error)
-
-    def _interrupt_ended(self, result: Any, error: BaseException) -> None:
-        """Have the cell whose hooks were interrupted fail: it was still shown as running.
-
-        IPython would show the hook's traceback otherwise, and go on with the next cell.
-        """
-        if result is not None and result.error_before_exec is result.error_in_exec is None:
-            result.error_in_exec = error.with_traceback(None)
-            self._shell.showtraceback((type(error), error, None))
-
-    def _end_cell(self, result: Any) -> None:
-        self._interrupt.remove()  # of a cell that was not run: its syntax is wrong
-        cell = None if result is None else self._ended(result.info)
         if result is None:
             self._running.clear()
+            self._call(lambda hook: hook.cancelled())
+        else:
+            begun = self._ended(result.info)
+            self._call(lambda hook: hook.after(begun.get(hook), result))
+
+    def _ended(self, info: Any) -> dict[CellHook[Any], Any]:
+        """Remove the cell that has ended, and those that it ran; return what its hooks returned."""
+        for place, (each, begun) in enumerate(self._running):
+            if each is info:
+                del self._running[place:]
+                return begun
+        return {}
+
+    def _call(self, function: Callable[[CellHook[Any]], None]) -> None:
         for hook in [*self._hooks]:
             try:
-                if result is None:
-                    hook.cancelled()
-                else:
-                    hook.after(None if cell is None else cell.begun.get(hook), result)
+                function(hook)
             except Exception as error:
-                self._fail(hook, error)
-
-    def _ended(self, info: Any) -> _Cell | None:
-        """Remove and return the cell that has ended; also removes the cells that it ran."""
-        for place in reversed(range(len(self._running))):
-            if self._running[place].info is info:
-                cell = self._running[place]
-                del self._running[place:]
-                return cell
-        return None
-
-    def _fail(self, hook: CellHook[Any], error: Exception) -> None:
-        self.remove(hook)
-        hook.failed(error)
+                self.remove(hook)
+                hook.failed(error)

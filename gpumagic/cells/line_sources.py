@@ -252,12 +252,7 @@ def _is_in_file(code: CodeType) -> bool:
             whole = compile(text, code.co_filename, "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
-    return any(_marks_of(each) == _marks_of(code) for each in _all_codes(whole))
-
-
-def _marks_of(code: CodeType) -> tuple[object, ...]:
-    values = [repr(each) for each in code.co_consts if not isinstance(each, CodeType)]
-    return code.co_name, code.co_code, code.co_names, values, [*code.co_lines()]
+    return code in _all_codes(whole)
 
 
 def _all_codes(code: CodeType) -> Iterator[CodeType]:

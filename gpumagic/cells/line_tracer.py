@@ -68,15 +68,6 @@ class _Untraced:
         self._go_on()
 
 
-def without_tracer(error: BaseException) -> None:
-    """Have the traceback of an exception that arrived in this module end in the user's line."""
-    step = error.__traceback__
-    while step is not None and step.tb_next is not None:
-        if step.tb_next.tb_frame.f_globals.get("__name__") == __name__:
-            step.tb_next = None
-        step = step.tb_next
-
-
 class LineTracer:
     """Counts the runs of the lines of ``sources``, and tells ``counter`` of them."""
 

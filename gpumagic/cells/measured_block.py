@@ -78,9 +78,7 @@ class Measured(Generic[_Block, _Result]):
 
 def kind_of(function: Any) -> Literal["plain", "coroutine", "generator"]:
     """Return what a call of ``function`` returns: a value, a coroutine or a generator."""
-    for _ in range(100):  # a partial may contain itself
-        if not isinstance(function, functools.partial):
-            break
+    while isinstance(function, functools.partial):
         function = function.func
     called = type(function).__call__  # of a callable object
     for each in (function, called):

@@ -112,31 +112,18 @@ def described(frame: FrameType, line: int, cell_of: CellOf = no_cells) -> str:
 
 def source(frame: FrameType, line: int) -> str | None:
     """Return the source of a line without indentation; None if not known."""
-    return source_line(frame, line).strip() or None
-
-
-def source_line(frame: FrameType, line: int) -> str:
-    """Return the source of a line; empty if not known.
-
-    From Python 3.13 on, all code compiled from strings would have the text of ``python -c``.
-    """
     file = frame.f_code.co_filename
-    return "" if file == "<string>" else linecache.getline(file, line, frame.f_globals)
+    return linecache.getline(file, line, frame.f_globals).strip() or None
 
 
 def rendered(error: BaseException) -> list[str]:
     """Return what IPython shows of an exception, without the frames of gpumagic that raised it."""
     from IPython.core.getipython import get_ipython
 
-    ours = str(Path(__file__).parents[1])
-    step: Any = error.__traceback__
-    while step is not None and step.tb_next is not None:
-        if step.tb_next.tb_frame.f_code.co_filename.startswith(ours):
-            step.tb_next = None
-        step = step.tb_next
     shell = get_ipython()
     if shell is None:
         return [str(error)]
+    cut_own_end(error, lambda frame: frame.f_globals is shell.user_ns)
     shown: list[str] = shell.InteractiveTB.structured_traceback(
         type(error), error, error.__traceback__
     )

@@ -16,7 +16,7 @@ events; and where it has none, by the host's clock around a synchronise, which t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter, sleep, thread_time
@@ -102,34 +102,33 @@ class _DeviceClock:
                     other.wait_event(self._start)
 
     def stop(self) -> None:
-        """Record the end event on the current stream; note whether there is work before it."""
+        """Record the end event on the current stream, if there is work before it.
+
+        Else there is nothing whose end it could miss: `look` records it, where it is needed.
+        """
         self._own = self._current()
         busy = not self._is_idle(self._own)
         # A stream is busy, too, where it has not reached the start event: behind earlier work, or
         # because the code took only microseconds. That is no sign of work.
         self._is_busy = busy and self._start.query() and not self._is_idle(self._own)
         self._is_unsure = busy and not self._is_busy
-        self._stop = torch_cuda.timing_event(self._own)
+        self._stop = torch_cuda.timing_event(self._own) if busy else None
 
-    def look(self, *, thoroughly: bool) -> bool:
-        """Record end events on the other busy streams; return whether there is a sign of work.
-
-        With no sign on the current stream others are looked at only if ``thoroughly``.
-        """
-        busy = self._is_busy or self._is_unsure
-        others = self._busy_others() if busy or thoroughly else []
+    def has_sign(self) -> bool:
+        """Return whether there is a sign of work, without a look at other streams."""
         # The count at a cell's end is the next one's start.
         before, self._allocations = self._allocations, torch_cuda.allocations(self.ordinal)
         self._left_sign = before != self._allocations or self._timed != _timed[self.ordinal]
-        if self._left_sign and not (busy or thoroughly):
-            others = self._busy_others()
-        self._others = [torch_cuda.timing_event(each) for each in others]
+        return self._is_busy or self._is_unsure or self._left_sign
+
+    def look(self) -> bool:
+        """Record end events on the other busy streams; return whether there is any."""
+        self._stop = self._stop or torch_cuda.timing_event(self._own)
+        others = [each for each in self._streams if not self._is_idle(each)]
+        self._others = [torch_cuda.timing_event(each) for each in others if each != self._own]
         # A delay that ended before all events were recorded has let some of them come too late.
         self._queued = self._delay is not None and not self._start.query()
-        return busy or bool(others) or self._left_sign
-
-    def _busy_others(self) -> list[Any]:
-        return [each for each in self._streams if each != self._own and not self._is_idle(each)]
+        return bool(self._others)
 
     def read(self, host_start: float, host_stop: float, *, synchronizes: bool) -> Reading:
         """Wait for the end events and return what the device did.
@@ -188,7 +187,9 @@ class EventTimer:
         self._running = []
         with self._noting():
             current = torch_cuda.current_device()
-            ordinals = self._devices(thoroughly=self._disturbs)
+            ordinals = self._devices()
+            if self._disturbs and self._captures(ordinals):
+                return
             # The current device last, so that its start event is next to the code.
             for ordinal in sorted(ordinals, key=lambda each: (each == current, each)):
                 if ordinal not in self._clocks:
@@ -206,7 +207,7 @@ class EventTimer:
     def stop(self) -> None:
         """Record the first end events: the host is done, the devices perhaps not."""
         with self._noting():
-            if self._devices(thoroughly=False):
+            if self._devices():
                 # The current device first: short code is timed by its event.
                 for clock in reversed(self._running):
                     clock.stop()
@@ -218,19 +219,20 @@ class EventTimer:
         """
         readings: dict[int, Reading] = {}
         with self._noting():
-            ordinals = self._devices(thoroughly=True)
+            ordinals, current = self._devices(), torch_cuda.current_device()
             if not ordinals:
                 return {}
-            current, worked = torch_cuda.current_device(), []
-            for clock in reversed(self._running):
-                is_sign = clock.look(thoroughly=self._disturbs or clock.ordinal == current)
-                if is_sign or self._disturbs:
-                    worked.append(clock)
+            new = {*ordinals} - {clock.ordinal for clock in self._running}
+            signs = {clock: clock.has_sign() or self._disturbs for clock in reversed(self._running)}
+            looked = [clock for clock in signs if signs[clock] or clock.ordinal == current]
+            if self._captures({*new, *(clock.ordinal for clock in looked)}):
+                return {}
+            worked = [clock for clock in looked if clock.look() or signs[clock]]
             for clock in worked:
                 reading = clock.read(host_start, host_stop, synchronizes=self._disturbs)
                 if reading.worked or self._disturbs:
                     readings[clock.ordinal] = reading
-            for ordinal in {*ordinals} - {clock.ordinal for clock in self._running}:
+            for ordinal in new:
                 for stream in torch_cuda.busy_streams(ordinal):
                     wait_for(torch_cuda.timing_event(stream))
                 readings[ordinal] = Reading(None, False, True, perf_counter())
@@ -248,18 +250,22 @@ class EventTimer:
             self._clocks.clear()
             self.note = f"the GPU cannot be waited for ({text.reason(error)})"
 
-    def _devices(self, *, thoroughly: bool) -> tuple[int, ...]:
-        """Return the devices that have a context; none while a graph is captured on one of them.
-
-        A capture of another thread is found only if ``thoroughly``: on all streams, which takes
-        some microseconds. Asking a capturing stream whether it is idle would end the capture.
-        """
+    def _devices(self) -> tuple[int, ...]:
+        """Return the devices that have a context; none while this thread captures a graph."""
         ordinals = () if self.note is not None else torch_cuda.contexts()
-        is_capturing = graph_capture.under_way if thoroughly else torch_cuda.capturing
-        if ordinals and is_capturing(ordinals):
+        if torch_cuda.capturing(ordinals):
             self.note = CAPTURE
             return ()
         return ordinals
+
+    def _captures(self, ordinals: Iterable[int]) -> bool:
+        """Return whether any thread captures a graph there; takes some microseconds a device.
+
+        Asking a capturing stream whether it is idle would end the capture.
+        """
+        if graph_capture.under_way(ordinals):
+            self.note = CAPTURE
+        return self.note is not None
 
 
 # --- GPUs that are not CUDA's ------------------------------------------------------------------

@@ -10,7 +10,7 @@ from functools import cache
 from math import fsum
 
 from gpumagic.cells.line_sources import Line, Source, cell_source
-from gpumagic.cells.line_tracer import LineTracer, without_tracer
+from gpumagic.cells.line_tracer import LineTracer
 from gpumagic.results import CudaTiming
 from gpumagic.results.line_timing import BETWEEN, LineTiming, LineTimings, SourceTimings
 from gpumagic.results.timing import NO_SIGN
@@ -64,15 +64,9 @@ class LineProfiler:
             self._tracer.stop(failed=failed)
             self._times.stop()
 
-    def close(self, error: BaseException | None = None) -> None:
-        """Stop tracing, whatever has interrupted the other steps; may be called again.
-
-        ``error`` is what the cell raised: where it arrived in our code, by Ctrl-C, its traceback
-        ends in the user's line.
-        """
+    def close(self) -> None:
+        """Stop tracing, whatever has interrupted the other steps; may be called again."""
         self._tracer.stop(failed=True)
-        if error is not None:
-            without_tracer(error)
 
     def release(self) -> None:
         """Free the events; there is no result after that."""

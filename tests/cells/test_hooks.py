@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -132,57 +131,3 @@ def test_cancelled_cells_have_no_result(bare: Any) -> None:
     bare.run_cell("1")
     assert calls == ["before 1 in None", "after 1"]
     hooks.clear()
-
-
-def _interrupting(calls: list[str]) -> CellHook[Any]:
-    """A hook during which Ctrl-C is pressed."""
-
-    def before(info: Any, outer: None) -> None:
-        signal.raise_signal(signal.SIGINT)
-        calls.append("before")
-
-    return _noting(calls, before=before)
-
-
-@pytest.mark.parametrize("cell", ["ran = 1", "from __future__ import annotations\nran = 1", "%pwd"])
-def test_an_interrupt_in_a_hook_is_raised_in_the_cell(bare: Any, cell: str, capsys: Any) -> None:
-    calls, hooks = list[str](), CellHooks(bare)
-    transformers = [*bare.ast_transformers]
-    hooks.add(_interrupting(calls))
-    result = bare.run_cell(cell)
-    assert isinstance(result.error_in_exec, KeyboardInterrupt)
-    assert "ran" not in bare.user_ns
-    assert "Error in callback" not in capsys.readouterr().out
-    assert calls == ["after None"]
-    hooks.clear()
-    assert bare.run_cell("2").result == 2
-    assert bare.ast_transformers == transformers
-
-
-def _interrupted_after(calls: list[str]) -> CellHook[Any]:
-    """A hook during whose end Ctrl-C is pressed."""
-
-    def after(begun: Any, result: Any) -> None:
-        signal.raise_signal(signal.SIGINT)
-        calls.append("after")
-
-    return CellHook(after)
-
-
-def test_an_interrupt_in_a_hook_after_a_cell_is_its_error(bare: Any, capsys: Any) -> None:
-    calls, hooks = list[str](), CellHooks(bare)
-    hooks.add(_interrupted_after(calls))
-    result = bare.run_cell("ran = 1; ran")
-    assert isinstance(result.error_in_exec, KeyboardInterrupt), "queued cells are not run"
-    assert (result.result, bare.user_ns["ran"]) == (1, 1)
-    shown = "".join(capsys.readouterr())
-    assert "KeyboardInterrupt" in shown
-    assert "Error in callback" not in shown
-    assert "hooks" not in shown
-    failed = bare.run_cell("1 / 0")
-    assert isinstance(failed.error_in_exec, ZeroDivisionError), "it has failed already"
-    assert isinstance(bare.run_cell("1 +").error_before_exec, SyntaxError)
-    assert "KeyboardInterrupt" not in "".join(capsys.readouterr())
-    assert calls == []
-    hooks.clear()
-    assert bare.run_cell("2").result == 2

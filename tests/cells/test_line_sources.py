@@ -130,7 +130,7 @@ def test_a_file_that_has_changed_since_the_import(tmp_path: Path, after: str | N
     text = "def f():\n    x = 1\n    return x\n"
     path.write_text(text)
     made: dict[str, Any] = {}
-    exec(compile(text, str(path), "exec"), made)
+    exec(compile(text, str(path), "exec", dont_inherit=True), made)
     code = made["f"].__code__
     source = function_source("f", code)
     assert (source.text, source.note) == (tuple(text.splitlines()), None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import linecache
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -120,13 +119,6 @@ def test_the_code_of_a_module_has_no_function() -> None:
     assert tracebacks.function(inner) == "f"
     assert tracebacks.place("/home/ann/train.py", 2) == "train.py line 2"
     assert tracebacks.place(CELL, 2, cell_of) == "In[5] line 2"
-
-
-def test_a_string_has_no_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(linecache.cache, "<string>", (6, None, ["raise\n"], "<string>"))
-    made: dict[str, Any] = {}
-    exec("import sys\nframe = sys._getframe()", made)
-    assert tracebacks.source(made["frame"], 1) is None
 
 
 def test_the_modules_of_the_user(module: ModuleType) -> None:

@@ -154,9 +154,7 @@ class _SingleRun(AbstractContextManager[None]):
             self._lines.close()
             self._lines.release()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: object
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         __tracebackhide__ = True
         interrupt: KeyboardInterrupt | None = None
         try:
@@ -167,7 +165,7 @@ class _SingleRun(AbstractContextManager[None]):
                 except KeyboardInterrupt as again:
                     interrupt, run = again, self._stopwatch.give_up()
                 finally:
-                    self._lines.close(error)
+                    self._lines.close()
                 result = summarize(
                     [run],
                     compile_time=self._compile_time,
@@ -177,6 +175,6 @@ class _SingleRun(AbstractContextManager[None]):
                 # Lines may show work that left no sign outside.
                 self._delivery.result = without_unseen_work(self._lines.result(result))
         finally:
-            self._lines.close(error)  # also after a second interrupt
+            self._lines.close()  # also after a second interrupt
         if interrupt is not None:
             raise interrupt.with_traceback(None)  # the frames are gpumagic's, not the cell's
