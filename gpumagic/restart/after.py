@@ -34,10 +34,11 @@ report: Callable[[], Any]
 _tasks: list[Any] = []
 
 
-def go_on(shell: Any, make_report: Report) -> None:
+def go_on(shell: Any, make_report: Report, prepare: Callable[[], None]) -> None:
     """Go on where the old program stopped; do nothing in a process that replaces none.
 
     Called while IPython loads its extensions: the user's startup files are run after it.
+    ``prepare`` imports what the report needs, while the clients subscribe.
     """
     global report
     state = handover.take()
@@ -51,7 +52,7 @@ def go_on(shell: Any, make_report: Report) -> None:
     shell.execution_count = state["count"]
     report = lambda: _report(shell, state, make_report, notes)  # noqa: E731
     if hasattr(shell, "kernel"):
-        _answer_first(shell, state)
+        _answer_first(shell, state, prepare)
         _replay(shell.kernel, state["requests"])
     else:
         _run_first(shell, state)
@@ -103,7 +104,7 @@ def _replace_code(shell: Any, state: Mapping[str, Any]) -> None:
 # --- in a kernel ----------------------------------------------------------------------------------
 
 
-def _answer_first(shell: Any, state: Mapping[str, Any]) -> None:
+def _answer_first(shell: Any, state: Mapping[str, Any], prepare: Callable[[], None]) -> None:
     """Have the first request run the report, when the clients are connected again."""
     kernel = shell.kernel
     run = kernel.shell_handlers["execute_request"]
@@ -111,6 +112,10 @@ def _answer_first(shell: Any, state: Mapping[str, Any]) -> None:
     async def answer(stream: Any, identities: Any, request: dict[str, Any]) -> None:
         kernel.shell_handlers["execute_request"] = run
         await _connected(kernel.parent, state["clients"])
+        subscribed = time.monotonic() + _SUBSCRIPTION
+        with suppress(Exception), import_path.restricted_to(state["module_folders"]):
+            prepare()  # what fails here fails in the report, too, which shows it
+        await asyncio.sleep(max(0.0, subscribed - time.monotonic()))
         _replace_code(shell, state)
         await run(stream, identities, request)
 
@@ -118,11 +123,10 @@ def _answer_first(shell: Any, state: Mapping[str, Any]) -> None:
 
 
 async def _connected(app: Any, clients: int) -> None:
-    """Wait until as many clients are connected as before, and have subscribed."""
+    """Wait until as many clients are connected as before."""
     deadline = time.monotonic() + _PATIENCE
     while before.clients(app) < clients and time.monotonic() < deadline:
         await asyncio.sleep(0.01)
-    await asyncio.sleep(_SUBSCRIPTION)
 
 
 def _replay(kernel: Any, requests: list[list[bytes]]) -> None:

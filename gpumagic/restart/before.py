@@ -41,6 +41,10 @@ _PATIENCE = 5.0
 class Restarting(BaseException):
     """Ends the cell that asks for the restart; nothing is shown of it."""
 
+    def _render_traceback_(self) -> list[str]:
+        """Have IPython 9 keep no traceback: it would format one, for half a second or more."""
+        return []
+
 
 def check(shell: Any, *, force: bool = False) -> None:
     """Return if the process of ``shell`` can be replaced.
@@ -260,8 +264,7 @@ def _replace(
     app = _app(shell)
     if hasattr(shell, "kernel"):
         atexit.unregister(app.cleanup_connection_file)  # the new program uses it
-    streams = [each for each in gc.get_objects() if type(each).__name__ == "OutStream"]
-    _flush([*streams, sys.stdout, sys.stderr], getattr(app, "iopub_thread", None))
+    streams = _flush(getattr(app, "iopub_thread", None))
     with suppress(Exception):  # the user's functions, then ipykernel's own, which close the sockets
         atexit._run_exitfuncs()
     for stream in streams:  # they replace the descriptors 1 and 2 by pipes to threads of their own
@@ -280,14 +283,23 @@ def _replace(
     posix.execve(words[0], words, dict(environment))
 
 
-def _flush(streams: list[Any], iopub_thread: Any) -> None:
-    """Write out the open files, as Python does at its end, and what is left to publish."""
+def _flush(iopub_thread: Any) -> list[Any]:
+    """Write out the open files, as Python does at its end, and what is left to publish.
+
+    Returns ipykernel's streams.
+    """
     kinds = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
-    for each in [*(each for each in gc.get_objects() if type(each) in kinds), *streams]:
+    files, streams = [], []
+    for each in gc.get_objects():
+        if type(each) in kinds:
+            files.append(each)
+        elif type(each).__name__ == "OutStream":
+            streams.append(each)
+    for each in [*files, *streams, sys.stdout, sys.stderr]:
         with suppress(Exception):  # it may be closed, or the user's own
             each.flush()
     if iopub_thread is None:
-        return
+        return streams
     sent = threading.Event()
 
     def last() -> None:
@@ -296,3 +308,4 @@ def _flush(streams: list[Any], iopub_thread: Any) -> None:
 
     iopub_thread.schedule(last)
     sent.wait(_PATIENCE)
+    return streams

@@ -57,7 +57,7 @@ def test_unloading_ends_the_modes(virtual_gpu: Any, ip: Any) -> None:
     assert timing.watching
     assert memory.watching
     assert len(LEDGER._scopes) == 1
-    assert len([*extension.hooks]) >= 4
+    assert [*extension.hooks]
     ip.extension_manager.unload_extension("gpumagic")
     assert not timing.watching
     assert not memory.watching

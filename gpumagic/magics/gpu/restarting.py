@@ -165,7 +165,16 @@ def _keep(
 def load_ipython_extension(shell: Any) -> None:
     """Load gpumagic, and go on where the old process stopped."""
     shell.extension_manager.load_extension("gpumagic")
-    after.go_on(shell, lambda *restarted: _report(shell, *restarted))
+    after.go_on(shell, lambda *restarted: _report(shell, *restarted), _prepare)
+
+
+def _prepare() -> None:
+    """Import what draws the report; rich uses random numbers when it is imported."""
+    numbers = random.getstate()
+    try:
+        from gpumagic.render import html, text  # noqa: F401
+    finally:
+        random.setstate(numbers)
 
 
 def _report(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import IPython
 import pytest
 
 from gpumagic.memory import freeing, oom
@@ -154,6 +156,9 @@ def test_no_code_of_the_users_runs(hostile_objects: dict[str, Any], run_cell: An
     assert holders.unattributed == 0
 
 
+@pytest.mark.skipif(
+    IPython.version_info < (8,), reason="IPython 7 itself fails to show such an exception"
+)
 def test_no_code_of_the_users_runs_after_a_failed_cell(
     hostile_objects: dict[str, Any], ip: Any, run_cell: Any
 ) -> None:
@@ -177,7 +182,8 @@ def test_no_code_of_the_users_runs_to_explain_why_memory_ran_out(
 ) -> None:
     run_cell("%config GpuMagic.explain_oom = False")
     source = "try:\n    torch.empty(2 ** 50, device='cuda')\nexcept Exception as e:\n    late = e\n"
-    run_cell(source + "raise late from Failure()", raising=False)
+    with suppress(RuntimeError):  # IPython 7 fails to show it
+        run_cell(source + "raise late from Failure()", raising=False)
     hostile_objects["ran"].clear()
     found = oom.explain(hostile_objects["late"], ip)
     assert isinstance(found, OutOfMemory)

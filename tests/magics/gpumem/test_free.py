@@ -201,7 +201,7 @@ def test_garbage_and_the_cache(torch: ModuleType, cells: Any) -> None:
         ("free Out", "the notebook's own"),
         ("park now", "%gpumem park: write off, or nothing, not 'now'"),
         ("free a torch", "'torch' is a module, and stays loaded"),
-        ("free open", "the notebook's own"),
+        ("free exit", "the notebook's own"),
     ],
 )
 def test_what_does_not_fit_is_one_line_and_changes_nothing(
