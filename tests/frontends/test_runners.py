@@ -141,7 +141,7 @@ def test_watch_in_jupyter_console(
         console.sendline("%gpu watch --every 0.2")
         console.expect_exact("cuda:0")
         world.set_gpu(0, utilization=87)
-        console.expect(r"\x1b\[(\d+)F\x1b\[J")
+        console.expect(r"(\x1b\[1A\x1b\[2K)+")  # up, over what was shown
         console.expect_exact("87 %")
         console.sendintr()
         console.expect_exact("In [3]: ")

@@ -71,7 +71,8 @@ def test_every_public_name_is_in_the_reference() -> None:
     for module, section in ((gpumagic, own), (gpumagic.cluster, of_cluster)):
         documented = re.findall(r"^\.\. auto\w+:: (\w+)$", section, re.MULTILINE)
         assert len(documented) == len({*documented})
-        assert {*documented} == {*module.__all__} - {"__version__"}
+        # gpumagic.cluster, a public name too, is the second section
+        assert {*documented} == {*module.__all__} - {"__version__", "cluster"}
 
 
 #: Its cells compare times, and may fail by them: by the virtual clock, in this process.
