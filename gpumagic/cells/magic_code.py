@@ -56,8 +56,6 @@ class MagicCode:
             return source is not None and source_awaits(self._shell, source, header)
         except SpecError:
             return False  # the magic reports it
-        except RecursionError:
-            raise SyntaxError("the code is nested too deeply for Python's compiler") from None
 
 
 def _strings(call: str) -> list[str]:

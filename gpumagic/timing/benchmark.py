@@ -64,26 +64,19 @@ class _RunScope:
     def __enter__(self) -> None:
         self._frames_before = compiled_frames()
         self._gc_was_on = gc.isenabled()
-        try:
-            gc.disable()
-            self.empty_caches()
-            self._stopwatch.start(self.delay)
-        except BaseException:
-            self._turn_gc_on()
-            raise
+        gc.disable()
+        self.empty_caches()
+        self._stopwatch.start(self.delay)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
         try:
             # A run that was cut short has no times: its GPU work is not waited for.
             self.run = self._stopwatch.stop() if kind is None else None
         finally:
-            self._turn_gc_on()
+            if self._gc_was_on:
+                gc.enable()
         self.compiled = compiled_frames() != self._frames_before
         return self.delay is not None and kind is not None and issubclass(kind, Exception)
-
-    def _turn_gc_on(self) -> None:
-        if self._gc_was_on:
-            gc.enable()
 
     def empty_caches(self) -> None:
         """Write more to each device in use than its L2 cache holds, if that is asked for.
@@ -166,7 +159,7 @@ class Benchmark:
         finally:
             # Also after an exception, whose traceback references this object.
             self._scope.close()
-            if gc_was_on:
+            if gc_was_on:  # it may have come before or in the end of a run
                 gc.enable()
 
     def _run(self, loops: int) -> Run:

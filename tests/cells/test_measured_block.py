@@ -107,12 +107,9 @@ async def later(x: int) -> int:
         (functools.partial(plain), "plain"),
         (functools.partial(functools.partial(Called())), "Called"),
         (Called(), "Called"),
-        (Called().__call__, "Called.__call__"),
         (abs, "abs"),
         (later, "later"),
-        (functools.partial(later), "later"),
         (CalledLater(), "CalledLater"),
-        (CalledLater().__call__, "CalledLater.__call__"),
     ],
 )
 def test_whatever_can_be_called(

@@ -5,13 +5,11 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import gpumagic
-from gpumagic.timing import benchmark
 from gpumagic.timing.benchmark import _RunScope
 from tests.support.shells import Ran
 
@@ -131,20 +129,9 @@ def interrupted(*_: Any) -> Any:
     raise KeyboardInterrupt
 
 
-def just_disabled() -> None:
-    gc.disable()
-    raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("point", ["just disabled", "before the end", "at the end"])
+@pytest.mark.parametrize("point", ["empty_caches", "__exit__"])
 def test_an_interrupt_leaves_the_collector_on(monkeypatch: pytest.MonkeyPatch, point: str) -> None:
-    if point == "just disabled":
-        ours = SimpleNamespace(isenabled=gc.isenabled, enable=gc.enable, disable=just_disabled)
-        monkeypatch.setattr(benchmark, "gc", ours)
-    elif point == "before the end":
-        monkeypatch.setattr(_RunScope, "__exit__", interrupted)
-    else:
-        monkeypatch.setattr(_RunScope, "_turn_gc_on", interrupted)
+    monkeypatch.setattr(_RunScope, point, interrupted)
     with pytest.raises(KeyboardInterrupt):
         gpumagic.cudatime("1 + 1", n=1, r=1, w=0)
     assert gc.isenabled()

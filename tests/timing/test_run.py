@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from time import process_time
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,9 @@ from gpumagic.timing.run import (
     Run,
     Stopwatch,
     _first_used,
+    compiled_frames,
+    counted,
+    not_counted,
     summarize,
     without_unseen_work,
 )
@@ -69,3 +73,23 @@ def test_a_device_without_a_sign_of_work_has_no_gpu_time(monkeypatch: pytest.Mon
     found = summarize([Run(wall=1.0, host=1.0, cpu=0.0, readings={0: seen})])
     assert without_unseen_work(found) is found
     assert found.gpu_note == ENDED
+
+
+def test_frames_are_counted(gpu_work: Any) -> None:
+    torch = gpu_work.torch
+    before = compiled_frames()
+    compiled = torch.compile(lambda x: x * 2 + 1, backend="eager")
+    compiled(torch.ones(3))
+    assert compiled_frames() == before + 1
+    compiled(torch.ones(3))
+    assert compiled_frames() == before + 1
+
+
+def test_the_notes() -> None:
+    assert counted(0) == not_counted([]) == ()
+    (note,) = counted(2)
+    assert note.startswith("torch.compile compiled 2 functions in this run; TORCH_LOGS=recompiles")
+    (note,) = not_counted([3.0])
+    assert note.startswith("torch.compile compiled in the first run, not counted: 3 s; ")
+    (note,) = not_counted([3.0, 1.0])
+    assert note.startswith("torch.compile compiled in 2 runs, not counted: 3 s, 1 s; ")
