@@ -1,6 +1,7 @@
-"""The types of options' arguments: each turns text into a value, or raises an error of one line.
+"""The values on a magic's line: the types of arguments, and the notebook's variables in file names.
 
-The error is ``argparse.ArgumentTypeError``.
+A type turns text into a value, or raises ``argparse.ArgumentTypeError``. IPython expands no line of
+``%%cudatime`` and ``%%gpumem``, because code may follow the options: `expanded` does.
 """
 
 from __future__ import annotations
@@ -9,6 +10,10 @@ import keyword
 import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable
+from typing import Any
+
+from gpumagic.errors import SpecError
+from gpumagic.system.text import harmless
 
 #: Larger numbers are refused: no loop ends after so many runs, and a float cannot hold them.
 _MOST = 10**18 - 1
@@ -28,22 +33,21 @@ _SECONDS = {
 }
 #: The longest duration in seconds: systems count them in 31 bits of milliseconds.
 _LONGEST = 1e6
+#: ``$name``, ``{name}`` or ``{name…}``, as they stay where IPython cannot expand them.
+_VARIABLE = re.compile(r"\$(?P<name>[^\W\d]\w*)|\{(?P<field>[^\W\d]\w*)[^{}]*\}")
+#: More frames than there are: `var_expand` would use the variables of the caller's frame.
+_NO_FRAME = 10**6
 
 
-def count(least: int = 1, most: int = _MOST, *, of: str = "") -> Callable[[str], int]:
-    """Return the type of a number from ``least`` to ``most``; ``of`` says what is counted."""
-    expected = f"a number of {of or f'{least} or more'}"
-    if not of and most < _MOST:
-        expected = f"a number from {least} to {most}"
+def count(least: int = 1, most: int = _MOST) -> Callable[[str], int]:
+    """Return the type of a number from ``least`` to ``most``."""
 
     def convert(text: str) -> int:
-        number = -1
-        if text.isdecimal():  # Python converts no text of thousands of digits
-            number = int(text) if len(text) <= len(str(_MOST)) else _MOST + 1
-        if number < least or (number > most and most < _MOST):
-            raise ArgumentTypeError(f"{text[:20]!r} is not {expected}")
-        if number > most:
-            raise ArgumentTypeError(f"{text[:20]!r} is too large a number")
+        # Python converts no text of thousands of digits.
+        number = int(text) if text.isdecimal() and len(text) <= len(str(_MOST)) else -1
+        if not least <= number <= most:
+            above = f"of {least} or more" if most == _MOST else f"from {least} to {most}"
+            raise ArgumentTypeError(f"{text[:20]!r} is not a number {above}")
         return number
 
     return convert
@@ -102,3 +106,30 @@ def _duration(text: str, above: str, *, zero: bool) -> float:
     if value > _LONGEST:
         raise ArgumentTypeError(f"{text[:20]!r} is too long; at most {_LONGEST:.0f}s")
     return value
+
+
+def expanded(shell: Any, text: str) -> str:
+    """Return a text with ``$name`` and ``{name}`` replaced by the notebook's variables.
+
+    Raises:
+        SpecError: there is no such variable, or it cannot be expanded.
+    """
+    found: str = shell.var_expand(text, depth=_NO_FRAME)
+    if found == text:  # ``$$name`` has become ``$name``
+        check_expanded(text)
+    return found
+
+
+def check_expanded(text: str) -> None:
+    """Check that no variable was left in a text, where IPython itself expands the line.
+
+    Raises:
+        SpecError: one was.
+    """
+    left = _VARIABLE.search(text)
+    if left is not None:
+        name = left["name"] or left["field"]
+        raise SpecError(
+            f"{harmless(text, 200)!r}: {left[0]!r} cannot be expanded; set {name} first and write "
+            f"{{{name}}}, or $$ and {{{{ }}}} for the characters themselves"
+        )

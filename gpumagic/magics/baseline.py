@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpumagic.errors import SpecError
-from gpumagic.magics.file_names import expanded
+from gpumagic.magics.argument_types import expanded
 from gpumagic.magics.output import show
 from gpumagic.memory import measurement as memory
 from gpumagic.results import Comparison, CudaTiming, MemoryDelta

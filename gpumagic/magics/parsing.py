@@ -8,8 +8,6 @@ reads them at a key press.
 from __future__ import annotations
 
 import argparse
-import builtins
-import keyword
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, NoReturn
@@ -122,8 +120,6 @@ class MagicLine(NamedTuple):
     statement: str = ""
     #: Whether there was one.
     silent: bool = False
-    #: Whether ``--`` says that code follows, and no verb.
-    is_code: bool = False
 
 
 class Grammar:
@@ -172,27 +168,27 @@ class Grammar:
             form = first
             words += self._all_words(after)
             statement = ""
-        options, given = self._parse(form, words, line.strip())
+        options, given = self._parse(form, words)
         options.quiet = options.quiet or quiet
         verb = form if form in self.verbs else ""
         code = rest if self._takes_code and not verb and statement else ""
-        return MagicLine(line, verb, options, given, code, statement, silent, is_code)
+        return MagicLine(line, verb, options, given, code, statement, silent)
 
     def _parse(
-        self, form: str, words: Sequence[str], line: str
+        self, form: str, words: Sequence[str]
     ) -> tuple[argparse.Namespace, Mapping[str, Any]]:
         parser = self.forms[form]
         if not _HELP.isdisjoint(words) or (form == SPEC and words == ["help"]):
             raise SpecError(f"{self.magic}: the help is shown by {self.magic}?")
         options, rest = parser.read(words)
         if rest and rest[0].startswith("-"):
-            self._refuse(rest[0], parser, line)
+            self._refuse(rest[0], parser)
         if rest:
             parser.error(f"unexpected {rest[0]!r}")
         given = parser.given(options)
         return argparse.Namespace(**{**self._defaults, **vars(options)}), given
 
-    def _refuse(self, word: str, parser: Parser, line: str) -> NoReturn:
+    def _refuse(self, word: str, parser: Parser) -> NoReturn:
         """Raise what is wrong with an option, and what it goes with or what is like it."""
         import difflib
 
@@ -207,29 +203,8 @@ class Grammar:
             here = next(name for name, form in names.items() if form is parser)
             raise SpecError(f"{option} does not go with {here}; it goes with {', '.join(has)}")
         near = difflib.get_close_matches(option, self._options, n=1)
-        hint = f"; code that begins so follows --: -- {line}" if line.startswith(option) else ""
-        hint = f"; did you mean {near[0]}?" if near else hint * self._takes_code
+        hint = f"; did you mean {near[0]}?" if near else ""
         parser.error(f"unknown option {option}{hint}")
-
-    def check_statement(self, statement: str, *known: Mapping[str, Any]) -> None:
-        """Refuse a statement that is the name of nothing ``known``, and nearly a verb.
-
-        Raises:
-            SpecError: with the verb.
-        """
-        if not statement.isidentifier() or keyword.iskeyword(statement):
-            return
-        if any(statement in names for names in (*known, vars(builtins))) and statement != "help":
-            return
-        import difflib
-
-        near = difflib.get_close_matches(statement, self.verbs, n=1)
-        if statement == "help":
-            raise SpecError(f"{self.magic}: the help is shown by {self.magic}?")
-        if near:
-            raise SpecError(
-                f"{self.magic} {statement}: there is no such name; did you mean {near[0]}?"
-            )
 
     # --- words -----------------------------------------------------------------------------------
 

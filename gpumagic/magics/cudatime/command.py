@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-from dataclasses import dataclass
 from typing import Any
 
 from gpumagic.cells.compile import CompiledCell, compile_cell, compile_loop
@@ -15,42 +13,6 @@ from gpumagic.magics.cudatime.delivery import Delivery
 from gpumagic.magics.cudatime.options import COMPARE, REPEATING, grammar
 from gpumagic.magics.parsing import MagicLine
 from gpumagic.timing.plan import Plan
-
-
-@dataclass(frozen=True)
-class Request:
-    """What code a line and a cell ask for, and how to run it."""
-
-    source: str
-    #: Code to run before each repeat.
-    setup: str = ""
-    #: The magic's own line, by which tracebacks count a cell's lines.
-    header: str | None = None
-    #: How to repeat; None for a single run.
-    plan: Plan | None = None
-
-
-def read_request(line: MagicLine, cell: str | None) -> Request:
-    """Return what a line and a cell ask for.
-
-    Raises:
-        SpecError: options, line and cell do not fit together.
-    """
-    options = line.options
-    repeated = not REPEATING.isdisjoint(line.given)
-    if cell is None and not line.code:
-        raise SpecError("%cudatime: no statement to time. Try %cudatime?")
-    if cell is not None and line.code and not repeated:
-        raise SpecError(
-            f"%%cudatime: {line.code!r} belongs below, in the cell; with --repeat it is setup; a "
-            "value with blanks is in quotes"
-        )
-    return Request(
-        line.code if cell is None else cell,
-        setup="\n".join(each for each in (options.setup, line.code if cell else "") if each),
-        header=None if cell is None else f"%%cudatime {line.text}",
-        plan=_plan(options) if repeated else None,
-    )
 
 
 def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | None) -> Any:
@@ -66,35 +28,46 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
         return comparing.show(magics, options, silent=parsed.silent)
     if parsed.verb:
         return run_verb(magics, "cudatime", parsed)
-    request = read_request(parsed, cell)
+    repeated = not REPEATING.isdisjoint(parsed.given)
+    if cell is None and not parsed.code:
+        raise SpecError("%cudatime: no statement to time. Try %cudatime?")
+    if cell is not None and parsed.code and not repeated:
+        raise SpecError(
+            f"%%cudatime: {parsed.code!r} belongs below, in the cell; with --repeat it is setup; a "
+            "value with blanks is in quotes"
+        )
     if options.cluster:
         from gpumagic.magics import engines
 
         return engines.run(magics, "cudatime", parsed, cell, parsed.code)
-    if cell is None and not parsed.is_code:
-        grammar().check_statement(parsed.statement, magics.shell.user_ns, local_ns or {})
+    setup = "\n".join(each for each in (options.setup, parsed.code if cell else "") if each)
+    plan = Plan(options.loops, options.repeat, options.warmup, options.max_time, options.cold)
+    delivery = Delivery(magics, options)
+    code = _compile(magics.shell, parsed, cell, local_ns, setup if repeated else None)
+    if isinstance(code, CompiledCell):
+        return execution.run_once(delivery, code)
+    run_repeatedly = comparing.run_on_devices if options.on else execution.run_repeatedly
+    return run_repeatedly(delivery, code, plan)
+
+
+def _compile(
+    shell: Any,
+    line: MagicLine,
+    cell: str | None,
+    local_ns: dict[str, Any] | None,
+    setup: str | None,
+) -> CompiledCell | Loop:
+    """Compile the code for one run; with a ``setup``, also an empty one, for repeated runs."""
+    __tracebackhide__ = True
+    source = line.code if cell is None else cell
+    # The magic's own line, by which tracebacks count a cell's lines.
+    header = None if cell is None else f"%%cudatime {line.text}"
     try:
-        code = _compile(magics.shell, request, local_ns)
+        if setup is None:
+            return compile_cell(shell, source, header=header, local_ns=local_ns)
+        return compile_loop(shell, source, header=header, local_ns=local_ns, setup=setup)
     except SyntaxError as error:
         # IPython shows every frame of a SyntaxError that a magic raises: the fewer the better.
         raise error.with_traceback(None) from None
     except RecursionError:
         raise SpecError("the code is nested too deeply for Python's compiler") from None
-    delivery = Delivery(magics, options)
-    if isinstance(code, CompiledCell):
-        return execution.run_once(delivery, code)
-    assert request.plan is not None
-    run_repeatedly = comparing.run_on_devices if options.on else execution.run_repeatedly
-    return run_repeatedly(delivery, code, request.plan)
-
-
-def _plan(options: argparse.Namespace) -> Plan:
-    return Plan(options.loops, options.repeat, options.warmup, options.max_time, options.cold)
-
-
-def _compile(shell: Any, request: Request, local_ns: dict[str, Any] | None) -> CompiledCell | Loop:
-    __tracebackhide__ = True
-    source, header = request.source, request.header
-    if request.plan is None:
-        return compile_cell(shell, source, header=header, local_ns=local_ns)
-    return compile_loop(shell, source, header=header, local_ns=local_ns, setup=request.setup)

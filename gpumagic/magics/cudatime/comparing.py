@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -31,38 +30,14 @@ def show(magics: Any, options: argparse.Namespace, *, silent: bool) -> Any:
     """
     named: dict[str, CudaTiming] = magics.extension.named_timings
     names = [name for word in options.names for name in word.split(",") if name] or list(named)
+    there = ", ".join(map(shlex.quote, named)) or "none; %%cudatime --name NAME names one"
     for name in names:
         if name not in named:
-            raise SpecError(f"%cudatime --compare: no result is named {name!r}{_hint(name, named)}")
-    if len({*names}) < 2 <= len(named):
-        others = _written(name for name in named if name not in names)
-        raise SpecError(
-            f"%cudatime --compare: it takes two named results, and the line names only "
-            f"{_written(names[:1])}; add another: {others}"
-        )
+            raise SpecError(f"%cudatime --compare: no result is named {name!r}; there is {there}")
     if len({*names}) < 2:
-        raise SpecError(
-            f"%cudatime --compare: it takes two named results, and there is {_list(named)}; "
-            "%%cudatime --name NAME names one"
-        )
+        raise SpecError(f"%cudatime --compare: it takes two named results; there is {there}")
     compared = compare({name: named[name] for name in names})
     return hand_over(magics.shell, compared, options, silent=silent)
-
-
-def _list(named: dict[str, CudaTiming]) -> str:
-    return f"only {_written(named)}" if named else "none"
-
-
-def _hint(name: str, named: dict[str, CudaTiming]) -> str:
-    near = difflib.get_close_matches(name, named, n=1)
-    if near:
-        return f"; did you mean {_written(near)}?"
-    return f"; there {'are' if len(named) != 1 else 'is'} {_written(named) or 'none'}"
-
-
-def _written(names: Iterable[str]) -> str:
-    """Return names as they may be typed."""
-    return ", ".join(shlex.quote(name) for name in names)
 
 
 # --- one device after the other -------------------------------------------------------------------

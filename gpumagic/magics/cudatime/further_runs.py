@@ -17,8 +17,8 @@ from gpumagic.cells.timeit_loop import Loop
 from gpumagic.cuda import failure
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics import terminal
+from gpumagic.magics.argument_types import expanded
 from gpumagic.magics.cudatime.delivery import Delivery
-from gpumagic.magics.file_names import expanded
 from gpumagic.system import text
 from gpumagic.system.paths import output_path
 from gpumagic.timing.plan import ENERGY_SECONDS

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpumagic.errors import SpecError
-from gpumagic.magics.commands import grammar_of
 from gpumagic.magics.gpu import device_table
 from gpumagic.magics.gpu.options import LASTING, grammar
 from gpumagic.magics.output import hand_over, say
@@ -41,7 +40,6 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
     if text:
         from gpumagic.magics.gpu import choosing
 
-        _check_magic(options.spec[0])
         spec, wants = parse(text), choosing.wants(options, magics, text)
         if cell is not None:
             from gpumagic.magics.gpu import single_cell
@@ -57,17 +55,6 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
     elif isinstance(result, DeviceTable) and not (options.quiet or silent):
         _hint(magics, result)
     return returned
-
-
-def _check_magic(word: str) -> None:
-    """Refuse a verb of another magic, with that magic.
-
-    Raises:
-        SpecError: it is one.
-    """
-    for other in ("gpumem", "cudatime"):
-        if word not in ("on", "off") and word in grammar_of(other).verbs:
-            raise SpecError(f"%gpu {word}: did you mean %{other} {word}?")
 
 
 def _hint(magics: Any, table: DeviceTable) -> None:

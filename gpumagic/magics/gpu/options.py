@@ -86,7 +86,7 @@ def _choice() -> Parser:
     form = Parser("%gpu")
     form.add_argument("spec", nargs="*", metavar="SPEC", default=[])
     form.flags("--soft", "--restart", "--force", "--no-claim")
-    form.add_argument("--threads", type=count(most=10**9 - 1, of="threads"), metavar="N")
+    form.add_argument("--threads", type=count(most=10**9 - 1), metavar="N")
     form.add_argument("--keep", nargs="+", action="extend", metavar="NAME")
     form.needs("--restart", "--keep", "--force")
     form.apart("--soft", ("--restart",))

@@ -9,8 +9,8 @@ from typing import Any
 from uuid import uuid4
 
 from gpumagic.errors import SpecError
+from gpumagic.magics.argument_types import check_expanded
 from gpumagic.magics.extension import of as extension_of
-from gpumagic.magics.file_names import check_expanded
 from gpumagic.magics.gpu import device_table
 from gpumagic.magics.gpu.watch_thread import Watch
 from gpumagic.magics.output import LiveDisplay, show_picture, write_picture

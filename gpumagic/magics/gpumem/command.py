@@ -10,8 +10,8 @@ from gpumagic.cells.compile import CompiledCell, compile_cell
 from gpumagic.cuda import failure
 from gpumagic.errors import SpecError
 from gpumagic.magics import baseline, terminal
+from gpumagic.magics.argument_types import expanded
 from gpumagic.magics.commands import run_verb
-from gpumagic.magics.file_names import expanded
 from gpumagic.magics.gpumem import fit, park
 from gpumagic.magics.gpumem.options import grammar
 from gpumagic.magics.output import hand_over
@@ -57,8 +57,6 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
         from gpumagic.magics import engines
 
         return engines.run(magics, "gpumem", parsed, cell, parsed.code)
-    if cell is None and not parsed.is_code:
-        grammar().check_statement(statement, magics.shell.user_ns, local_ns or {})
     source = parsed.code if cell is None else cell
     header = None if cell is None else f"%%gpumem {line}".rstrip()
     if PARKING.active:  # the cell may have only lines of ours, and a statement in them

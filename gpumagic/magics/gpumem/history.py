@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from gpumagic.magics.argument_types import expanded
 from gpumagic.magics.extension import of as extension_of
-from gpumagic.magics.file_names import expanded
 from gpumagic.magics.gpumem.options import SHOW
 from gpumagic.magics.output import hand_over
 from gpumagic.memory.history import History, live_by_cell, write_snapshot

@@ -6,8 +6,8 @@ import argparse
 from typing import Any
 
 from gpumagic.errors import SpecError
+from gpumagic.magics.argument_types import expanded
 from gpumagic.magics.extension import of as extension_of
-from gpumagic.magics.file_names import expanded
 from gpumagic.magics.output import hand_over, say, show_below, show_picture, write_picture
 from gpumagic.memory.per_cell import EveryCell
 from gpumagic.results import CellLog
