@@ -48,9 +48,6 @@ class CellHooks:
         #: cell when it ends, and what each hook's ``before`` returned for it.
         self._running: list[tuple[Any, dict[CellHook[Any], Any]]] = []
 
-    def __contains__(self, hook: CellHook[Any]) -> bool:
-        return hook in self._hooks
-
     def __iter__(self) -> Iterator[CellHook[Any]]:
         return iter(self._hooks)
 

@@ -9,7 +9,7 @@ import sysconfig
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 from gpumagic.system import introspection
@@ -91,23 +91,14 @@ def users_modules() -> dict[str, Any]:
     }
 
 
-def place(filename: str, line: int, cell_of: CellOf = no_cells) -> str:
-    """Return a position in a file: ``In[5] line 3`` or ``train.py line 12``."""
-    cell = cell_of(filename)
-    return f"{Path(filename).name if cell is None else f'In[{cell}]'} line {line}"
-
-
-def function(code: CodeType) -> str:
-    """Return a function's name; empty for code of a module or a cell."""
-    name: str = getattr(code, "co_qualname", code.co_name)
-    return "" if code.co_name.startswith("<module") or code.co_name.startswith("<cell") else name
-
-
 def described(frame: FrameType, line: int, cell_of: CellOf = no_cells) -> str:
-    """Return a position with its function: ``In[5] line 3 in forward``."""
-    name = function(frame.f_code)
-    where = place(frame.f_code.co_filename, line, cell_of)
-    return f"{where} in {name}" if name else where
+    """Return a position: ``train.py line 12``, or in a function ``In[5] line 3 in forward``."""
+    code = frame.f_code
+    cell = cell_of(code.co_filename)
+    where = f"{Path(code.co_filename).name if cell is None else f'In[{cell}]'} line {line}"
+    if code.co_name.startswith(("<module", "<cell")):
+        return where
+    return f"{where} in {getattr(code, 'co_qualname', code.co_name)}"
 
 
 def source(frame: FrameType, line: int) -> str | None:

@@ -81,9 +81,9 @@ class LineTimes:
     `LineTime`.
     """
 
-    def __init__(self, tracing: float = 0.0) -> None:
+    def __init__(self) -> None:
         #: Seconds that tracing takes at each boundary, beside what is measured here.
-        self._tracing = tracing
+        self.tracing = 0.0
         self._marks = Marks()
         self._lines: tuple[Line, ...] = ()
         self._waiting: deque[_Boundary] = deque()
@@ -107,7 +107,7 @@ class LineTimes:
     def switch(self, lines: tuple[Line, ...]) -> None:
         """End the lines that ran until now, and begin others."""
         ended = perf_counter()
-        passed = ended - self._began - self._tracing
+        passed = ended - self._began - self.tracing
         for line in self._lines:
             if line.figures is None:
                 line.figures = LineTime()

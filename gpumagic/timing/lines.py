@@ -47,9 +47,7 @@ class LineProfiler:
     def prepare(self) -> None:
         """Do what takes time, before the clocks of the cell start."""
         with self._noting():
-            self._tracing = tracing_cost()
-            self._times = LineTimes(self._tracing)
-            self._tracer = LineTracer(self._sources, self._times)
+            self._times.tracing = tracing_cost()
             self._times.prepare()
 
     def start(self) -> None:
@@ -100,7 +98,7 @@ class LineProfiler:
         has_gpu = timing.gpu is not None and timing.gpu_note != NO_SIGN
         has_gpu = has_gpu and self._times.note is None
         cell, *functions = (self._of_source(s, timing, times, has_gpu) for s in self._sources)
-        cost = self._times.own + self._times.boundaries * self._tracing
+        cost = self._times.own + self._times.boundaries * self._times.tracing
         part = min(cost / timing.wall.median, 1.0) if timing.wall.median > 0 else 0.0
         loops = {line.number for line in times if line.loop and line.source is self._sources[0]}
         complete = self._tracer.note is None

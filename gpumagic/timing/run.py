@@ -202,7 +202,6 @@ def _gpu(runs: Sequence[Run], shown: tuple[int, ...] = ()) -> _Gpu:
         note = f"{first} inside this cell; run it again for the GPU time"
         if len(runs) > 1:
             note = f"{first} during repeat {last + 1}: GPU times are those of the other repeats"
-            note = note if last else note.replace("during repeat 1", "during the first repeat")
     devices: dict[int, list[float]] = {}
     for i in used:
         times = [_seconds(run, i) for run in complete or runs]

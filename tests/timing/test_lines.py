@@ -337,20 +337,6 @@ def test_under_another_tracer(gpu_work: Any) -> None:
     assert any("another tracer" in note for note in timing.notes)
 
 
-def test_nothing_of_torchs_is_wrapped(gpu_work: Any) -> None:
-    torch = gpu_work.torch
-
-    def state() -> Any:
-        return {**vars(torch.Tensor)}, {**vars(torch)}, {**vars(torch._C)}, [*sys.meta_path]
-
-    before, within = state(), []
-    measured(
-        "w.on_side(.01)\nwithin.append(state())\n1 / 0", w=gpu_work, within=within, state=state
-    )
-    assert state() == before == within[0]
-    assert sys.gettrace() is None
-
-
 def test_a_capture_goes_on(gpu_work: Any) -> None:
     cell = (
         "g = t.cuda.CUDAGraph()\nx = t.zeros(8, device='cuda')\nwith t.cuda.graph(g):\n"

@@ -43,8 +43,7 @@ def test_the_repeat_is_named_in_which_a_device_was_first_used(place: int) -> Non
     found = summarize([Run(1.0, 0.1, 0.0, each) for each in readings])
     assert found.gpu is not None
     assert len(found.gpu.all) == 3
-    which = ("the first repeat", "repeat 2", "repeat 3")[place]
-    assert f"cuda:1 was first used during {which}: " in str(found.gpu_note)
+    assert f"cuda:1 was first used during repeat {place + 1}: " in str(found.gpu_note)
 
 
 def test_cpu_time_that_was_used_is_counted() -> None:
