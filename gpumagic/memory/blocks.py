@@ -49,7 +49,6 @@ class Blocks:
                 break
         self.all.sort(key=lambda block: block.address)
         self._addresses = [block.address for block in self.all]
-        self._at = {address: place for place, address in enumerate(self._addresses)}
 
     def _read(self) -> None:
         self.all: list[Block] = []
@@ -75,9 +74,8 @@ class Blocks:
 
     def find(self, address: int) -> int | None:
         """Return the place in `all` of the block that an address lies in, or None."""
-        found = self._at.get(address)
-        if found is None and address:  # another library's pool, or DLPack, may begin inside
-            place = bisect_right(self._addresses, address) - 1
-            if place >= 0 and address < self.all[place].address + self.all[place].size:
-                return place
-        return found
+        place = bisect_right(self._addresses, address) - 1
+        # Another library's pool, or DLPack, may begin inside.
+        if place >= 0 and address < self.all[place].address + self.all[place].size:
+            return place
+        return None

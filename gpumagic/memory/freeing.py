@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import difflib
 import gc
-import sys
-import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -64,7 +62,6 @@ def free(shell: Any, names: Sequence[str] = ()) -> Freed:
 
 
 def _check(notebook: NotebookReferences, names: Sequence[str]) -> None:
-    modules = {id(module) for module in list(sys.modules.values())}
     for name in names:
         if name not in notebook.namespace:
             namespace = introspection.names(notebook.namespace)
@@ -72,16 +69,10 @@ def _check(notebook: NotebookReferences, names: Sequence[str]) -> None:
             near = difflib.get_close_matches(name, users, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise SpecError(f"%gpumem free: there is no variable {name!r}{hint}")
-        value = notebook.namespace[name]
-        if notebook.is_notebooks(name, value):
+        if notebook.is_notebooks(name, notebook.namespace[name]):
             raise SpecError(
                 f"%gpumem free: {name!r} is the notebook's own; without it, %gpumem free deletes "
                 "the notebook's references"
-            )
-        if introspection.is_a(value, types.ModuleType) and id(value) in modules:
-            raise SpecError(
-                f"%gpumem free: {name!r} is a module, and stays loaded without that name; "
-                "%gpumem vars lists the variables that hold memory"
             )
 
 

@@ -8,7 +8,6 @@ older than the recording), the cell is not known.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,21 +75,20 @@ def live_by_cell(shell: Any) -> CellHoldings:
         raise DeviceError("no history is recorded; begin with: %gpumem record on")
     numbers: Mapping[str, int] = getattr(shell.compile, "_filename_map", {})
     sources: Sequence[str] = shell.history_manager.input_hist_raw
-    sizes: dict[int, Counter[int | None]] = {}
-    counts: dict[int, Counter[int | None]] = {}
+    sizes: dict[int, dict[int | None, list[int]]] = {}
     with _readable():
         segments = torch_cuda.memory_snapshot()
     for segment in segments:
         for block in segment["blocks"]:
             if block["state"] == "active_allocated":
                 number = _cell(block.get("frames") or (), numbers)
-                sizes.setdefault(segment["device"], Counter())[number] += block["size"]
-                counts.setdefault(segment["device"], Counter())[number] += 1
+                of_device = sizes.setdefault(segment["device"], {})
+                of_device.setdefault(number, []).append(block["size"])
     return CellHoldings(
         {
             ordinal: tuple(
-                CellHolding(number, _source(number, sources), size, counts[ordinal][number])
-                for number, size in held.most_common()
+                CellHolding(number, _source(number, sources), sum(blocks), len(blocks))
+                for number, blocks in sorted(held.items(), key=lambda each: -sum(each[1]))
             )
             for ordinal, held in sorted(sizes.items())
         }

@@ -12,7 +12,7 @@ from gpumagic.cells.line_tracer import LineTracer
 from gpumagic.cells.measured_block import Measured
 from gpumagic.memory.measurement import memory_delta, unreadable
 from gpumagic.memory.peak_ledger import LEDGER, Interval, Scope
-from gpumagic.results import LineMemory, LineReport, MemoryDelta, SourceLines
+from gpumagic.results import DeviceMemoryDelta, LineMemory, LineReport, SourceLines
 
 
 class _LineMemory:
@@ -36,10 +36,7 @@ class _LineMemory:
         # What the run freed before its highest point was allocated at its beginning.
         peak -= self._start.setdefault(ordinal, start.allocated)
         self.by_device[ordinal] = LineMemory(
-            before.change + end.allocated - start.allocated,
-            max(before.peak, peak),
-            before.given + interval.counted("total_allocated"),
-            before.taken + interval.counted("total_freed"),
+            before.change + end.allocated - start.allocated, max(before.peak, peak)
         )
 
 
@@ -70,45 +67,6 @@ class _MemoryCounter:
         self._lines = lines
 
 
-class _Profile:
-    """The measurement of a cell line by line."""
-
-    def __init__(self, sources: Sequence[Source], scope: Scope) -> None:
-        self._sources = sources
-        self._scope = scope
-        self._counter = _MemoryCounter(scope)
-        self._tracer = LineTracer(sources, self._counter)
-
-    def start(self) -> None:
-        """Begin to trace."""
-        self._tracer.start()
-
-    def drop(self) -> None:
-        """End the scope without a result."""
-        self._tracer.stop(failed=True)
-        LEDGER.drop(self._scope)
-
-    def end(self, *, partial: bool) -> LineReport:
-        """Stop tracing, and return what each line did."""
-        try:
-            self._tracer.stop(failed=partial)
-            cell = self._cell(partial)
-        finally:
-            self.drop()
-        notes = [*(source.note for source in self._sources), self._tracer.note]
-        sources = tuple(map(source_lines, self._sources))
-        return LineReport(cell, sources, tuple(filter(None, notes)))
-
-    def _cell(self, partial: bool) -> MemoryDelta:
-        """Read the counters once more; return what the whole cell did."""
-        try:
-            self._counter.switch(())
-        except Exception as failure:
-            return memory_delta(unreadable(failure), partial=partial)
-        found = {ordinal: interval.delta() for ordinal, interval in self._counter.cell.items()}
-        return memory_delta(found, partial=partial)
-
-
 def source_lines(source: Source) -> SourceLines:
     """Return a source with its figures as a part of the result."""
     ran = source.ran()
@@ -128,7 +86,7 @@ def source_lines(source: Source) -> SourceLines:
     )
 
 
-class LineMeasurement(Measured["_Profile | str", LineReport]):
+class LineMeasurement(Measured["Scope | str", LineReport]):
     """A context manager that measures what each line of ``sources`` does, also when one raises.
 
     The first source is the cell's, which runs in the body.
@@ -138,22 +96,43 @@ class LineMeasurement(Measured["_Profile | str", LineReport]):
         super().__init__()
         self._sources = sources
 
-    def begin(self) -> _Profile | str:
+    def begin(self) -> Scope | str:
         """Open a scope of the ledger and trace; return why not where the scope cannot be opened."""
         try:
-            profile = _Profile(self._sources, LEDGER.open())
+            scope = LEDGER.open()
         except Exception as error:  # a pluggable allocator without counters; the result says so
             return unreadable(error)
+        self._counter = _MemoryCounter(scope)
+        self._tracer = LineTracer(self._sources, self._counter)
         try:
-            profile.start()
+            self._tracer.start()
         except BaseException:
-            profile.drop()
+            self._drop(scope)
             raise
-        return profile
+        return scope
 
-    def end(self, stretch: _Profile | str, *, partial: bool) -> LineReport:
-        """Return what has happened since `begin`."""
-        if isinstance(stretch, str):
+    def end(self, block: Scope | str, *, partial: bool) -> LineReport:
+        """Stop tracing; return what each line did, and the cell as a whole."""
+        if isinstance(block, str):
             sources = tuple(map(source_lines, self._sources))
-            return LineReport(memory_delta(stretch, partial=partial), sources)
-        return stretch.end(partial=partial)
+            return LineReport(memory_delta(block, partial=partial), sources)
+        try:
+            self._tracer.stop(failed=partial)
+            cell = memory_delta(self._cell(), partial=partial)
+        finally:
+            self._drop(block)
+        notes = [*(source.note for source in self._sources), self._tracer.note]
+        sources = tuple(map(source_lines, self._sources))
+        return LineReport(cell, sources, tuple(filter(None, notes)))
+
+    def _drop(self, scope: Scope) -> None:
+        self._tracer.stop(failed=True)
+        LEDGER.drop(scope)
+
+    def _cell(self) -> dict[int, DeviceMemoryDelta] | str:
+        """Read the counters once more; return what the whole cell did, or why that is unknown."""
+        try:
+            self._counter.switch(())
+        except Exception as failure:
+            return unreadable(failure)
+        return {ordinal: interval.delta() for ordinal, interval in self._counter.cell.items()}

@@ -7,7 +7,6 @@ imports torch, makes a context, starts a thread, collects garbage or empties a c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from functools import cached_property
 from typing import Any, TypeVar, cast, overload
 
@@ -178,7 +177,7 @@ def gpumem(code: Any = None, globals: dict[str, Any] | None = None) -> Any:
         global _previous
         report = memory_report(_previous)
         _previous = report
-        return EnterableReport(**{each.name: getattr(report, each.name) for each in fields(report)})
+        return EnterableReport(**vars(report))
     if isinstance(code, str):
         with Measurement() as measurement:
             exec(compile(code, "<gpumem>", "exec"), {} if globals is None else globals)

@@ -93,7 +93,12 @@ def _running(shell: Any, idle: bool) -> Iterator[str]:
 
     threads = {thread.ident: thread for thread in threading.enumerate()}
     for ident, frame in sys._current_frames().items():
-        name = threads[ident].name if ident in threads else "unknown"
+        thread = threads.get(ident)
+        name = "unknown" if thread is None else thread.name
+        if isinstance(thread, threading.Timer) and not thread.finished.is_set():
+            # It waits in the standard library, and will run what it was given.
+            code = getattr(thread.function, "__code__", None)
+            yield from [f"the timer {name}"] if is_users(code) else []
         for each in tracebacks.stack(frame):
             if ident == threading.get_ident():
                 # A cell may run the event loop itself. Below it is what has started the kernel.
@@ -101,12 +106,6 @@ def _running(shell: Any, idle: bool) -> Iterator[str]:
                     yield "the cell that runs"
             elif is_users(each.f_code) or _is_torchs(each.f_globals.get("__name__")):
                 yield f"the thread {name}"
-    for thread in threads.values():
-        if not isinstance(thread, threading.Timer) or thread.finished.is_set():
-            continue
-        # It waits in the standard library, and will run what it was given.
-        if is_users(getattr(thread.function, "__code__", None)):
-            yield f"the timer {thread.name}"
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:

@@ -43,9 +43,6 @@ class Counters(NamedTuple):
     reserved: int = 0
     ooms: int = 0
     retries: int = 0
-    #: Of all allocations until now: their bytes, and the bytes that were freed.
-    total_allocated: int = 0
-    total_freed: int = 0
 
 
 class Interval(NamedTuple):
@@ -58,18 +55,12 @@ class Interval(NamedTuple):
 
     @property
     def idle(self) -> bool:
-        """Whether nothing has happened."""
+        """Whether no figure has changed."""
         return self.start == self.end and self.peak == self.end.allocated
 
     def and_then(self, later: Interval) -> Interval:
         """Return this interval and ``later``, which begins at its end, as one."""
         return Interval(self.start, later.end, max(self.peak, later.peak))
-
-    def counted(self, name: str) -> int:
-        """Return how much a counter that only grows has grown; the user may have set it to 0."""
-        start: int = getattr(self.start, name)
-        end: int = getattr(self.end, name)
-        return end - start if end >= start else end
 
     def delta(self) -> DeviceMemoryDelta:
         """Return the change as a result."""
@@ -80,9 +71,14 @@ class Interval(NamedTuple):
             peak=self.peak - start.allocated,
             allocated_now=end.allocated,
             reserved_now=end.reserved,
-            ooms=self.counted("ooms"),
-            retries=self.counted("retries"),
+            ooms=_grown(start.ooms, end.ooms),
+            retries=_grown(start.retries, end.retries),
         )
+
+
+def _grown(start: int, end: int) -> int:
+    """Return how much a number of events has grown; the user may have set it to 0 in between."""
+    return end - start if end >= start else end
 
 
 class Scope:
@@ -103,8 +99,6 @@ def _counters(stats: dict[str, Any]) -> Counters:
         stats["reserved_bytes"]["all"]["current"],
         stats["num_ooms"],
         stats["num_alloc_retries"],
-        allocated["allocated"],
-        allocated["freed"],
     )
 
 
@@ -202,12 +196,6 @@ class Ledger:
         self._catch_up(ordinal, stats)
         peak = max(_peak(stats), scope.folded.get(ordinal, 0))
         return Interval(scope.start.get(ordinal, Counters()), _counters(stats), peak)
-
-    def release(self) -> None:
-        """Drop the user's peaks and restore torch's functions (when the last scope ends)."""
-        with self._lock:
-            self._user.clear()
-            self._tidy()
 
     def leave(self) -> None:
         """Restore torch's functions: now, or when no peak of the user's needs ours any more."""

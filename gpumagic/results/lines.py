@@ -32,14 +32,11 @@ class LineMemory:
     Functions that the line calls are included.
     """
 
-    #: Change of the bytes held by live tensors: ``given - taken``, where those are counted.
+    #: Change of the bytes held by live tensors.
     change: int = 0
     #: Highest allocated bytes during a run of the line, above the run's start. A statement is one
     #: run, also with a loop in it such as that of a comprehension.
     peak: int = 0
-    #: Bytes allocated by the line, and bytes freed while it ran.
-    given: int = 0
-    taken: int = 0
 
 
 @dataclass(frozen=True)
@@ -104,7 +101,7 @@ class LineReport(Result):
             for ordinal, lines in s.devices.items()
             for line, memory in sorted(lines.items())
         ]
-        figures = ["change", "peak", "given", "taken", "runs"]
+        figures = ["change", "peak", "runs"]
         index = ["source", "line", "device"]
         types = {"runs": "Int64"}
         return data_frame(rows, [*index, "text", *figures], index=index, types=types)

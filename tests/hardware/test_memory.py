@@ -23,7 +23,8 @@ MIB = 2**20
 def ledger_released() -> Iterator[None]:
     """A script keeps the ledger of peaks; here it is taken back, as ``%unload_ext`` does."""
     yield
-    LEDGER.release()
+    LEDGER._user.clear()
+    LEDGER.leave()
 
 
 @pytest.mark.usefixtures("ledger_released")

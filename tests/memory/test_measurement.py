@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 import gpumagic
-from gpumagic.memory.measurement import Measurement, against, check
+from gpumagic.memory.measurement import against, check
 from gpumagic.results import DeviceMemoryDelta, MemoryDelta
 from tests.support.allocator import MIB, empty
 
@@ -55,29 +53,6 @@ def test_a_report_is_a_context_manager_too(torch: ModuleType) -> None:
     del keep
 
 
-def test_an_exception_passes_and_is_measured(torch: ModuleType) -> None:
-    kept = []
-
-    def fail() -> None:
-        kept.append(empty(torch, MIB))
-        raise KeyError("mine")
-
-    measurement = Measurement()
-    with pytest.raises(KeyError, match="mine"), measurement:
-        fail()
-    assert measurement.partial
-    assert measurement.devices[0].allocated == MIB
-
-
-def test_there_is_no_result_before_the_end(torch: ModuleType) -> None:
-    measurement = Measurement()
-    with pytest.raises(RuntimeError, match="has not ended"):
-        measurement.devices  # noqa: B018
-    with measurement:
-        assert repr(measurement) == "<Measurement: not ended>"
-    assert measurement.result is not None
-
-
 def test_a_statement(torch: ModuleType) -> None:
     space: dict[str, Any] = {"torch": torch}
     change = gpumagic.gpumem("x = torch.empty(1, device='cuda')", globals=space)
@@ -98,40 +73,6 @@ def test_a_function(torch: ModuleType, capsys: pytest.CaptureFixture[str]) -> No
     shown = capsys.readouterr().out
     assert shown.startswith("test_a_function.<locals>.step\nDevice  Allocated")
     assert "+3.00 MiB" in shown
-
-
-def test_a_function_that_raises(torch: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    @gpumagic.gpumem
-    def step() -> None:
-        empty(torch, 3 * MIB)
-        raise KeyError("mine")
-
-    with pytest.raises(KeyError):
-        step()
-    assert step.memory.partial  # type: ignore[attr-defined]
-    assert "+3.00 MiB" in capsys.readouterr().out
-
-
-def test_a_coroutine_function(torch: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    @gpumagic.gpumem
-    async def step() -> int:
-        keep = empty(torch, 3 * MIB)
-        await asyncio.sleep(0)
-        return len(keep)
-
-    assert asyncio.run(step()) == 3 * MIB
-    assert step.memory.devices[0].peak == 3 * MIB  # type: ignore[attr-defined]
-    assert "step" in capsys.readouterr().out
-
-
-def test_what_cannot_be_measured() -> None:
-    def generator() -> Iterator[int]:
-        yield 1
-
-    with pytest.raises(gpumagic.SpecError, match="generator"):
-        gpumagic.gpumem(generator)
-    with pytest.raises(gpumagic.SpecError, match="not 7"):
-        gpumagic.gpumem(7)  # type: ignore[call-overload]
 
 
 def test_a_peak_is_compared_with_a_stored_one() -> None:

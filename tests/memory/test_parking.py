@@ -347,17 +347,6 @@ def test_another_thread_gets_true_figures_or_one_clear_line(torch: Any) -> None:
     assert torch.equal(x.cpu(), torch.arange(128.0).view(8, 16))
 
 
-def test_a_view_that_a_thread_has_made_meanwhile_comes_back_too(torch: Any) -> None:
-    x, views = torch.arange(128.0).to("cuda"), []
-    PARKING.park()
-    thread = threading.Thread(target=lambda: views.append(x[3:9]))
-    thread.start()
-    thread.join()
-    PARKING.bring_back()
-    assert views[0].tolist() == [3, 4, 5, 6, 7, 8]
-    assert views[0].data_ptr() == x.data_ptr() + 12
-
-
 def test_a_fork_cannot_bring_it_back(torch: Any) -> None:
     tensor = torch.ones(MIB).to("cuda")
     PARKING.park()
@@ -429,16 +418,6 @@ def test_refused_with_a_graph_without_memory_of_its_own(torch: Any) -> None:
     with torch.cuda.graph(graph):
         tensor.add_(1)
     refused(torch, "a CUDA graph or a MemPool has fixed addresses")
-
-
-def test_refused_with_a_pool_of_the_users(torch: Any) -> None:
-    pool = torch.cuda.MemPool()
-    with torch.cuda.use_mem_pool(pool):
-        tensor = torch.ones(MIB).to("cuda")
-    refused(torch, "MemPool")
-    assert pool.use_count() == 1
-    del pool, tensor
-    assert PARKING.park().devices[0].reserved_after == 0
 
 
 def test_refused_with_nccl(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,14 +157,6 @@ def test_without_a_driver(kernel: Any) -> None:
         fresh.run("import torch")  # and once more with it
 
 
-def test_all_devices_hidden(kernel: Any) -> None:
-    fresh = kernel(Scenario(devices=2), env={"CUDA_VISIBLE_DEVICES": ""})
-    shown = fresh.run("%gpumem").text
-    assert shown == (
-        "No GPU memory to show: this kernel sees no GPU of this machine; %gpu says why"
-    )
-
-
 def test_without_nvml_the_runtime_tells_of_devices_with_a_context(kernel: Any) -> None:
     fresh = kernel(Scenario(devices=2, nvml=False))
     fresh.run("import torch; x = torch.empty(2**20, dtype=torch.uint8, device='cuda:1')")
@@ -181,7 +173,7 @@ def test_without_nvml_the_runtime_tells_of_devices_with_a_context(kernel: Any) -
     assert fresh.value("__import__('gpumagic.cuda.torch_cuda').cuda.torch_cuda.contexts()") == (1,)
 
 
-@pytest.mark.parametrize("code", [3, 4, 15, 18, 999])
+@pytest.mark.parametrize("code", [3, 999])
 def test_any_nvml_call_may_fail(torch: ModuleType, virtual_gpu: World, code: int) -> None:
     kept = empty(torch, MIB)
     # More than a context, where another test of this process has left memory of the driver's.
@@ -199,17 +191,6 @@ def test_any_nvml_call_may_fail(torch: ModuleType, virtual_gpu: World, code: int
         for value in (row.outside, row.others):
             assert value is None or 0 <= value <= most, call
     del kept
-
-
-@pytest.mark.own_process  # where no other test has used GPU 2
-def test_unsupported_fields(torch: ModuleType, virtual_gpu: World) -> None:
-    virtual_gpu.set_gpu(0, unsupported=frozenset({"memory", "processes"}))
-    row = memory_report().devices[0]
-    assert (row.outside, row.others) == (None, None)
-    assert (row.free, row.total) == torch.cuda.mem_get_info(0)
-    virtual_gpu.set_gpu(2, unsupported=frozenset({"memory", "processes"}))
-    idle = memory_report().devices[2]
-    assert (idle.free, idle.total, idle.others, idle.context) == (None, None, None, False)
 
 
 def test_a_lost_device(kernel: Any) -> None:
@@ -297,14 +278,3 @@ def test_torch_without_cuda(kernel: Any) -> None:
 
 
 # --- a terminal ------------------------------------------------------------------------------
-
-
-def test_in_a_terminal(terminal: Any) -> None:
-    plain = terminal(Scenario(devices=1))
-    plain.run("import torch; x = torch.empty(2**20, dtype=torch.uint8, device='cuda')")
-    shown = plain.run("%gpumem")
-    assert "1.00 MiB" in shown
-    assert "<table" not in shown
-    shown = plain.run("%%gpumem\ny = torch.empty(2**20, dtype=torch.uint8, device='cuda')\n1 + 1")
-    assert "+1.00 MiB" in shown
-    assert "Out[4]: 2" in shown

@@ -334,8 +334,8 @@ LINE_REPORT = LineReport(
             LINES_SOURCE,
             {
                 0: {
-                    3: LineMemory(2 * MIB, 2 * MIB, 2 * MIB, 0),
-                    16: LineMemory(0, MIB, MIB, MIB),
+                    3: LineMemory(2 * MIB, 2 * MIB),
+                    16: LineMemory(0, MIB),
                 }
             },
             runs={2: 1, 3: 1200, 16: 1},

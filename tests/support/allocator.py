@@ -56,7 +56,8 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     gc.unfreeze()
     from gpumagic.memory.peak_ledger import LEDGER
 
-    LEDGER.release()
+    LEDGER._user.clear()
+    LEDGER.leave()
     clear(torch)
     gc.freeze()
 

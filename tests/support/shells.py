@@ -113,7 +113,8 @@ def _forget_peaks() -> None:
     """Unloading keeps torch's functions wrapped as long as the user's peaks need it: no leak."""
     peaks = sys.modules.get("gpumagic.memory.peak_ledger")
     if peaks is not None:
-        peaks.LEDGER.release()
+        peaks.LEDGER._user.clear()
+        peaks.LEDGER.leave()
 
 
 def registered(ip: InteractiveShell) -> dict[str, object]:

@@ -31,11 +31,13 @@ def run(magics: Any, options: argparse.Namespace, cell: CompiledCell) -> Any:
     """Run the cell with several values and hand over the `Fit`.
 
     Raises:
-        SpecError: the cell sets the variable itself.
+        SpecError: the cell sets the variable itself, or there are two.
         DeviceError: the cell uses no GPU memory.
     """
     __tracebackhide__ = True
-    fit = options.fit
+    fit, *others = options.fit
+    if others:
+        raise SpecError("--fit: only one variable can be searched at a time")
     search = FitSearch(fit.low, fit.high)
     namespace = magics.shell.user_ns
     absent = object()

@@ -6,7 +6,7 @@ import argparse
 import keyword
 import re
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gpumagic.magics.argument_types import duration, size
 from gpumagic.magics.parsing import (
@@ -105,28 +105,13 @@ def _run() -> Parser:
     """Return the form of a line that runs code, or shows the report."""
     form = Parser("%gpumem")
     add_lines(form)
-    form.add_argument("--fit", metavar="NAME=LOW:HIGH", type=value_range, action=_Once)
+    form.add_argument("--fit", metavar="NAME=LOW:HIGH", type=value_range, action="append")
     form.apart("--fit", ("--lines", *sorted(BASELINE)))
     form.apart("--lines", sorted(BASELINE))
     add_baseline(form)
     add_targets(form)
     form.apart("--cluster", ("--lines", "--fit", *sorted(BASELINE)))
     return form
-
-
-class _Once(argparse.Action):
-    """Stores the value of an option that may be given once."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        if getattr(namespace, self.dest) is not self.default:
-            raise argparse.ArgumentError(self, "only one variable can be searched at a time")
-        setattr(namespace, self.dest, values)
 
 
 class Range(NamedTuple):

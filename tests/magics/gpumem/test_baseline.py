@@ -80,8 +80,3 @@ def test_bad_input_runs_nothing(measured: Run, ip: Any, options: str, says: str)
     partial.save("protected.json").chmod(0o444)
     with pytest.raises(UsageError, match=says):
         measured(options, 1)
-
-
-def test_a_report_is_not_saved(run_cell: Run) -> None:
-    with pytest.raises(UsageError, match="needs a statement or a cell"):
-        run_cell("%gpumem --save x.json")

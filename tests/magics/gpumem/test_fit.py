@@ -12,7 +12,6 @@ from IPython.core.error import UsageError
 
 from gpumagic.memory.limit import LIMIT
 from tests.support.kernels import Kernel
-from tests.support.own_files import names_our_files
 from tests.support.shells import Ran
 
 Run = Callable[..., Ran]
@@ -61,12 +60,6 @@ def test_the_largest_batch(run_cell: Run, ip: Any, torch: Any) -> None:
     assert allocated(torch) == before
 
 
-def test_everything_fits(run_cell: Run, ip: Any, torch: Any) -> None:
-    run_cell("%%gpumem --fit n=1:8 -q -v found\nx = torch.empty(n * 2**20, device='cuda:0')")
-    assert (ip.user_ns["found"].largest, ip.user_ns["found"].exact) == (8, True)
-    assert str(ip.user_ns["found"]).startswith("n = 8 fits: the end of the range.")
-
-
 def test_nothing_fits(run_cell: Run, ip: Any, torch: Any) -> None:
     """The variable is as it was."""
     ip.user_ns["n"] = 3
@@ -77,13 +70,6 @@ def test_nothing_fits(run_cell: Run, ip: Any, torch: Any) -> None:
     run_cell("del n")
     run_cell("%%gpumem --fit n=1:8 -q\nx = torch.empty(n * 2**40, device='cuda:0')")
     assert "n" not in ip.user_ns
-
-
-def test_functions_of_the_notebook_see_the_value(run_cell: Run, ip: Any, torch: Any) -> None:
-    run_cell("def step():\n    return torch.empty(n * 2**28, dtype=torch.int8, device='cuda:0')")
-    run_cell("%gpumem limit 4GiB\n")
-    run_cell("%%gpumem --fit n=1:100 -q -v found\nx = step()")
-    assert ip.user_ns["found"].largest == 16
 
 
 def test_another_error_is_the_cells_own(run_cell: Run, ip: Any, torch: Any) -> None:
@@ -130,17 +116,6 @@ def test_bad_ranges(run_cell: Run, torch: Any, options: str, says: str) -> None:
         run_cell(f"%%gpumem {options}\n1")
 
 
-def test_the_square_of_a_length(run_cell: Run, ip: Any, torch: Any) -> None:
-    run_cell("%gpumem limit 4GiB")
-    run_cell(
-        "%%gpumem --fit n=1:65536 -q -v found\n"
-        "x = torch.empty(n, n, dtype=torch.int8, device='cuda:0')"
-    )
-    found = ip.user_ns["found"]
-    assert found.largest == pytest.approx((4 * GIB) ** 0.5, rel=0.05)
-    assert not found.exact or found.runs[-1].value - found.largest <= 1
-
-
 def test_a_cell_that_sets_the_variable_itself_is_refused(
     run_cell: Run, ip: Any, torch: Any
 ) -> None:
@@ -152,19 +127,6 @@ def test_a_cell_that_sets_the_variable_itself_is_refused(
 def test_a_cell_that_does_not_use_the_variable(run_cell: Run, ip: Any, torch: Any) -> None:
     ran = run_cell("%%gpumem --fit batch=1:8\nx = torch.empty(3, device='cuda:0')")
     assert "the peak is the same for all: does the cell use batch?" in ran.text
-
-
-def test_ctrl_c_between_two_runs_shows_no_frame_of_ours(
-    run_cell: Run, ip: Any, torch: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted() -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("gpumagic.cuda.torch_cuda.empty_cache", interrupted)
-    ran = run_cell("%%gpumem --fit n=1:8\nx = torch.empty(n, device='cuda:0')", raising=False)
-    assert isinstance(ran.error, KeyboardInterrupt)
-    assert not names_our_files(ran.stdout + ran.stderr)
-    assert "n" not in ip.user_ns or ip.user_ns["n"] == 1
 
 
 def test_the_limit_is_shown_set_and_lifted(run_cell: Run, torch: Any) -> None:
@@ -227,12 +189,3 @@ def test_the_first_run_may_be_the_first_use_of_a_gpu(kernel: Callable[..., Kerne
     ).shown
     assert "n = 32 is the largest that fits." in shown
     assert k.value("(n, found.runs[0].peak, found.exact)") == (32, 2**26, True)
-
-
-def test_another_device_under_a_limit(run_cell: Run, ip: Any, torch: Any) -> None:
-    run_cell("%gpumem limit 4GiB")
-    run_cell(
-        "%%gpumem --fit n=1:8 -q -v found\n"
-        "x = torch.empty(n, 2**30, dtype=torch.int8, device='cuda:1')"
-    )
-    assert ip.user_ns["found"].largest == 4

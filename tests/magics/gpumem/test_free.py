@@ -200,7 +200,6 @@ def test_garbage_and_the_cache(torch: ModuleType, cells: Any) -> None:
         ("free outr", "did you mean outer?"),
         ("free Out", "the notebook's own"),
         ("park now", "%gpumem park: write off, or nothing, not 'now'"),
-        ("free a torch", "'torch' is a module, and stays loaded"),
         ("free exit", "the notebook's own"),
     ],
 )

@@ -49,12 +49,6 @@ def test_by_cell(recorded: Any, torch: ModuleType) -> None:
     assert "<table" in ran.html
 
 
-def test_what_a_function_allocates_is_of_the_cell_that_calls_it(recorded: Any) -> None:
-    recorded(f"def make(): return {bytes_on(0, 2 * MIB)}")
-    recorded("x = make()")
-    assert held(recorded) == {"x = make()": 2}
-
-
 def test_what_is_from_before_or_of_another_thread_is_of_no_cell(
     torch: ModuleType, with_stacks: None, ip: Any, run_cell: Any
 ) -> None:
@@ -68,13 +62,6 @@ def test_what_is_from_before_or_of_another_thread_is_of_no_cell(
         "w = torch.zeros(1024, 1024, device='cuda', requires_grad=True)": 4,
         "not known: from before the recording, or of another thread": 9,
     }
-
-
-def test_as_a_frame(recorded: Any) -> None:
-    pytest.importorskip("pandas")
-    recorded(f"x = {bytes_on(1, MIB)}")
-    frame = recorded("%gpumem cells -o -q").value.to_pandas()
-    assert list(frame["bytes"]) == [MIB]
 
 
 def test_on_and_off(with_stacks: None, torch: ModuleType, run_cell: Any) -> None:
@@ -102,25 +89,6 @@ def test_unloading_stops_a_recording_of_ours_alone(
         assert not torch._C._cuda_isHistoryEnabled()
     finally:
         torch.cuda.memory._record_memory_history(enabled=None)
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("cells", "no history is recorded; begin with: %gpumem record on"),
-        ("record maybe", "%gpumem record: write on or off, or nothing, not 'maybe'"),
-        ("snapshot", "required: FILE"),
-        (
-            "snapshot /nowhere/x.pickle",
-            "cannot write /nowhere/x.pickle: there is no folder /nowhere",
-        ),
-    ],
-)
-def test_bad_input_is_one_line(torch: ModuleType, run_cell: Any, line: str, said: str) -> None:
-    ran = run_cell(f"%gpumem {line}", raising=False)
-    assert type(ran.error).__name__ == "UsageError"
-    assert said in str(ran.error)
-    assert "\n" not in str(ran.error)
 
 
 # --- the snapshot -------------------------------------------------------------------------------

@@ -96,22 +96,10 @@ def test_each_line(name: str, lines: Any) -> None:
     assert report.notes == ()
 
 
-def test_devices_are_kept_apart(lines: Any) -> None:
-    report = lines("a = e(2, 1)\nb = e(3, 0)")
-    assert in_mib(report, ordinal=0) == {3: (3, 3)}
-    assert in_mib(report, ordinal=1) == {2: (2, 2)}
-    assert "cell on cuda:1" in str(report)
-
-
 def test_a_cell_that_raises(lines: Any) -> None:
     report = lines("a = e(2)\nb = e(3); raise KeyError('mine')\nc = e(4)", raising=False)
     assert in_mib(report) == {2: (2, 2), 3: (3, 3)}
     assert report.cell.partial
-
-
-def test_the_value_and_a_statement(lines: Any, run_cell: Any) -> None:
-    assert run_cell("%%gpumem --lines -q\n6 * 7").value == 42
-    assert in_mib(run_cell("%gpumem --lines -o x = e(3)").value) == {1: (3, 3)}
 
 
 # --- functions -----------------------------------------------------------------------------------
@@ -143,27 +131,6 @@ def test_a_generator_function(lines: Any, run_cell: Any) -> None:
     assert in_mib(report, 1)[4] == (9, 9)
 
 
-@pytest.mark.parametrize(
-    ("magic", "said"),
-    [
-        ("%%gpumem --lines -f nope", "-f nope: there is no 'nope' here before this cell runs"),
-        ("%%gpumem --lines -f e.nope", "-f e.nope: "),
-        ("%%gpumem --lines -f len", "-f len is no Python function"),
-        ("%%gpumem --lines -f M", "-f M is a class; name one of its functions: M.forward"),
-        ("%%gpumem --lines -f Here", "one of its functions: Here.forward, Here.__call__, Here.x"),
-        ("%%gpumem --lines -f int", "-f int is a class without Python functions"),
-    ],
-)
-def test_bad_functions_are_one_line(lines: Any, run_cell: Any, magic: str, said: str) -> None:
-    run_cell("class M(torch.nn.Module):\n    def forward(self, x):\n        return x")
-    functions = ("__call__", "forward", "x")
-    here = "\n".join(["class Here:", *(f"    def {each}(self): pass" for each in functions)])
-    ran = run_cell(f"{magic}\nx = 1\n{here}", raising=False)
-    assert type(ran.error).__name__ == "UsageError"
-    assert said in str(ran.error)
-    assert "\n" not in str(ran.error)
-
-
 # --- the user's code goes on as without us -------------------------------------------------------
 
 
@@ -189,19 +156,6 @@ def test_a_trace_function_of_the_users(lines: Any) -> None:
         assert in_mib(report) == {2: (1, 1), 3: (2, 2)}
     else:
         assert report.notes == ("no lines: a debugger or another tracer traces this thread",)
-
-
-def test_a_trace_function_that_the_cell_sets_stays(lines: Any, ip: Any) -> None:
-    before = sys.gettrace()
-    ip.user_ns["theirs"] = lambda *_: None
-    try:
-        report = lines("import sys\na = e(1)\nsys.settrace(theirs)\nb = e(2)")
-        assert sys.gettrace() is ip.user_ns["theirs"]
-    finally:
-        sys.settrace(before)
-    missing = "the tracing was ended in the cell: lines after that are missing"
-    assert report.notes == (() if hasattr(sys, "monitoring") else (missing,))
-    assert report.cell.devices[0].allocated == 3 * MIB
 
 
 @pytest.mark.parametrize(
@@ -243,12 +197,6 @@ def test_ctrl_c_in_a_python_loop(run_cell: Any, lines: Any, monkeypatch: Any) ->
     assert not names_our_files(ran.stdout + ran.stderr)
     assert len(LEDGER._scopes) == scopes
     assert sys.gettrace() is None or hasattr(sys, "monitoring")
-
-
-def test_ten_thousand_lines(lines: Any) -> None:
-    report = lines("\n".join(["x = 1"] * 10_000 + ["a = e(2)"]))
-    assert in_mib(report) == {10_002: (2, 2)}
-    assert len(str(report).splitlines()) < 40
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -309,12 +257,3 @@ def test_what_did_not_run(lines: Any, run_cell: Any) -> None:
     run_cell("class M(torch.nn.Module):\n    def forward(self, x):\n        return e(2)")
     said = "M.forward: was not seen to run in this cell's thread"
     assert said in str(lines("M()", "-f M.forward"))
-
-
-def test_as_a_frame(lines: Any) -> None:
-    pytest.importorskip("pandas")
-    frame = lines("kept = []\nfor i in range(3):\n    kept.append(e(1))").to_pandas()
-    assert frame.loc[("cell", 4, 0), "change"] == 3 * MIB
-    assert frame.loc[("cell", 4, 0), "peak"] == MIB
-    assert frame.loc[("cell", 4, 0), "runs"] == 3
-    assert frame.loc[("cell", 4, 0), "text"] == "kept.append(e(1))"

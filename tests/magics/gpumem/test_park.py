@@ -108,35 +108,6 @@ def test_what_is_parked_is_said_where_memory_is_listed_and_freed(cells: Callable
     assert parked()
 
 
-def test_nothing_is_said_where_all_that_was_parked_is_deleted(cells: Callable[..., Any]) -> None:
-    cells("kept, x = x.cpu(), None")
-    cells("only = torch.ones(9, device='cuda')")
-    cells("%gpumem park -q")
-    cells("%gpumem free only -q")
-    assert cells("torch.randn(2).shape; None").text == ""
-    assert not parked()
-    cells("x = kept.cuda(); del kept")
-
-
-def test_results(cells: Callable[..., Any]) -> None:
-    assert cells("%gpumem unpark").text == "Nothing is parked."
-    cells("%gpumem park -v p -q")
-    with pytest.raises(UsageError, match="parked already"):
-        cells("%gpumem park")
-    cells("%gpumem unpark -v back -q")
-    assert cells("p.devices[0].parked, p.parked, back.devices").value == (4096, 4096, {0: 4000})
-    cells("del p, back")
-
-
-def test_what_stays_is_said(cells: Callable[..., Any]) -> None:
-    cells("exported = torch.ones(2**20).cuda(); capsule = exported.__dlpack__()")
-    shown = " ".join(cells("%gpumem park").text.split())
-    assert "4.00 MiB stay: C++ code, another library or another process may use it" in shown
-    assert "exported" in cells("%gpumem vars").text
-    cells("%gpumem unpark -q")
-    cells("del exported, capsule")
-
-
 @pytest.mark.parametrize("interrupted", ["park", "unpark"])
 def test_an_interrupted_copy_is_not_kept_alive(
     cells: Callable[..., Any], torch: Any, monkeypatch: pytest.MonkeyPatch, interrupted: str

@@ -15,7 +15,7 @@ from gpumagic.cells.hooks import CellHooks
 from gpumagic.magics.extension import of
 from gpumagic.memory.peak_ledger import LEDGER
 from gpumagic.memory.per_cell import EveryCell
-from gpumagic.results import CellLog, CellMemory, DeviceMemoryDelta
+from gpumagic.results import CellLog, CellMemory
 from tests.support.allocator import MIB, bytes_on, clear, empty, functions, program, readings
 
 
@@ -43,26 +43,6 @@ def test_a_line_after_a_cell_that_changed_something(watched: Any) -> None:
     assert watched("1").displays == []
     ran = watched("del x")
     assert ran.text == "GPU memory: cuda:0 −3.00 MiB, peak 0 B, now 0 B"
-
-
-def test_nothing_is_shown_with_quiet(watched: Any) -> None:
-    watched("%config GpuMagic.quiet = True")
-    assert watched(f"x = {bytes_on(0, MIB)}").displays == []
-    assert log(watched)[-1].devices[0].allocated == MIB
-
-
-def test_several_devices_in_one_line(watched: Any) -> None:
-    ran = watched(f"x = {bytes_on(0, MIB)}\ny = {bytes_on(1, MIB)}")
-    assert ran.text == "GPU memory: cuda:0-1 each +1.00 MiB, peak +1.00 MiB, now 1.00 MiB"
-    ran = watched(f"z = {bytes_on(1, 2 * MIB)}; del x, y")
-    assert ran.text == (
-        "GPU memory: cuda:0 −1.00 MiB, peak 0 B, now 0 B"
-        " · cuda:1 +1.00 MiB, peak +2.00 MiB, now 2.00 MiB"
-    )
-    ran = watched("torch.cuda.empty_cache()")
-    assert ran.text == (
-        "GPU memory: cuda:0 reserved −2.00 MiB, now 0 B · cuda:1 reserved −2.00 MiB, now 20.0 MiB"
-    )
 
 
 def test_the_rest_of_the_cell_that_turned_it_on_counts(
@@ -143,19 +123,6 @@ def test_a_cell_within_a_cell_is_part_of_it(watched: Any) -> None:
     assert ran.text == "GPU memory: cuda:0 0 B, peak +2.00 MiB, now 3.00 MiB"
 
 
-def test_a_magic_within_a_watched_cell_is_exact(watched: Any) -> None:
-    ran = watched(
-        f"%%gpumem -q -v inner\nx = {bytes_on(0, 40 * MIB)}\ndel x\ny = {bytes_on(0, MIB)}"
-    )
-    assert ran.text == "GPU memory: cuda:0 +1.00 MiB, peak +40.0 MiB, now 1.00 MiB"
-    assert watched("inner").value.devices[0].peak == 40 * MIB
-
-
-def test_a_cell_that_awaits(watched: Any) -> None:
-    ran = watched(f"import asyncio\nawait asyncio.sleep(0)\nx = {bytes_on(0, MIB)}")
-    assert "+1.00 MiB" in ran.text
-
-
 # --- the log ------------------------------------------------------------------------------------
 
 
@@ -174,29 +141,6 @@ def test_the_log(watched: Any) -> None:
     assert all(cell.seconds > 0 for cell in found)
     text = watched("%gpumem log").text
     assert re.search(rf"\[{freed.number}\] +(cuda:1 +)?−5.00 MiB +0 B .*del x\n", text)
-
-
-def test_the_log_leaves_the_current_device(watched: Any, torch: ModuleType) -> None:
-    with torch.cuda.device(1):
-        found = log(watched)
-        assert torch.cuda.current_device() == 1
-    assert torch.cuda.current_device() == 0
-    assert found.limits[0] == torch.cuda.get_device_properties(0).total_memory
-
-
-def test_the_log_as_a_frame(watched: Any) -> None:
-    pytest.importorskip("pandas")
-    watched(f"x = {bytes_on(1, 5 * MIB)}; y = {bytes_on(0, MIB)}")
-    frame = log(watched).to_pandas()
-    last = frame.index[-1][0]
-    assert frame.loc[(last, 1), "allocated"] == 5 * MIB
-    assert frame.loc[(last, 0), "peak"] == MIB
-    assert len(CellLog().to_pandas()) == 0
-
-
-def test_the_log_says_how_many_were_dropped() -> None:
-    log = CellLog((CellMemory(4, "x", 0.1),), forgotten=3)
-    assert "3 older cells dropped from the log" in str(log)
 
 
 # --- the plot -----------------------------------------------------------------------------------
@@ -241,45 +185,7 @@ def test_a_plot_without_cells_or_without_a_folder_is_one_line(
         assert "cannot write" in str(ran.error)
 
 
-def test_a_plot_without_matplotlib_is_one_line(
-    watched: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watched(f"x = {bytes_on(0, MIB)}")
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    ran = watched("%gpumem plot", raising=False)
-    assert type(ran.error).__name__ == "UsageError"
-    assert "pip install" in str(ran.error)
-
-
 # --- verbs and statements ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "log = 3",
-        "log= 3",
-        "log += 1",
-        "log[0]",
-        "log [0]",
-        "log - 1",
-        "log if log else 2",
-        "-- log",
-    ],
-)
-def test_a_statement_is_no_verb(run_cell: Any, ip: Any, statement: str) -> None:
-    import numpy
-
-    ip.user_ns["log"] = numpy.zeros(1)
-    ran = run_cell(f"%gpumem -v change {statement}")
-    assert not isinstance(ran.value, CellLog)
-    assert "devices" in vars(run_cell("change").value)
-
-
-def test_bad_options_of_a_verb_are_one_line(run_cell: Any) -> None:
-    ran = run_cell("%gpumem log -z", raising=False)
-    assert type(ran.error).__name__ == "UsageError"
-    assert str(ran.error) == "%gpumem log: unknown option -z. Try %gpumem?"
 
 
 # --- the user's counters ----------------------------------------------------------------------
@@ -341,32 +247,6 @@ def test_the_records_add_up(torch: ModuleType, ip: Any, seed: int) -> None:
     found = every_cell.log()
     every_cell.off()
     assert [(c.devices[0].allocated, c.devices[0].peak) for c in found] == expected
-
-
-def test_an_idle_device_reads_once_a_cell(
-    torch: ModuleType, ip: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    every_cell = EveryCell(CellHooks(ip), lambda cell: None)
-    every_cell.on()
-    read: list[int] = []
-    call = LEDGER._call
-
-    def counted(name: str, ordinal: int) -> Any:
-        read.append(ordinal)
-        return call(name, ordinal)
-
-    monkeypatch.setattr(LEDGER, "_call", counted)
-    ip.run_cell("1", store_history=True)
-    every_cell.off()
-    assert sorted(read) == sorted(set(read))
-    assert every_cell.log()[0].devices[0] == DeviceMemoryDelta(0, 0, 0)
-
-
-def test_in_a_kernel_the_line_stands_below_its_cell(kernel: Any) -> None:
-    k = kernel()
-    k.run("import torch\n%gpumem on -q")
-    reply = k.run("x = torch.empty(2**20, dtype=torch.uint8, device='cuda')")
-    assert "GPU memory: cuda:0 +1.00 MiB" in str(reply)
 
 
 def test_in_a_terminal_the_line_stands_below_its_cell(terminal: Any) -> None:
