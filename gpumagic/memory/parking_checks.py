@@ -98,7 +98,8 @@ def _running(shell: Any, idle: bool) -> Iterator[str]:
         if isinstance(thread, threading.Timer) and not thread.finished.is_set():
             # It waits in the standard library, and will run what it was given.
             code = getattr(thread.function, "__code__", None)
-            yield from [f"the timer {name}"] if is_users(code) else []
+            if is_users(code):
+                yield f"the timer {name}"
         for each in tracebacks.stack(frame):
             if ident == threading.get_ident():
                 # A cell may run the event loop itself. Below it is what has started the kernel.

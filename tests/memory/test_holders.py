@@ -131,16 +131,6 @@ def test_hooks_on_saved_tensors_do_not_run(torch: ModuleType) -> None:
     assert not ran
 
 
-@pytest.mark.usefixtures("all_objects")
-def test_the_allocators_counters_are_as_without_it(torch: ModuleType, new: Any) -> None:
-    names = {"xs": [new(n) for n in range(1, 2000, 37)], "model": torch.nn.Linear(9, 9).cuda()}
-    new(9 * MIB)
-    before = {i: torch.cuda.memory_stats(i) for i in (0, 1)}
-    holders(names)
-    holders(names)
-    assert {i: torch.cuda.memory_stats(i) for i in (0, 1)} == before
-
-
 def test_deep_nesting_needs_no_recursion(torch: ModuleType, new: Any) -> None:
     nested: Any = new(1000)
     for _ in range(50_000):
