@@ -12,9 +12,8 @@ from gpumagic.magics.argument_types import expanded
 from gpumagic.magics.output import show
 from gpumagic.memory import measurement as memory
 from gpumagic.results import Comparison, CudaTiming, MemoryDelta
-from gpumagic.results.conditions import differences
-from gpumagic.results.memory_comparison import MemoryComparison
-from gpumagic.results.stored import load
+from gpumagic.results.comparison import MemoryComparison
+from gpumagic.results.stored import differences, load
 from gpumagic.system.paths import output_path
 from gpumagic.timing import comparison as times
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gpumagic.results.fit import FitRun
+from gpumagic.results.allocator import FitRun
 
 #: Runs at most.
 RUNS = 16

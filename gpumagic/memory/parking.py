@@ -31,7 +31,7 @@ from gpumagic.memory.blocks import Block, Blocks
 from gpumagic.memory.parkable import parkable
 from gpumagic.render import units
 from gpumagic.render.units import bytes_
-from gpumagic.results.parking import DeviceParking, ParkedMemory, Unparked
+from gpumagic.results.allocator import DeviceParking, ParkedMemory, Unparked
 from gpumagic.system import text
 
 _Progress = Callable[[float], None]

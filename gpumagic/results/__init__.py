@@ -15,10 +15,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpumagic.results.allocator import HistoryState, LimitState, SnapshotFile
+    from gpumagic.results.allocator import Freed, FreeStep, HistoryState, LimitState, SnapshotFile
     from gpumagic.results.base import Explanation, Result
-    from gpumagic.results.cell_memory import CellLog, CellMemory
-    from gpumagic.results.cell_timings import CellTiming, TimingLog
     from gpumagic.results.cluster import ClusterSelection, ClusterTable, EngineResult
     from gpumagic.results.cluster_cells import ClusterMemory, ClusterTiming
     from gpumagic.results.comparison import Compared, Comparison, Quantity, Verdict
@@ -29,12 +27,12 @@ if TYPE_CHECKING:
         DeviceHolders,
         Holder,
         Holders,
+        OutOfMemory,
     )
     from gpumagic.results.kernels import Kernel, KernelReport
     from gpumagic.results.lines import LineMemory, LineReport, SourceLines
+    from gpumagic.results.logs import CellLog, CellMemory, CellTiming, TimingLog
     from gpumagic.results.memory import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
-    from gpumagic.results.oom import OutOfMemory
-    from gpumagic.results.parking import Freed, FreeStep
     from gpumagic.results.processes import Claim, Process
     from gpumagic.results.selection import Selection, Status, WayOut
     from gpumagic.results.timing import Bound, CudaTiming, Sample
@@ -44,21 +42,18 @@ if TYPE_CHECKING:
 _FILES = {
     name: file
     for file, names in {
+        "allocator": "FreeStep Freed HistoryState LimitState SnapshotFile",
         "base": "Explanation Result",
-        "cell_memory": "CellLog CellMemory",
-        "cell_timings": "CellTiming TimingLog",
         "cluster": "ClusterSelection ClusterTable EngineResult",
         "cluster_cells": "ClusterMemory ClusterTiming",
         "comparison": "Compared Comparison Quantity Verdict",
         "devices": "Device DeviceTable MigInstance",
-        "parking": "FreeStep Freed",
-        "allocator": "HistoryState LimitState SnapshotFile",
-        "holders": "CellHolding CellHoldings DeviceHolders Holder Holders",
+        "processes": "Claim Process",
+        "holders": "CellHolding CellHoldings DeviceHolders Holder Holders OutOfMemory",
         "kernels": "Kernel KernelReport",
         "lines": "LineMemory LineReport SourceLines",
+        "logs": "CellLog CellMemory CellTiming TimingLog",
         "memory": "DeviceMemory DeviceMemoryDelta MemoryDelta MemoryReport",
-        "oom": "OutOfMemory",
-        "processes": "Claim Process",
         "selection": "Selection Status WayOut",
         "timing": "Bound CudaTiming Sample",
         "watch": "CellSpan WatchHistory WatchPanel WatchSample",

@@ -1,13 +1,13 @@
-"""Several timings compared, and whether they differ by more than their noise."""
+"""Measurements compared: several timings, and the peaks of a cell with stored ones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, dim_lines
-from gpumagic.render.units import seconds
+from gpumagic.render.units import bytes_, seconds, share
 from gpumagic.results.base import Result, data_frame
 from gpumagic.results.timing import CudaTiming, Sample, at_most
 
@@ -149,3 +149,25 @@ def _ratio(entry: Compared) -> Cell:
 def _times(ratio: float) -> str:
     """Return a ratio with three significant digits, or as an integer from 100 on."""
     return f"{ratio:.{2 if ratio < 10 else 1 if ratio < 100 else 0}f}"
+
+
+@dataclass(frozen=True)
+class MemoryComparison(Result):
+    """Peaks above the start in bytes, by CUDA ordinal: now and stored."""
+
+    peaks: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def _blocks(self) -> list[Block]:
+        columns = (Column("Device"), *(Column(c, "right") for c in ("Peak", "Stored", "Change")))
+        rows = [
+            (
+                Cell(f"cuda:{ordinal}"),
+                Cell(bytes_(now)),
+                Cell(bytes_(stored)),
+                Cell(share((now - stored) / stored, 1, sign=True) if stored else DASH),
+            )
+            for ordinal, (now, stored) in self.peaks.items()
+        ]
+        grid = [Grid(columns, rows)] if rows or not self.notes else []
+        return [*grid, *dim_lines(self.notes)]

@@ -21,8 +21,7 @@ from gpumagic.render.blocks import (
 )
 from gpumagic.render.units import bytes_
 from gpumagic.results.base import Result
-from gpumagic.results.conditions import Conditions
-from gpumagic.results.stored import StorableResult
+from gpumagic.results.stored import Conditions, StorableResult
 from gpumagic.system.text import plural
 
 

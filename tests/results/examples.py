@@ -52,16 +52,21 @@ from gpumagic.results import (
     WatchSample,
     WayOut,
 )
-from gpumagic.results.allocator import LimitState
-from gpumagic.results.fit import Fit, FitRun
-from gpumagic.results.line_timing import (
+from gpumagic.results.allocator import (
+    DeviceParking,
+    Fit,
+    FitRun,
+    LimitState,
+    ParkedMemory,
+    Unparked,
+)
+from gpumagic.results.comparison import MemoryComparison
+from gpumagic.results.lines import (
     BETWEEN,
     LineTiming,
     LineTimings,
     SourceTimings,
 )
-from gpumagic.results.memory_comparison import MemoryComparison
-from gpumagic.results.parking import DeviceParking, ParkedMemory, Unparked
 
 MIB, GIB = 2**20, 2**30
 CELL_HOLDINGS = CellHoldings(

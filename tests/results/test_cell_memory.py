@@ -46,19 +46,18 @@ def test_a_long_log_shows_the_newest() -> None:
 def test_the_picture() -> None:
     pytest.importorskip("matplotlib")
     limited = CellLog(CELL_LOG.cells, limits={0: 2 * GIB, 1: GIB})
-    assert (limited.known_devices(), limited.drawn_devices()) == ([0, 1, 2], [0, 1])
-    first, second = limited.plot().figure.axes
+    first, second, last = limited.plot().figure.axes
     assert first.get_title(loc="right") == "limit 2.00 GiB"
     assert [text.get_text() for text in first.texts] == ["2.00 GiB"], "the highest peak"
     same = DeviceMemoryDelta(0, 0, 0, 4 * GIB, 4 * GIB)
     constant = CellLog(
         tuple(replace(cell, devices={**cell.devices, 1: same}) for cell in CELL_LOG.cells)
     )
-    assert constant.drawn_devices() == [0]
+    assert (constant.known_devices(), constant.drawn_devices()) == ([0, 1, 2], [0, 2])
     assert second.get_title(loc="right") == "limit 1.00 GiB, above the scale"
     lines = {line.get_label(): line for line in first.lines}
     assert list(lines["allocated"].get_ydata()) == [3 * MIB, GIB]
     assert list(lines["reserved"].get_ydata()) == [4 * MIB, 2 * GIB]
     assert list(lines["out of memory"].get_xdata()) == [2]
-    assert [label.get_text() for label in second.get_xticklabels()] == ["[1]", "[2]", "–"]
+    assert [label.get_text() for label in last.get_xticklabels()] == ["[1]", "[2]", "–"]
     assert [axes.get_ylabel() for axes in (first, second)] == ["cuda:0", "cuda:1"]

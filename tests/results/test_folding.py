@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.results.folding import folded
+from gpumagic.results.lines import folded
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from gpumagic.results import CudaTiming, Sample
 from gpumagic.results.base import as_html, as_text
-from gpumagic.results.line_timing import LineTiming, LineTimings, SourceTimings
+from gpumagic.results.lines import LineTiming, LineTimings, SourceTimings
 from tests.results.examples import LINE_TEXT, LINES, line, lines_of
 
 
@@ -50,28 +50,15 @@ def test_a_long_cell_shows_what_took_a_thousandth_of_its_time() -> None:
     assert " 9.00 s" in as_text(slow)
 
 
-def test_lines_that_are_left_out_have_their_sum_where_it_is_much() -> None:
-    """A thousandth each, and a fifth of the time together."""
+def test_what_is_known_of_the_gpu_counts_beside_an_upper_bound() -> None:
     text = ("x = 1",) * 404
     lines = [LineTiming(1, "", 1, 0.5, 0.5, 0, 0.0, at_most=True)]
     lines += [LineTiming(i, "", 1, 0.0, 3e-4, 0, 0.0, False) for i in range(2, 404)]
-    rows = as_text(LineTimings(SourceTimings("cell", 1, text, tuple(lines)))).splitlines()
-    (together,) = [row for row in rows if "⋯" in row]
-    assert together.split() == ["0", "s", "120", "ms", "⋯", "399", "lines"]
-    assert len(rows) < 12
-    # Less than a hundredth is not mentioned.
-    few = tuple(replace(each, host=1e-6) for each in lines)
-    (together,) = [
-        row
-        for row in as_text(LineTimings(SourceTimings("cell", 1, text, few))).splitlines()
-        if "⋯" in row
-    ]
-    assert together.split() == ["⋯"]
-    # What is known of the GPU counts beside an upper bound.
     lines[200] = replace(lines[200], gpu=3e-4)
     shown = as_text(LineTimings(SourceTimings("cell", 1, text, tuple(lines))))
     assert " 201  " in shown
     assert "300 µs" in shown
+    assert len(shown.splitlines()) < 20
 
 
 def test_in_a_narrow_terminal_the_source_gives_way_to_the_figures() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumagic.results.parking import DeviceParking, ParkedMemory, Unparked
+from gpumagic.results.allocator import DeviceParking, ParkedMemory, Unparked
 
 GIB = 2**30
 

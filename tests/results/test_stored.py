@@ -20,7 +20,7 @@ from gpumagic.results import (
     MemoryDelta,
     Sample,
 )
-from gpumagic.results.conditions import Conditions
+from gpumagic.results.stored import Conditions
 
 CONDITIONS = Conditions(
     "2026-01-31T12:00:00+00:00",

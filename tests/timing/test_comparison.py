@@ -11,7 +11,7 @@ import pytest
 import gpumagic
 from gpumagic.errors import RegressionError, SpecError
 from gpumagic.results import CudaTiming, Sample
-from gpumagic.results.conditions import Conditions
+from gpumagic.results.stored import Conditions
 from gpumagic.timing.comparison import check
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpumagic.results import CudaTiming, Sample
-from gpumagic.results.line_timing import LineTiming
+from gpumagic.results.lines import LineTiming
 from gpumagic.timing.lines import verdict
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpumagic.results import CudaTiming
-from gpumagic.results.line_timing import LineTiming, LineTimings
+from gpumagic.results.lines import LineTiming, LineTimings
 from gpumagic.results.timing import NO_SIGN
 from gpumagic.timing import lines as line_module
 from gpumagic.timing.run import ENDED

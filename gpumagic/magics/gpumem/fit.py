@@ -21,7 +21,7 @@ from gpumagic.memory.measurement import Measurement
 from gpumagic.memory.oom import is_out_of_memory
 from gpumagic.memory.report import memory_report
 from gpumagic.results import DeviceMemoryDelta
-from gpumagic.results.fit import Fit
+from gpumagic.results.allocator import Fit
 from gpumagic.system.text import plural
 
 _Deltas = Mapping[int, DeviceMemoryDelta]

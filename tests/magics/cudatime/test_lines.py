@@ -12,7 +12,7 @@ import pytest
 from IPython.core.error import UsageError
 
 from gpumagic.results import CudaTiming
-from gpumagic.results.line_timing import LineTimings
+from gpumagic.results.lines import LineTimings
 from gpumagic.timing.line_times import LineTimes
 from tests.support.own_files import names_our_files
 

@@ -1,17 +1,19 @@
-"""The change of GPU memory by each cell of a session."""
+"""The logs of the cells of a session: the GPU memory that each changed, the time it took."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil, log2
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line, Style, cut
-from gpumagic.render.units import bytes_, seconds, spans
+from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line, Style, cut, dim_lines
+from gpumagic.render.units import bytes_, cpu_seconds, seconds, spans
 from gpumagic.results.base import Result, Series, data_frame
 from gpumagic.results.memory import DeviceMemoryDelta, only_changed
+from gpumagic.results.timing import at_most
 from gpumagic.system.text import plural
 
 if TYPE_CHECKING:
@@ -23,9 +25,6 @@ if TYPE_CHECKING:
 _SHOWN, _LONGEST = 60, 44
 #: The most cells that are numbered below the plot's axis.
 _TICKS = 20
-
-#: A device that never held more than this part of what another one did is not drawn.
-_NEXT_TO_NOTHING = 0.001
 
 
 @dataclass(frozen=True)
@@ -99,15 +98,12 @@ class CellLog(Series[CellMemory]):
         ]
         shown = self.cells[-_SHOWN:]
         rows = [row for cell in shown for row in _log_rows(cell)]
-        blocks: list[Block] = [Grid(columns, rows)]
-        hidden = len(self.cells) - len(shown)
-        if hidden:
-            text = f"{plural(hidden, 'earlier cell')} not shown here; -o returns all"
-            blocks.append(Line.of(text, "dim"))
+        rest = []
+        if hidden := len(self.cells) - len(shown):
+            rest.append(f"{plural(hidden, 'earlier cell')} not shown here; -o returns all")
         if self.forgotten:
-            text = f"{plural(self.forgotten, 'older cell')} dropped from the log"
-            blocks.append(Line.of(text, "dim"))
-        return blocks
+            rest.append(f"{plural(self.forgotten, 'older cell')} dropped from the log")
+        return [Grid(columns, rows), *dim_lines(rest)]
 
     def __repr__(self) -> str:
         return f"<CellLog: {plural(len(self), 'cell')}>"
@@ -133,28 +129,15 @@ class CellLog(Series[CellMemory]):
         return sorted({ordinal for cell in self for ordinal in cell.devices})
 
     def drawn_devices(self) -> list[int]:
-        """Return the devices whose memory a picture shows: large enough, and not always the same.
-
-        All if there are none.
-        """
-        known = self.known_devices()
-        changed = {i for cell in self for i, d in cell.devices.items() if only_changed({i: d})}
-        highest = dict.fromkeys(known, 0)
-        failed = set()
-        for cell in self:
-            for i, d in cell.devices.items():
-                highest[i] = max(
-                    highest[i], d.allocated_now - d.allocated + d.peak, d.allocated_now
-                )
-                failed |= {i} if d.ooms else set()
-        least = max(highest.values(), default=0) * _NEXT_TO_NOTHING
-        shown = [i for i in known if i in failed or (highest[i] > least and i in changed)]
-        return shown or known
+        """Return the CUDA ordinals whose memory a cell changed; all if there are none."""
+        return (
+            sorted({ordinal for cell in self for ordinal in cell.changed}) or self.known_devices()
+        )
 
     def plot(self) -> Plot:
         """Return a picture of allocated, reserved and peak memory after each cell, by device.
 
-        Devices with next to nothing, or with the same memory throughout, are left out.
+        Devices with the same memory throughout are left out.
 
         Raises:
             DependencyError: matplotlib is not installed.
@@ -175,7 +158,7 @@ class CellLog(Series[CellMemory]):
         plot.figure.legend([*drawn.values()], [*drawn], fontsize=8, frameon=False, **place)
         places = range(0, len(self), max(1, -(-len(self) // _TICKS)))
         panels[-1].set_xticks(
-            list(places), [number_text(self[i].number) for i in places], fontsize=8
+            list(places), [cell_number(self[i].number).text for i in places], fontsize=8
         )
         panels[-1].set_xlabel("cell")
         return plot
@@ -275,10 +258,141 @@ def first_line(source: str, style: Style = "") -> Cell:
 
 def cell_number(number: int | None, *, failed: bool = False) -> Cell:
     """Return a cell's execution number as a table shows it: ``[3]``, ``✗ [3]`` if it failed."""
-    text = number_text(number)
+    text = DASH if number is None else f"[{number}]"
     return Cell(f"✗ {text}", "bad") if failed else Cell(text, "dim")
 
 
-def number_text(number: int | None) -> str:
-    """Return a cell's execution number as text: ``[3]``."""
-    return DASH if number is None else f"[{number}]"
+#: The most cells of a log that are shown, the longest.
+_TIMES_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class CellTiming(Result):
+    """The times of one cell, measured without synchronising within it."""
+
+    #: The execution number; None for a cell that a front end ran outside the history.
+    cell: int | None
+    #: The cell's first line.
+    source: str
+    #: Until the cell's code and its GPU work had finished.
+    wall: float
+    #: Until the cell's Python code had returned.
+    host: float
+    #: CPU time of this process, all threads.
+    cpu: float
+    #: None where no GPU work of the cell was observed, or for the reason in ``note``.
+    gpu: float | None = None
+    per_device: Mapping[int, float] = field(default_factory=dict)
+    #: True if ``gpu`` is an upper bound: the GPU had finished when the code returned.
+    gpu_at_most: bool = False
+    #: Whether GPU work of the cell was observed.
+    used_gpu: bool = False
+    #: Whether the cell raised or was interrupted.
+    failed: bool = False
+    note: str | None = None
+
+    def _blocks(self) -> list[Block]:
+        parts = []
+        if self.used_gpu:
+            devices = ", ".join(f"cuda:{i} {seconds(t)}" for i, t in self.per_device.items())
+            several = f" ({devices})" if len(self.per_device) > 1 else ""
+            parts.append(f"GPU {at_most(self.gpu, is_bound=self.gpu_at_most)}{several}")
+        parts += [f"wall {seconds(self.wall)}", f"CPU {cpu_seconds(self.cpu)}"]
+        if self.note is not None:
+            parts.append(self.note)
+        return [Line.of(" · ".join(parts), "dim")]
+
+    def __repr__(self) -> str:
+        gpu = "-" if self.gpu is None else f"{self.gpu:.6g} s"
+        return f"<CellTiming [{self.cell}] gpu {gpu}, wall {self.wall:.6g} s>"
+
+
+@dataclass(frozen=True)
+class TimingLog(Series[CellTiming]):
+    """The time of each cell that ended while ``%cudatime on`` was on, oldest first."""
+
+    items_in: ClassVar[str] = "cells"
+
+    cells: tuple[CellTiming, ...] = ()
+    #: How many older cells were dropped from the log.
+    forgotten: int = 0
+    #: Whether ``%cudatime on`` is in effect.
+    watching: bool = False
+
+    @property
+    def wall(self) -> float:
+        """The sum over all cells."""
+        return math.fsum(cell.wall for cell in self.cells)
+
+    @property
+    def cpu(self) -> float:
+        """The sum over all cells."""
+        return math.fsum(cell.cpu for cell in self.cells)
+
+    @property
+    def gpu(self) -> float | None:
+        """The sum over the cells whose GPU time is known; None if there is none."""
+        known = [cell.gpu for cell in self.cells if cell.gpu is not None]
+        return math.fsum(known) if known else None
+
+    @property
+    def gpu_at_most(self) -> bool:
+        """Whether one of the GPU times is an upper bound."""
+        return any(cell.gpu_at_most for cell in self.cells)
+
+    def _blocks(self) -> list[Block]:
+        if not self.cells:
+            hint = "none has ended since" if self.watching else "'%cudatime on' starts the log"
+            return [Line.of(f"No cell has been timed yet: {hint}", "dim")]
+        longest = sorted(self.cells, key=lambda cell: -cell.wall)[:_TIMES_SHOWN]
+        columns = (
+            Column("Cell", "right"),
+            Column("Wall", "right"),
+            Column("GPU", "right"),
+            Column("CPU", "right", rank=1),
+            Column("First line", rank=2, least=16),
+        )
+        rows = [_time_row(cell, longest[0].wall) for cell in longest]
+        rest = []
+        if len(self) > len(longest):
+            rest.append(f"the {_TIMES_SHOWN} longest are shown; .to_pandas() has all {len(self):,}")
+        if self.forgotten:
+            rest.append(f"{plural(self.forgotten, 'older cell')} dropped from the log")
+        return [_sum(self), Grid(columns, rows), *dim_lines(rest)]
+
+    def __repr__(self) -> str:
+        return f"<TimingLog: {plural(len(self), 'cell')}>"
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a DataFrame with a row a cell, a column a device (needs pandas). Seconds."""
+        figures = [f.name for f in dataclasses.fields(CellTiming) if f.name != "per_device"]
+        devices = sorted({ordinal for cell in self.cells for ordinal in cell.per_device})
+        rows = [
+            [getattr(cell, name) for name in figures] + [cell.per_device.get(i) for i in devices]
+            for cell in self.cells
+        ]
+        names = [f"cuda:{i}" for i in devices]
+        types = {"cell": "Int64", **dict.fromkeys(("gpu", *names), float)}
+        return data_frame(rows, [*figures, *names], index="cell", types=types)
+
+
+def _sum(result: TimingLog) -> Line:
+    used = sum(cell.used_gpu for cell in result)
+    gpu = at_most(result.gpu, is_bound=result.gpu_at_most)
+    return Line(
+        (
+            Cell(f"{plural(len(result), 'cell')}, {used:,} with GPU work: "),
+            Cell(f"wall {seconds(result.wall)}, GPU {gpu}", "strong"),
+            Cell(f", CPU {cpu_seconds(result.cpu)}"),
+        )
+    )
+
+
+def _time_row(cell: CellTiming, longest: float) -> tuple[Cell, ...]:
+    return (
+        cell_number(cell.cell, failed=cell.failed),
+        Cell(seconds(cell.wall), "strong", cell.wall / longest if longest else None),
+        Cell(at_most(cell.gpu, is_bound=cell.gpu_at_most)),
+        Cell(cpu_seconds(cell.cpu)),
+        first_line(cell.source, "bad" if cell.failed else "dim"),
+    )
