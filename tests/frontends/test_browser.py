@@ -24,7 +24,8 @@ CELLS = [
     "%gpu",
     FIGURE,
     "%gpu off --restart --keep x",
-    "print('after', torch.cuda.is_available(), x.device, x.sum().item(), 'figure' in globals())",
+    "import torch, os\nprint('after', torch.cuda.is_available(), x.device, x.sum().item(),"
+    " 'figure' in globals())",
     "print('pid', os.getpid())",
     FIGURE,
     "%gpu",
