@@ -164,10 +164,7 @@ def _details(result: MemoryReport) -> list[Block]:
     blocks: list[Block] = []
     reserved = {i: m.driver_reserved for i, m in result.devices.items() if m.driver_reserved}
     if reserved:
-        sizes_of_each = {bytes_(size) for size in reserved.values()}
         listed = "; ".join(f"cuda:{i} {bytes_(size)}" for i, size in reserved.items())
-        if len(sizes_of_each) == 1 < len(reserved) == len(result.devices):
-            listed = f"{sizes_of_each.pop()} of each"
         text = f"Reserved by the driver, in the total and not usable: {listed}"
         blocks.append(Line.of(text, "dim"))
     if result.pinned is not None and result.pinned >= _FEW_PINNED:

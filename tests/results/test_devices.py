@@ -21,12 +21,6 @@ def test_a_narrow_terminal_drops_columns_not_lines(width: int) -> None:
     assert "60.0 GiB / 80.0 GiB" in rows[0]
 
 
-def test_columns_that_do_not_fit_are_named() -> None:
-    dropped = "hidden (too narrow): "
-    assert dropped not in as_text(DEVICES, width=140)
-    assert f"{dropped}Power\n" in as_text(DEVICES, width=70)
-
-
 def test_a_closed_gate() -> None:
     devices = tuple(Device(i, ordinal=i, visible=True) for i in range(2))
     table = DeviceTable((*devices, Device(2, visible=False)), gated=True)

@@ -29,9 +29,7 @@ def test_what_the_driver_reserves_is_not_in_use() -> None:
     assert "15.0 GiB / 16.0 GiB" in shown
     told = "Reserved by the driver, in the total and not usable: "
     assert f"{told}cuda:0 1.00 GiB" in shown
-    one = replace(row, driver_reserved=GIB)
-    assert f"{told}1.00 GiB of each" in as_text(MemoryReport({0: one, 1: one}))
-    other = replace(row, driver_reserved=2 * GIB)
+    one, other = replace(row, driver_reserved=GIB), replace(row, driver_reserved=2 * GIB)
     assert f"{told}cuda:0 1.00 GiB; cuda:1 2.00 GiB" in as_text(MemoryReport({0: one, 1: other}))
 
 

@@ -56,14 +56,6 @@ def test_what_was_saved_is_loaded(result: Any, tmp_path: Path) -> None:
     assert gpumagic.load(str(path)) == result
 
 
-def test_no_other_thread_sees_another_umask(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It belongs to the process: a file that another thread makes would be open to all."""
-    monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("it is changed"))
-    TIMING.save(tmp_path / "step.json")
-
-
 def test_the_permissions_are_those_of_any_file(tmp_path: Path) -> None:
     path = TIMING.save(tmp_path / "new.json")
     plain = tmp_path / "plain"

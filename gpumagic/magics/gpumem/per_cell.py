@@ -60,7 +60,7 @@ def _plot(shell: Any, log: CellLog, options: argparse.Namespace, quiet: bool) ->
     if not quiet:
         title = f"GPU memory over {plural(len(log), 'cell')}"
         if empty := len(log.known_devices()) - len(log.drawn_devices()):
-            title += f"; {plural(empty, 'nearly empty GPU')} left out"
+            title += f"; {plural(empty, 'unchanged GPU')} left out"
         show_picture(shell, plot, title, path, "%gpumem plot")
     if options.variable:
         shell.user_ns[options.variable] = plot.figure
