@@ -9,7 +9,6 @@ import pytest
 from gpumagic.magics.extension import find, of
 from gpumagic.magics.loading import GpuMagic
 from gpumagic.memory.peak_ledger import LEDGER
-from gpumagic.results import MemoryDelta
 from tests.support.shells import shell
 
 
@@ -30,16 +29,6 @@ def test_found_by_what_ipython_has_registered() -> None:
         ip.magics_manager.registry["GpuMagic"] = object()
         assert find(ip) is None
         del ip.magics_manager.registry["GpuMagic"]
-
-
-def test_a_result_is_on_the_screen_for_the_cell_that_showed_it(ip: Any) -> None:
-    extension, result = of(ip), MemoryDelta()
-    assert not extension.was_displayed(result)
-    extension.note_displayed(result)
-    assert extension.was_displayed(result)
-    assert not extension.was_displayed(MemoryDelta())
-    ip.run_cell("1", store_history=True)
-    assert not extension.was_displayed(result)
 
 
 def test_unloading_ends_the_modes(virtual_gpu: Any, ip: Any) -> None:

@@ -64,13 +64,6 @@ def test_what_its_cell_has_shown_is_one_line(ip: Any) -> None:
     assert displayed(RESULT) == RESULT._repr_mimebundle_()
 
 
-def test_a_result_that_is_gone_was_not_another_one(ip: Any) -> None:
-    """Which may have its id."""
-    with capture_output():
-        show(ip, Explanation("gone at once"))
-    assert not any(of(ip).was_displayed(Explanation("another")) for _ in range(1000))
-
-
 @pytest.mark.parametrize(
     ("given", "silent", "shown", "returned", "stored"),
     [

@@ -8,16 +8,17 @@ from typing import Any
 
 from gpumagic.cells.compile import CompiledCell
 from gpumagic.cells.coroutines import run_or_await, run_sync
+from gpumagic.cells.line_sources import selected_sources
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.errors import SpecError
 from gpumagic.magics import terminal
 from gpumagic.magics.baseline import TIMES, Baseline
-from gpumagic.magics.cudatime import lines
 from gpumagic.magics.cudatime.delivery import Delivery, print_failure
 from gpumagic.magics.cudatime.further_runs import FurtherRuns
 from gpumagic.magics.output import Progress
 from gpumagic.results import CudaTiming
 from gpumagic.timing.benchmark import Benchmark
+from gpumagic.timing.lines import LineProfiler
 from gpumagic.timing.plan import LEAST_REPEATS, Plan
 from gpumagic.timing.profiler import nvtx_range
 from gpumagic.timing.run import (
@@ -129,16 +130,20 @@ class _SingleRun(AbstractContextManager[None]):
     def __init__(self, delivery: Delivery, cell: CompiledCell) -> None:
         self._delivery = delivery
         self._compile_time = cell.compile_time
-        self._lines = lines.profiler(delivery.options, cell)
+        self._lines: LineProfiler | None = None
+        if delivery.options.lines:
+            self._lines = LineProfiler(selected_sources(cell, delivery.options.functions))
         self._stopwatch = Stopwatch()
 
     def __enter__(self) -> None:
         __tracebackhide__ = True
         self._frames_before = compiled_frames()
         try:
-            self._lines.prepare()
+            if self._lines is not None:
+                self._lines.prepare()
             self._stopwatch.start()
-            self._lines.start()
+            if self._lines is not None:
+                self._lines.start()
         except KeyboardInterrupt as interrupt:
             if not self._delivery.options.quiet:
                 terminal.write_line(
@@ -151,30 +156,37 @@ class _SingleRun(AbstractContextManager[None]):
         try:
             self._stopwatch.release()
         finally:
+            self._end_tracing()
+            if self._lines is not None:
+                self._lines.release()
+
+    def _end_tracing(self) -> None:
+        if self._lines is not None:
             self._lines.close()
-            self._lines.release()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         __tracebackhide__ = True
         interrupt: KeyboardInterrupt | None = None
         try:
             with print_failure():
-                self._lines.stop(failed=kind is not None)
+                if self._lines is not None:
+                    self._lines.stop(failed=kind is not None)
                 try:
                     run = self._stopwatch.stop()
                 except KeyboardInterrupt as again:
                     interrupt, run = again, self._stopwatch.give_up()
                 finally:
-                    self._lines.close()
+                    self._end_tracing()
                 result = summarize(
                     [run],
                     compile_time=self._compile_time,
                     partial=kind is not None or interrupt is not None,
                     notes=counted(compiled_frames() - self._frames_before),
                 )
-                # Lines may show work that left no sign outside.
-                self._delivery.result = without_unseen_work(self._lines.result(result))
+                if self._lines is not None:  # they may show work that left no sign outside
+                    result = self._lines.result(result)
+                self._delivery.result = without_unseen_work(result)
         finally:
-            self._lines.close()  # also after a second interrupt
+            self._end_tracing()  # also after a second interrupt
         if interrupt is not None:
             raise interrupt.with_traceback(None)  # the frames are gpumagic's, not the cell's

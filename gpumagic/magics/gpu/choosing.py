@@ -101,19 +101,14 @@ def _choose_by_variables(
         def progress(waited: float, reason: str) -> None:
             live.text(f"waiting for GPUs: {reason} ({waited:.0f} s of {options.wait:.0f} s)")
 
-        try:
-            return apply.choose(
-                spec,
-                wants,
-                wait=options.wait,
-                progress=progress,
-                claim=magics.claim and not options.no_claim,
-                restart=options.restart,
-            )
-        except KeyboardInterrupt:
-            if not options.wait:
-                raise
-            raise DeviceError("interrupted while waiting for GPUs; nothing was changed") from None
+        return apply.choose(
+            spec,
+            wants,
+            wait=options.wait,
+            progress=progress,
+            claim=magics.claim and not options.no_claim,
+            restart=options.restart,
+        )
 
 
 def warn(chosen: Selection, *, shown: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpumagic.errors import SpecError
@@ -48,7 +47,7 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
         result = choosing.choose_for_kernel(magics, spec, wants, options, silent=silent)
     else:
         options.quiet = options.quiet or silent
-        result = _VERBS[parsed.verb](magics.shell, options)
+        result = _run_verb(parsed.verb, magics.shell, options)
     returned = hand_over(magics.shell, result, options, silent=silent)
     if isinstance(result, Selection):
         choosing.warn(result, shown=not (options.quiet or silent))
@@ -67,29 +66,16 @@ def _hint(magics: Any, table: DeviceTable) -> None:
     say(magics.shell, more if table.devices else none)
 
 
-def _diagnosis(shell: Any, options: argparse.Namespace) -> Result:
-    from gpumagic.doctor import diagnose
+def _run_verb(verb: str, shell: Any, options: argparse.Namespace) -> Result:
+    """Show something, or change a display; without a verb show the table."""
+    if verb in ("", "ps"):
+        return device_table.table(processes=verb == "ps" or options.processes)
+    if verb == "doctor":
+        from gpumagic.doctor import diagnose
 
-    return diagnose()
-
-
-def _watch(shell: Any, options: argparse.Namespace) -> Result:
+        return diagnose()
     from gpumagic.magics.gpu import watch
 
+    if verb == "plot":
+        return watch.plot(shell, options)
     return watch.watch_off(shell) if options.state == "off" else watch.watch(shell, options)
-
-
-def _plot(shell: Any, options: argparse.Namespace) -> Result:
-    from gpumagic.magics.gpu import watch
-
-    return watch.plot(shell, options)
-
-
-#: What shows something, or changes a display; "" is the line without a word.
-_VERBS: Mapping[str, Callable[[Any, argparse.Namespace], Result]] = {
-    "": lambda _, options: device_table.table(processes=options.processes),
-    "ps": lambda _, __: device_table.table(processes=True),
-    "watch": _watch,
-    "plot": _plot,
-    "doctor": _diagnosis,
-}

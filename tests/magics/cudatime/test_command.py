@@ -24,11 +24,6 @@ def test_variable_and_quiet(run_cell: Any) -> None:
     assert isinstance(run_cell("t").value, CudaTiming)
 
 
-def test_quiet_as_a_default(ip: Any, run_cell: Any) -> None:
-    run_cell("%config GpuMagic.quiet = True")
-    assert run_cell("%cudatime 6 * 7").text == ""
-
-
 def test_a_semicolon_silences_the_value_not_the_times(run_cell: Any) -> None:
     ran = run_cell("%cudatime 6 * 7;")
     assert ran.value is None
@@ -124,8 +119,3 @@ def test_a_syntax_error_of_a_line_magic_is_shown_as_one_of_the_cell(
     assert not names_our_files(shown)
     assert "Traceback" not in shown
     assert "ran" not in ip.user_ns
-
-
-def test_what_is_no_python_on_a_line_may_be_a_verb(run_cell: Any) -> None:
-    run_cell("%cudatime -q --name a 1\n%cudatime -q --name b 2\n%cudatime -q --compare a b")
-    run_cell("%cudatime -q on --above 1s\n%cudatime off\n%gpumem limit off")

@@ -98,10 +98,3 @@ def test_an_interrupt_around_the_cell_ends_the_tracing(
             assert sys.gettrace() is None
     finally:
         sys.settrace(before)
-
-
-def test_a_result_comes_with_the_value_displayed(run_cell: Any) -> None:
-    ran = run_cell("%%cudatime -o -q\n6 * 7")
-    assert "42" in ran.text
-    assert ran.value.repeat == 1
-    assert run_cell("%%cudatime -o -q -n 2 -r 3 -w 0\n6 * 7").value.repeat == 3

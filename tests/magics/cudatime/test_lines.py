@@ -74,9 +74,6 @@ def test_functions(lines: Any, run_cell: Any) -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("-f step", "-f goes with --lines"),
-        ("--lines -n 3 -r 2", "--lines does not go with -n"),
-        ("--lines --cluster", "--cluster does not go with --lines"),
         ("--lines -f nowhere", "there is no 'nowhere' here"),
         ("--lines -f int", "is a class"),
     ],
@@ -97,12 +94,6 @@ def test_an_exception_passes(lines: Any, ip: Any, run_cell: Any) -> None:
     assert not names_our_files(ran.stdout + ran.stderr)
 
 
-def test_an_interrupt(lines: Any, ip: Any) -> None:
-    found = lines("w.sleep(.02)\nraise KeyboardInterrupt", raising=False)
-    assert ip.user_ns["timing"].partial
-    assert found[0].gpu == pytest.approx(0.02, rel=0.02)
-
-
 def test_a_cell_that_awaits(lines: Any) -> None:
     """What other tasks do meanwhile belongs to the line that waits."""
     found = lines(
@@ -115,20 +106,6 @@ def test_a_cell_that_awaits(lines: Any) -> None:
     assert by_number[7].hits == 1
     assert by_number[7].gpu == pytest.approx(0.03, rel=0.02, abs=1e-4)
     assert found.between.gpu == pytest.approx(0.0, abs=1e-4)
-
-
-def test_awaited_time_is_its_lines(lines: Any) -> None:
-    found = lines(
-        "import asyncio, time\nasync def step():\n    time.sleep(.02)\n    await asyncio.sleep(0)\n"
-        "    time.sleep(.03)\nfor i in range(2):\n    await step()\nx = 1",
-        "-f step",
-    )
-    by_number = {line.line: line for line in found}
-    assert by_number[8].hits == 2
-    assert by_number[8].host >= 0.99 * 0.1
-    (step,) = found.functions
-    assert [(line.line, line.hits) for line in step.lines] == [(4, 2), (5, 2), (6, 2)]
-    assert step.lines[0].host >= 0.99 * 0.04
 
 
 def test_hits_are_passes_of_a_statement(lines: Any) -> None:
@@ -229,16 +206,6 @@ def test_a_generator_that_yields(lines: Any) -> None:
     assert many.lines[1].gpu == pytest.approx(0.03, rel=0.02)
 
 
-def test_code_without_a_source(lines: Any, run_cell: Any) -> None:
-    run_cell("made = {}\nexec('def f():\\n    w.sleep(.01)\\n', {'w': w}, made)\nf = made['f']")
-    found = lines("f()\nexec('w.sleep(.02)')", "-f f")
-    assert [line.gpu for line in found] == [
-        pytest.approx(0.01, rel=0.02),
-        pytest.approx(0.02, rel=0.02),
-    ]
-    assert found.functions[0].lines[0].gpu == pytest.approx(0.01, rel=0.02)
-
-
 def test_ten_thousand_lines(lines: Any, ip: Any) -> None:
     """Few of them are shown: what took a thousandth of the time, with lines on either side."""
     found = lines("\n".join(["x = 1"] * 10_000 + ["w.sleep(.05)"]))
@@ -248,15 +215,6 @@ def test_ten_thousand_lines(lines: Any, ip: Any) -> None:
     # Lines of the host in which this process had to wait for another one may be among them.
     waited = [each for each in found if each.host >= 1e-3 * 0.05]
     assert len(shown.splitlines()) < 100 + 9 * len(waited)
-
-
-def test_magics_inside(lines: Any, ip: Any) -> None:
-    """Another cell magic of ours in a line of the cell: its own lines are not traced again."""
-    found = lines(
-        "%time w.sleep(.01)\nget_ipython().run_cell_magic('cudatime', '--lines -q', 'y = 3')"
-    )
-    assert found[0].gpu == pytest.approx(0.01, rel=0.02)
-    assert ip.user_ns["y"] == 3
 
 
 def test_without_a_gpu(kernel: Any) -> None:
@@ -334,12 +292,6 @@ def test_a_module_is_its_forward_whatever_attributes_it_has(lines: Any, run_cell
     run_cell(LAYER)
     (source,) = lines("layer(1)", "-f layer").functions
     assert [line.source.strip() for line in source.lines] == ["w.sleep(.01)", "return self.func(x)"]
-
-
-def test_a_function_that_is_called_cell(lines: Any, run_cell: Any, ip: Any) -> None:
-    run_cell("def cell():\n    w.sleep(.05)\n    torch.cuda.synchronize()")
-    lines("cell()", "-f cell")
-    assert "cell, line 3 waited for the GPU in 1 run, by time: " in str(ip.user_ns["timing"])
 
 
 @pytest.mark.skipif(not MONITORED, reason="sys.monitoring is of Python 3.12 on")

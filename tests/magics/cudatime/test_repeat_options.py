@@ -37,14 +37,6 @@ def test_setup_is_run_before_each_repeat_and_not_timed(ip: Any, run_cell: Any, c
     assert "k" not in ip.user_ns
 
 
-def test_setup_by_option_and_by_line_together(ip: Any, run_cell: Any) -> None:
-    ip.user_ns["got"] = got = []
-    run_cell("%%cudatime -s 'a = 1; b = 2' -n 1 -r 1 -w 0 -q c = a + b\ngot.append((a, b, c))")
-    assert got == [(1, 2, 3)]
-    run_cell('%cudatime -n 1 -r 1 -w 0 -q -s "a = 5" got.append(a)')
-    assert got[-1] == 5
-
-
 def test_setups_errors_point_at_the_line(run_cell: Any) -> None:
     ran = run_cell("%%cudatime -n 1 k = 1 / 0\nk + 1", raising=False)
     assert isinstance(ran.error, ZeroDivisionError)
@@ -104,12 +96,6 @@ def test_options_reach_the_benchmark(gpu_work: Any, ip: Any, run_cell: Any) -> N
     assert any("L2 cache flushed" in note for note in timing.notes)
     timing = run_cell(f"%cudatime -o -q --max-time 50ms {code}").value
     assert timing.stopped_by == "max-time"
-
-
-def test_no_warm_up_alone_is_a_repeated_run(run_cell: Any) -> None:
-    timing = run_cell("%cudatime -o -q -w 0 sum(range(100_000))").value
-    assert timing.repeat > 1
-    assert timing.warmup == 0
 
 
 def test_repeated_leaves_nothing_behind(ip: Any, run_cell: Any) -> None:

@@ -36,12 +36,6 @@ def test_this_kernels_own_memory_and_others(virtual_gpu: Any) -> None:
     torch.cuda.empty_cache()
 
 
-def test_the_magic_shows_text_and_html(run_cell: Callable[..., Any]) -> None:
-    ran = run_cell("%gpu -p")
-    assert "cuda:0" in ran.text
-    assert "<table" in ran.html
-
-
 def test_the_result_options(run_cell: Callable[..., Any], ip: Any) -> None:
     assert run_cell("%gpu").value is None
     ran = run_cell("%gpu -o -q")

@@ -31,13 +31,6 @@ def test_doctor_is_shown_and_returned(
     assert run_cell("%gpu doctor;").text == ""
 
 
-def test_a_misspelt_doctor(run_cell: Callable[..., Ran]) -> None:
-    ran = run_cell("%gpu docter", raising=False)
-    assert "did you mean 'doctor'?" in str(ran.error)
-    cell = run_cell("%%gpu doctor\n1", raising=False)
-    assert "needs a choice of GPUs" in str(cell.error)
-
-
 def test_variables_written_before_and_after_the_start_are_told_apart(
     kernel: Callable[..., Kernel], monkeypatch: pytest.MonkeyPatch
 ) -> None:

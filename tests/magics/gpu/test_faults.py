@@ -13,7 +13,7 @@ from gpumagic.cuda import nvml
 from gpumagic.errors import GpuMagicWarning
 from gpumagic.results.base import as_text
 from tests.support.kernels import Kernel
-from tests.virtual_gpu import GPU, ExternalProcess, Mig, Scenario
+from tests.virtual_gpu import GPU, ExternalProcess, Scenario
 
 #: Every NVML call behind the table. The count and the handle decide whether there is a device.
 FIELDS = [
@@ -134,17 +134,6 @@ def test_a_lost_device_is_not_chosen_without_a_word(kernel: Callable[..., Kernel
         assert damaged.value("'CUDA_VISIBLE_DEVICES' in __import__('os').environ") is False
     assert "GPU 1: the GPU is lost" in damaged.run("%gpu on").text
     assert "lost" not in damaged.run("%gpu 0,2").text
-
-
-def test_a_device_that_is_lost_after_it_was_listed_is_not_chosen(
-    virtual_gpu: Any, run_cell: Callable[..., Any]
-) -> None:
-    uuid = gpumagic.devices()[2].uuid
-    virtual_gpu.lose(2)
-    for spec in ("2", "0,2", uuid):
-        ran = run_cell(f"%gpu {spec}", raising=False)
-        assert str(ran.error).startswith("GPU 2 cannot be chosen: the GPU is lost")
-        assert str(ran.error).endswith("; leave it out")
 
 
 def test_a_device_that_needs_a_reset_is_said(virtual_gpu: Any) -> None:
@@ -303,20 +292,3 @@ def test_others_memory_is_known_to_a_process_without_a_context(
     # The same in a container.
     bare.run("gpumagic.cuda.devices.in_first_pid_namespace = lambda: False")
     assert bare.value(known) == (0, None)
-
-
-def test_other_processes_are_shown_with_what_is_known(kernel: Callable[..., Kernel]) -> None:
-    neighbour = ExternalProcess(0, 999_999_999, 5 * 2**30, "x")
-    shared = kernel(Scenario(devices=2, processes=[neighbour]))
-    shown = shared.run("%gpu ps").text
-    row = next(line for line in shown.splitlines() if "999999999" in line)
-    assert "5.00 GiB" in row
-    assert "–" in row  # no user, no command: there is no such process here
-
-
-def test_mig_instances_are_shown_and_can_be_chosen(kernel: Callable[..., Kernel]) -> None:
-    part = Mig(uuid="MIG-11111111-2222-3333-4444-555555555555", memory=10 * 2**30)
-    mig = kernel(Scenario(devices=[GPU(mig=[part]), GPU()]))
-    assert part.uuid in mig.run("%gpu").html  # shortened in text, the whole on hover
-    mig.run("selection = %gpu MIG-1111 -o")
-    assert mig.value("selection.environment['CUDA_VISIBLE_DEVICES']") == part.uuid

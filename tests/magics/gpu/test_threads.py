@@ -59,19 +59,3 @@ def test_threads_for_one_cell(
     failed = run_cell("%%gpu off --soft --threads 3\n1 / 0", raising=False)
     assert isinstance(failed.error, ZeroDivisionError)
     assert torch_threads() == before
-
-
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("%gpu off --threads 0", "'0' is not a number of threads"),
-        ("%gpu off --threads many", "'many' is not a number of threads"),
-        ("%gpu doctor --threads 2", "--threads does not go with %gpu doctor"),
-    ],
-)
-def test_wrong_threads_change_nothing(
-    run_cell: Callable[..., Ran], torch_threads: Callable[[], int], line: str, says: str
-) -> None:
-    before = torch_threads()
-    assert says in str(run_cell(line, raising=False).error)
-    assert torch_threads() == before
