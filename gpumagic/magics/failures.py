@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
 
+from IPython.core.error import UsageError
+
 from gpumagic.cells.hooks import CellHook
+
+_NOT_FOUND = re.compile(r"(?:Line|Cell) magic (?:function )?`(%%?)(\w+)` not found")
 
 
 def hooks(shell: Any) -> Iterator[CellHook[Any]]:
@@ -29,6 +34,10 @@ def explain(shell: Any, error: BaseException) -> None:
     from gpumagic.system import text
 
     try:
+        magic = near_magic(error)
+        if magic is not None:
+            print(f"gpumagic: did you mean {magic}?", file=sys.stderr)
+            return
         from gpumagic.memory.oom import find
 
         found = _known(error) if find(error) is None else _out_of_memory(shell, error)
@@ -38,6 +47,19 @@ def explain(shell: Any, error: BaseException) -> None:
             output.show(shell, found)
     except Exception as ours:
         print(f"gpumagic: no explanation ({text.named(ours)})", file=sys.stderr)
+
+
+def near_magic(error: BaseException) -> str | None:
+    """Return the magic of ours that was meant, if IPython has found none of a similar name."""
+    missing = _NOT_FOUND.search(str(error)) if type(error) is UsageError else None
+    if missing is None:
+        return None
+    import difflib
+
+    from gpumagic.magics.commands import MAGICS
+
+    near = difflib.get_close_matches(missing[2], MAGICS, n=1, cutoff=0.7)
+    return f"{missing[1]}{near[0]}" if near else None
 
 
 def _known(error: BaseException) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import fsum
 from typing import TYPE_CHECKING
@@ -330,9 +330,14 @@ class _Table:
         relevant = {line.line for line in source.lines if self._is_relevant(line)}
         numbers = folded(range(source.first, source.first + len(source.text)), relevant)
         rows = []
-        for number in numbers:
+        for place, number in enumerate(numbers):
             if number is None:
-                rows.append([Cell(""), *empty, Cell("⋯", "dim")])
+                first, last = numbers[place - 1] or 0, numbers[place + 1] or 0
+                left_out = [line for line in source.lines if first < line.line < last]
+                total, is_much = self._together(left_out)
+                note = f"⋯ {plural(len(left_out), 'line')}" if is_much else "⋯"
+                figures = self._figures(total) if is_much else empty
+                rows.append([Cell(""), *figures, Cell(note, "dim")])
                 continue
             line = by_number.get(number)
             text = Cell.of_code(code, number - source.first)
@@ -366,3 +371,21 @@ class _Table:
             Cell(host) if self._has_gpu else Cell(host, style, bar),
             Cell(seconds(line.sync_time) if line.syncs else ""),
         ]
+
+    def _together(self, lines: Sequence[LineTiming]) -> tuple[LineTiming, bool]:
+        """Return the sums of the times of lines that are left out, and whether that is much."""
+        total = LineTiming(
+            line=0,
+            source="",
+            hits=0,
+            gpu=fsum(line.gpu or 0.0 for line in lines) if self._has_gpu else None,
+            host=fsum(line.host for line in lines),
+            syncs=0,
+            sync_time=0.0,
+            at_most=any(line.at_most for line in lines),
+            per_device={
+                i: fsum(line.per_device.get(i, 0.0) for line in lines) for i in self._devices
+            },
+        )
+        part = max(self._cost(total) / self._whole, total.host / self._hosts)
+        return total, part >= _NOT_NEGLIGIBLE

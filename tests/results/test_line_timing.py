@@ -50,6 +50,16 @@ def test_a_long_cell_shows_what_took_a_thousandth_of_its_time() -> None:
     assert " 9.00 s" in as_text(slow)
 
 
+def test_lines_that_are_left_out_have_their_sum_where_it_is_much() -> None:
+    """A thousandth each, and a fifth of the time together: the rows add up to the cell."""
+    text = ("x = 1",) * 404
+    lines = [LineTiming(1, "", 1, 0.5, 0.5, 0, 0.0, at_most=True)]
+    lines += [LineTiming(i, "", 1, 0.0, 3e-4, 0, 0.0, False) for i in range(2, 404)]
+    rows = as_text(LineTimings(SourceTimings("cell", 1, text, tuple(lines)))).splitlines()
+    (together,) = [row for row in rows if "⋯" in row]
+    assert together.split() == ["0", "s", "120", "ms", "⋯", "399", "lines"]
+
+
 def test_what_is_known_of_the_gpu_counts_beside_an_upper_bound() -> None:
     text = ("x = 1",) * 404
     lines = [LineTiming(1, "", 1, 0.5, 0.5, 0, 0.0, at_most=True)]

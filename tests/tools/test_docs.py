@@ -43,5 +43,5 @@ def test_readmes_options_exist() -> None:
     text = README.read_text(encoding="utf-8")
     known = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", page()))
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", re.sub(r"<!--|-->", "", text)))
-    assert len(named) > 10
-    assert named <= known
+    assert len(named) > 8
+    assert named <= known | {"--hardware"}  # the last one is for pytest tests/hardware
