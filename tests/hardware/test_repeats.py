@@ -19,10 +19,10 @@ pytestmark = [pytest.mark.hardware, pytest.mark.usefixtures("torch", "warmed")]
 def cycles(torch: Any) -> float:
     """Cycles of ``torch.cuda._sleep`` in a second, as delay kernels count them."""
     from gpumagic.cuda import torch_cuda
-    from gpumagic.timing import launch_overhead
+    from gpumagic.timing import bottleneck
 
     work.spin(torch)
-    return launch_overhead._rate(0, torch_cuda.current_stream(0))
+    return bottleneck._rate(0, torch_cuda.current_stream(0))
 
 
 @pytest.fixture(scope="module")
