@@ -51,26 +51,13 @@ def test_a_known_duration(torch: Any, cycles: float, figure: Figure) -> None:
         assert 0.98 <= statistics.median(ratios) <= 1.02
 
 
-def test_inferred_an_event_behind_a_context_sees_every_stream(
-    torch: Any, cycles: float, figure: Figure
-) -> None:
-    """``cuCtxRecordEvent``: also non-blocking streams, and a stream can wait for its event."""
+def test_work_on_a_stream_that_is_not_torchs(torch: Any, cycles: float, figure: Figure) -> None:
+    """It ends after torch's own: the last synchronisation takes longer than nothing does."""
     from gpumagic.cuda import driver
-    from gpumagic.timing import context_event
 
-    if not context_event.ContextEvent(0).record().known:
-        figure("cuCtxRecordEvent", None)
-        pytest.skip("the driver is older than CUDA 12.5")
-    torch.cuda.synchronize()
-    begin = torch.cuda.Event(enable_timing=True)
-    begin.record()
-    event = context_event.ContextEvent(0).record()
-    torch.cuda.synchronize()
-    late = begin.elapsed_time(event.end) - begin.elapsed_time(event.later)
-    figure("an event behind an idle context: microseconds after a later event", [late * 1e3])
-    assert not event.finishes_last(begin, 0.0), "an idle device is busy"
     library, handle = driver.loaded_library(), ctypes.c_void_p()
     assert library is not None
+    torch.cuda.synchronize()
     assert library.cuStreamCreate(ctypes.byref(handle), 1) == 0
     stream = torch.cuda.ExternalStream(handle.value)
     ratios = []
@@ -82,43 +69,7 @@ def test_inferred_an_event_behind_a_context_sees_every_stream(
             ratios.append(timed.gpu.median / seconds)
     figure("1 and 8 ms on a stream that is not torch's: reported / true", ratios)
     assert 0.98 <= statistics.median(ratios) <= 1.1
-    with gpumagic.cudatime() as timed:
-        sum(range(1000))
-    assert timed.gpu is None
     assert library.cuStreamDestroy_v2(handle) == 0
-
-
-def test_inferred_a_wait_of_the_context_delays_every_stream(
-    torch: Any, cycles: float, figure: Figure
-) -> None:
-    """``cuCtxWaitEvent``: also a non-blocking stream that is not torch's, and one made later."""
-    from gpumagic.cuda import driver
-    from gpumagic.timing import context_event
-
-    library = driver.loaded_library()
-    assert library is not None
-    handles = [ctypes.c_void_p(), ctypes.c_void_p()]
-    assert library.cuStreamCreate(ctypes.byref(handles[0]), 1) == 0
-    torch.cuda.synchronize()
-    torch.cuda._sleep(int(0.05 * cycles))
-    start = torch.cuda.Event(enable_timing=True)
-    start.record()
-    if not context_event.make_context_wait(0, start):
-        figure("cuCtxWaitEvent", None)
-        pytest.skip("the driver is older than CUDA 12.5")
-    assert library.cuStreamCreate(ctypes.byref(handles[1]), 1) == 0
-    begun = []
-    for handle in handles:
-        with torch.cuda.stream(torch.cuda.ExternalStream(handle.value)):
-            torch.cuda._sleep(1000)
-            begun.append(torch.cuda.Event(enable_timing=True))
-            begun[-1].record()
-    torch.cuda.synchronize()
-    late = [start.elapsed_time(each) for each in begun]
-    figure("work behind a wait of the context: milliseconds after its event", late)
-    for handle in handles:
-        assert library.cuStreamDestroy_v2(handle) == 0
-    assert min(late) > 0
 
 
 def test_two_devices_at_once(torch: Any, figure: Figure) -> None:
