@@ -122,7 +122,10 @@ class Kernel:
         """
         deadline = time.monotonic() + timeout
         # ipykernel 6 aborts also what arrives just after a cell has failed: nothing ran, so again.
-        while (reply := self.wait(self.submit(source), timeout=timeout)).status == "aborted":
+        while True:
+            message = self.submit(source, stops=raising)
+            if (reply := self.wait(message, timeout=timeout)).status != "aborted":
+                break
             if time.monotonic() > deadline:
                 raise TimeoutError("the kernel aborts every request")
             time.sleep(0.05)
@@ -130,9 +133,12 @@ class Kernel:
             raise CellError(f"{source}\n→ {reply.status}\n{reply.shown}")
         return reply
 
-    def submit(self, source: str) -> str:
-        """Send a cell and return the request's id at once."""
-        message: str = self.client.execute(source, allow_stdin=False)
+    def submit(self, source: str, *, stops: bool = True) -> str:
+        """Send a cell and return the request's id at once.
+
+        With ``stops`` an error in it aborts what is sent behind it, as in a notebook.
+        """
+        message: str = self.client.execute(source, allow_stdin=False, stop_on_error=stops)
         return message
 
     def until(self, message: str, text: str, *, timeout: float = PATIENCE) -> None:

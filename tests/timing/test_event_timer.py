@@ -59,10 +59,8 @@ def test_known_duration(name: str, gpu_work: Any) -> None:
 
 
 @pytest.fixture
-def foreign(gpu_work: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], None]]:
+def foreign(gpu_work: Any) -> Iterator[Callable[[float], None]]:
     """``foreign(seconds)``: work on a stream of another library's, made without torch."""
-    # A wait takes no CPU time here: the virtual clock passes.
-    monkeypatch.setattr(event_timer, "thread_time", time.perf_counter)
     runtime, handle = ctypes.CDLL(None), ctypes.c_void_p()  # the one that torch uses
     assert runtime.cudaStreamCreateWithFlags(ctypes.byref(handle), 1) == 0
     stream = gpu_work.torch.cuda.ExternalStream(handle.value, device="cuda:0")
@@ -92,8 +90,11 @@ def test_a_stream_that_is_not_torchs(own: float, foreign: Any, gpu_work: Any) ->
 @pytest.mark.parametrize(
     "slow", ["cudaDeviceSynchronize", "cudaEventRecord", "cudaEventQuery", "cudaStreamQuery"]
 )
-def test_a_busy_host_is_no_gpu_work(slow: str, gpu_work: Any, virtual_gpu: Any) -> None:
+def test_a_busy_host_is_no_gpu_work(
+    slow: str, gpu_work: Any, virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whichever call is slow: an idle device has no GPU time."""
+    monkeypatch.setattr(event_timer, "thread_time", time.thread_time)
     with gpumagic.cudatime() as timed:
         gpu_work.sleep(0.005)
         virtual_gpu.slow(slow, 0.02)
