@@ -111,7 +111,8 @@ def _answer_first(shell: Any, state: Mapping[str, Any], prepare: Callable[[], No
 
     async def answer(stream: Any, identities: Any, request: dict[str, Any]) -> None:
         kernel.shell_handlers["execute_request"] = run
-        # ipykernel lets an interrupt raise from here on: in the idle event loop it ends the kernel.
+        # ipykernel lets an interrupt raise from here on: in the idle event loop it ends the kernel,
+        # and before the report it would leave that to the next cell, in place of its own code.
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
         await _connected(kernel.parent, state["clients"])
         subscribed = time.monotonic() + _SUBSCRIPTION
@@ -119,8 +120,10 @@ def _answer_first(shell: Any, state: Mapping[str, Any], prepare: Callable[[], No
             prepare()  # what fails here fails in the report, too, which shows it
         await asyncio.sleep(max(0.0, subscribed - time.monotonic()))
         _replace_code(shell, state)
-        signal.signal(signal.SIGINT, handler)
-        await run(stream, identities, request)
+        try:
+            await run(stream, identities, request)
+        finally:
+            signal.signal(signal.SIGINT, handler)
 
     kernel.shell_handlers["execute_request"] = answer
 
