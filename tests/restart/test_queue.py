@@ -130,6 +130,27 @@ def test_interrupts_in_the_middle_do_not_end_the_process(kernel: Kernels) -> Non
     assert k.value(PID) == pid
 
 
+HIT = """
+class Hit:
+    def __setstate__(self, state):
+        import os, signal
+        if os.getpid() == state["pid"]:  # not in the trial, which is another process
+            os.kill(os.getpid(), signal.SIGINT)
+        self.__dict__.update(state)
+hit = Hit(); hit.x = 5; hit.pid = __import__("os").getpid()
+"""
+
+
+def test_an_interrupt_while_variables_come_back_loses_none(kernel: Kernels) -> None:
+    k = kernel()
+    k.run(f"{FREEZE}\n{HIT}")
+    assert k.run("%gpu off --restart --keep hit").text.startswith("restarted: ")
+    assert k.value("hit.x") == 5
+    assert k.run("raise KeyboardInterrupt", raising=False).error is not None
+    k.run("import signal")
+    assert k.value("signal.getsignal(signal.SIGINT) is signal.default_int_handler") is True
+
+
 def test_notebook_runs_on(notebook: Callable[..., Any]) -> None:
     """nbclient, as papermill and nbconvert use it: no restarter, one cell after the other."""
     sees = "import os; print(os.environ.get('CUDA_VISIBLE_DEVICES'), 'gone' in globals())"
