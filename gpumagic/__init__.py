@@ -32,24 +32,15 @@ if TYPE_CHECKING:
     )
     from gpumagic.memory.holders import holders
     from gpumagic.memory.measurement import gpumem
-    from gpumagic.results import (
-        Comparison,
-        CudaTiming,
-        Device,
-        DeviceMemory,
-        DeviceMemoryDelta,
-        DeviceTable,
-        Freed,
-        Holder,
-        Holders,
-        MemoryDelta,
-        MemoryReport,
-        OutOfMemory,
-        Process,
-        Sample,
-        Selection,
-    )
+    from gpumagic.results.allocator import Freed
+    from gpumagic.results.comparison import Comparison
+    from gpumagic.results.devices import Device, DeviceTable
+    from gpumagic.results.holders import Holder, Holders, OutOfMemory
+    from gpumagic.results.memory import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
+    from gpumagic.results.processes import Process
+    from gpumagic.results.selection import Selection
     from gpumagic.results.stored import load
+    from gpumagic.results.timing import CudaTiming, Sample
     from gpumagic.selection.apply import select
     from gpumagic.selection.device_table import devices
     from gpumagic.timing.api import cudatime
@@ -65,9 +56,15 @@ _MODULES = {
         "errors": "DeviceError GpuMagicError GpuMagicWarning RegressionError SpecError",
         "memory.holders": "holders",
         "memory.measurement": "gpumem",
-        "results": "Comparison CudaTiming Device DeviceMemory DeviceMemoryDelta DeviceTable Freed "
-        "Holder Holders MemoryDelta MemoryReport OutOfMemory Process Sample Selection",
+        "results.allocator": "Freed",
+        "results.comparison": "Comparison",
+        "results.devices": "Device DeviceTable",
+        "results.holders": "Holder Holders OutOfMemory",
+        "results.memory": "DeviceMemory DeviceMemoryDelta MemoryDelta MemoryReport",
+        "results.processes": "Process",
+        "results.selection": "Selection",
         "results.stored": "load",
+        "results.timing": "CudaTiming Sample",
         "selection.apply": "select",
         "selection.device_table": "devices",
         "timing.api": "cudatime",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gpumagic.errors import GpuMagicError
 
 if TYPE_CHECKING:
-    from gpumagic.results import Result
+    from gpumagic.results.base import Result
 
 _EXAMPLES = """\
 examples:

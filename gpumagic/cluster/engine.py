@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from gpumagic._version import __version__
 from gpumagic.errors import DeviceError
-from gpumagic.results import DeviceTable, Selection
+from gpumagic.results.devices import DeviceTable
+from gpumagic.results.selection import Selection
 
 #: The source of our payload in an execute_reply, which carries the result of a cell.
 PAYLOAD = "gpumagic"

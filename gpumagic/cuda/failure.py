@@ -24,7 +24,7 @@ from typing import Any
 
 from gpumagic.cuda import driver, nvml_check, probe, torch_cuda, visible_devices
 from gpumagic.cuda.process_state import STATE
-from gpumagic.results import DeviceTable
+from gpumagic.results.devices import DeviceTable
 
 # --- a failed start ------------------------------------------------------------------------------
 

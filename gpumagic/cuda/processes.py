@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
-from gpumagic.results import Process
+from gpumagic.results.processes import Process
 
 #: The most characters of a name.
 _NAME = 64

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from gpumagic.cuda.probe import Build
 from gpumagic.doctor.diagnosis import Finding
 from gpumagic.doctor.facts import Facts
-from gpumagic.results import Device
+from gpumagic.results.devices import Device
 
 _INSTALL = "install a torch built for {}: https://pytorch.org/get-started/locally"
 #: The oldest driver of each CUDA generation (NVIDIA, CUDA Compatibility, "Minor Version

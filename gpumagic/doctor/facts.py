@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gpumagic.cuda import devices, driver, probe, torch_cuda, visible_devices
 from gpumagic.cuda.driver import DriverState
 from gpumagic.cuda.probe import Build, Start
-from gpumagic.results import DeviceTable
+from gpumagic.results.devices import DeviceTable
 from gpumagic.system import system_files
 
 

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from gpumagic.magics.gpu.watch_thread import Watch
     from gpumagic.memory.history import History
     from gpumagic.memory.per_cell import EveryCell
-    from gpumagic.results import CudaTiming, MemoryReport
     from gpumagic.results.base import Result
+    from gpumagic.results.memory import MemoryReport
+    from gpumagic.results.timing import CudaTiming
     from gpumagic.timing.per_cell import CellTimer
 
 #: The name under which IPython registers our magics.

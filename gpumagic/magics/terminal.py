@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from gpumagic.render.blocks import Block
-    from gpumagic.results import Result
+    from gpumagic.results.base import Result
 
 #: The ids of requests from `jupyter_client`: of its session, its process, and a number.
 _PYTHON_CLIENT = re.compile(r".+_\d+_\d+")

@@ -13,7 +13,7 @@ from gpumagic.memory.blocks import UnreadableError
 from gpumagic.memory.holders import Survey
 from gpumagic.memory.roots import EXCEPTION, LAST, LOCAL, NotebookReferences
 from gpumagic.memory.walk import Name
-from gpumagic.results import Freed, FreeStep
+from gpumagic.results.allocator import Freed, FreeStep
 from gpumagic.system import introspection, text
 
 NO_DEBUG = "the last exception is gone: %debug and %tb have nothing to show"

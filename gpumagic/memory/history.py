@@ -16,7 +16,8 @@ from typing import Any, cast
 from gpumagic.cells.records import first_line
 from gpumagic.cuda import torch_cuda
 from gpumagic.errors import DeviceError, SpecError
-from gpumagic.results import CellHolding, CellHoldings, HistoryState, SnapshotFile
+from gpumagic.results.allocator import HistoryState, SnapshotFile
+from gpumagic.results.holders import CellHolding, CellHoldings
 from gpumagic.system import text
 
 #: The events kept on each device: up to some 100 MiB of host memory.

@@ -12,7 +12,7 @@ from gpumagic.memory.blocks import Block, Blocks, UnreadableError
 from gpumagic.memory.report import uncounted
 from gpumagic.memory.roots import EXCEPTION, LAST, LOCAL, NotebookReferences, Places
 from gpumagic.memory.walk import Name, Walk, Walked
-from gpumagic.results import DeviceHolders, Holder, Holders
+from gpumagic.results.holders import DeviceHolders, Holder, Holders
 
 #: What references are called that are counted but not found: a thread's, a library's, C++'s.
 ELSEWHERE = Name("another reference", "")

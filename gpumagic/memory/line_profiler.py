@@ -12,7 +12,8 @@ from gpumagic.cells.line_tracer import LineTracer
 from gpumagic.cells.measured_block import Measured
 from gpumagic.memory.measurement import memory_delta, unreadable
 from gpumagic.memory.peak_ledger import LEDGER, Interval, Scope
-from gpumagic.results import DeviceMemoryDelta, LineMemory, LineReport, SourceLines
+from gpumagic.results.lines import LineMemory, LineReport, SourceLines
+from gpumagic.results.memory import DeviceMemoryDelta
 
 
 class _LineMemory:

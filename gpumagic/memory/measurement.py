@@ -15,9 +15,8 @@ from gpumagic.cuda import machine, torch_cuda
 from gpumagic.errors import RegressionError, SpecError
 from gpumagic.memory.peak_ledger import LEDGER, Scope
 from gpumagic.memory.report import PLUGGABLE, allocator_notes, memory_report
-from gpumagic.results import DeviceMemoryDelta, MemoryDelta, MemoryReport
 from gpumagic.results.comparison import MemoryComparison
-from gpumagic.results.memory import only_changed
+from gpumagic.results.memory import DeviceMemoryDelta, MemoryDelta, MemoryReport, only_changed
 from gpumagic.system import text
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])

@@ -16,7 +16,8 @@ from gpumagic.memory.blocks import UnreadableError
 from gpumagic.memory.holders import Survey
 from gpumagic.memory.report import memory_report
 from gpumagic.memory.roots import NotebookReferences
-from gpumagic.results import Explanation, OutOfMemory
+from gpumagic.results.base import Explanation
+from gpumagic.results.holders import OutOfMemory
 from gpumagic.system import introspection
 
 #: Seconds of CPU time that the walk over the user's objects may take; the report stays below 0.3.

@@ -25,7 +25,7 @@ from threading import RLock
 from typing import Any, NamedTuple
 
 from gpumagic.cuda import torch_cuda
-from gpumagic.results import DeviceMemoryDelta
+from gpumagic.results.memory import DeviceMemoryDelta
 
 #: The functions of ``torch._C`` through which the peaks are read and reset. Those of
 #: ``torch.accelerator`` came with torch 2.9.

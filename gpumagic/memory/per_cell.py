@@ -15,7 +15,7 @@ from gpumagic.cells.hooks import CellHook, CellHooks
 from gpumagic.cells.records import CellRecords, first_line
 from gpumagic.cuda import allocator, torch_cuda
 from gpumagic.memory.peak_ledger import LEDGER, Scope
-from gpumagic.results import CellLog, CellMemory
+from gpumagic.results.logs import CellLog, CellMemory
 from gpumagic.system import text
 
 

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.devices import devices
-from gpumagic.results import Device, DeviceMemory, DeviceTable, MemoryReport
+from gpumagic.results.devices import Device, DeviceTable
+from gpumagic.results.memory import DeviceMemory, MemoryReport
 
 
 def memory_report(previous: MemoryReport | None = None) -> MemoryReport:

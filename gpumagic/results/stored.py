@@ -10,6 +10,7 @@ import shutil
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -22,14 +23,14 @@ from typing import (
     get_type_hints,
 )
 
-from gpumagic import results
 from gpumagic.errors import SpecError
 from gpumagic.results.base import Result, plain
 from gpumagic.system.paths import output_path, user_path
 from gpumagic.system.text import harmless
 
 if TYPE_CHECKING:
-    from gpumagic.results import CudaTiming, MemoryDelta
+    from gpumagic.results.memory import MemoryDelta
+    from gpumagic.results.timing import CudaTiming
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,8 @@ def _devices(conditions: Conditions) -> str:
 _VERSION = 2
 #: The most bytes of a file.
 _LARGEST = 64 * 2**20
-_KINDS = ("CudaTiming", "MemoryDelta")
+#: The file of each kind.
+_KINDS = {"CudaTiming": "gpumagic.results.timing", "MemoryDelta": "gpumagic.results.memory"}
 
 
 class StorableResult(Result):
@@ -136,12 +138,13 @@ def load(path: str | Path) -> CudaTiming | MemoryDelta:
         raise SpecError(f"{_shown(path)} is larger than any result of gpumagic")
     try:
         content = json.loads(text, parse_constant=_refuse)
-        if not isinstance(content, dict) or content.get("kind") not in _KINDS:
+        if not isinstance(content, dict):
             raise ValueError("no result")
         if content.get("gpumagic") != _VERSION:
             raise SpecError(f"{_shown(path)} was written by another version; save it again")
+        kind = content["kind"]
         result: CudaTiming | MemoryDelta = _read(
-            getattr(results, content["kind"]), content["result"]
+            getattr(import_module(_KINDS[kind]), kind), content["result"]
         )
     except (ValueError, KeyError, TypeError, RecursionError):
         raise SpecError(f"{_shown(path)} holds no result of gpumagic; {how}") from None

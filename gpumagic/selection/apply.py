@@ -15,7 +15,8 @@ from gpumagic.cuda import devices, failure, torch_cuda, visible_devices
 from gpumagic.cuda.process_state import STATE
 from gpumagic.cuda.visible_devices import MASK
 from gpumagic.errors import DeviceError, GpuMagicWarning
-from gpumagic.results import Device, DeviceTable, Selection
+from gpumagic.results.devices import Device, DeviceTable
+from gpumagic.results.selection import Selection
 from gpumagic.selection import claims, environment
 from gpumagic.selection.auto import (
     NO_WANTS,

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.render.units import bytes_
-from gpumagic.results import Claim, Device
+from gpumagic.results.devices import Device
+from gpumagic.results.processes import Claim
 from gpumagic.selection.spec import existing, uuid_of
 
 _TOO_FULL = "not enough free memory"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.process_state import STATE, ThreadCount
 from gpumagic.errors import DeviceError
-from gpumagic.results import Selection
+from gpumagic.results.selection import Selection
 from gpumagic.selection.spec import Spec
 from gpumagic.system import system_files
 from gpumagic.system.text import plural

@@ -17,7 +17,7 @@ from typing import Any
 from gpumagic.cuda import driver, torch_cuda
 from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import GpuMagicError
-from gpumagic.results import Selection
+from gpumagic.results.selection import Selection
 from gpumagic.selection import environment
 
 NOTE = (

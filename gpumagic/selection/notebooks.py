@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from gpumagic.results import Device, Process
+from gpumagic.results.devices import Device
+from gpumagic.results.processes import Process
 from gpumagic.system.text import harmless
 
 _LONGEST = 200

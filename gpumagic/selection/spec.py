@@ -17,7 +17,7 @@ from typing import Literal
 from gpumagic.cuda.visible_devices import MASK, ORDER
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.render.units import spans
-from gpumagic.results import Device
+from gpumagic.results.devices import Device
 from gpumagic.system.text import harmless, listed, noun
 
 _WORDS: Mapping[str, Literal["off", "on", "reset"]] = {

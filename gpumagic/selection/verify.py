@@ -13,7 +13,8 @@ from dataclasses import replace
 
 from gpumagic.cuda import driver, failure, init_trace, torch_cuda, visible_devices
 from gpumagic.cuda.visible_devices import MASK, VARIABLES, View, uuid_key
-from gpumagic.results import Device, DeviceTable, Selection, Status, WayOut
+from gpumagic.results.devices import Device, DeviceTable
+from gpumagic.results.selection import Selection, Status, WayOut
 from gpumagic.selection import environment
 from gpumagic.selection.spec import Spec
 from gpumagic.system.text import plural

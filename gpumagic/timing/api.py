@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast, overload
 from gpumagic.cells.measured_block import Measured, decorated, kind_of
 from gpumagic.cells.timeit_loop import Loop, compile_callable, compile_statement
 from gpumagic.errors import SpecError
-from gpumagic.results import CudaTiming
+from gpumagic.results.timing import CudaTiming
 from gpumagic.timing.benchmark import Benchmark
 from gpumagic.timing.plan import Plan
 from gpumagic.timing.run import Stopwatch, summarize, without_unseen_work

@@ -11,8 +11,7 @@ from typing import Any, cast
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.cuda import graph_capture, torch_cuda
 from gpumagic.errors import DeviceError
-from gpumagic.results import CudaTiming
-from gpumagic.results.timing import StoppedBy
+from gpumagic.results.timing import CudaTiming, StoppedBy
 from gpumagic.system.text import plural
 from gpumagic.timing import bottleneck, plan
 from gpumagic.timing.bottleneck import Delay

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from gpumagic.cuda import torch_cuda
-from gpumagic.results import Bound
+from gpumagic.results.timing import Bound
 
 #: GPU time after the host has finished, as a part of all GPU time: from here on it is surely the
 #: larger part.

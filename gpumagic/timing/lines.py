@@ -11,9 +11,8 @@ from math import fsum
 
 from gpumagic.cells.line_sources import Line, Source, cell_source
 from gpumagic.cells.line_tracer import LineTracer
-from gpumagic.results import CudaTiming
 from gpumagic.results.lines import BETWEEN, LineTiming, LineTimings, SourceTimings
-from gpumagic.results.timing import NO_SIGN
+from gpumagic.results.timing import NO_SIGN, CudaTiming
 from gpumagic.system import text
 from gpumagic.timing.line_times import LineTime, LineTimes, worked
 from gpumagic.timing.run import ENDED

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from gpumagic.cells.hooks import CellHook, CellHooks
 from gpumagic.cells.records import CellRecords, first_line
-from gpumagic.results import CellTiming, TimingLog
+from gpumagic.results.logs import CellTiming, TimingLog
 from gpumagic.system import text
 from gpumagic.timing.event_timer import EventTimer, Reading
 from gpumagic.timing.run import INTERRUPTED, Run, summarize

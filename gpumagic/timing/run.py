@@ -12,8 +12,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 from gpumagic.cuda import failure, machine, torch_cuda
-from gpumagic.results import Bound, CudaTiming, Sample
-from gpumagic.results.timing import NO_SIGN
+from gpumagic.results.timing import NO_SIGN, Bound, CudaTiming, Sample
 from gpumagic.system.text import plural
 from gpumagic.timing import event_timer
 from gpumagic.timing.bottleneck import Delay, gpu_outlasts_host

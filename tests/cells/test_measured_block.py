@@ -15,7 +15,8 @@ from gpumagic.cells import measured_block
 from gpumagic.errors import SpecError
 from gpumagic.memory.measurement import Measurement
 from gpumagic.memory.peak_ledger import LEDGER
-from gpumagic.results import CudaTiming, MemoryDelta
+from gpumagic.results.memory import MemoryDelta
+from gpumagic.results.timing import CudaTiming
 from tests.support.allocator import torch
 
 __all__ = ["torch"]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpumagic.magics.engines import options_sent
-from gpumagic.results import ClusterMemory, ClusterTiming
+from gpumagic.results.cluster_cells import ClusterMemory, ClusterTiming
 from tests.cluster.conftest import ENGINE_ID, INITIALISE_CUDA, once_begun
 from tests.support.clusters import Cluster
 from tests.support.interrupts import UNTIL_INTERRUPTED

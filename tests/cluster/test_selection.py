@@ -10,7 +10,7 @@ from IPython.core.error import UsageError
 
 from gpumagic import GpuMagicWarning
 from gpumagic.cluster import calls
-from gpumagic.results import ClusterSelection, ClusterTable
+from gpumagic.results.cluster import ClusterSelection, ClusterTable
 from tests.cluster.conftest import INITIALISE_CUDA
 from tests.support.clusters import Cluster
 from tests.support.shells import Ran

@@ -12,7 +12,7 @@ from gpumagic.cuda import driver, failure, nvml_check, probe, torch_cuda
 from gpumagic.cuda.driver import DriverState
 from gpumagic.cuda.process_state import STATE, InitFailure
 from gpumagic.cuda.visible_devices import MASK
-from gpumagic.results import Device, DeviceTable
+from gpumagic.results.devices import Device, DeviceTable
 
 VISIBLE = DeviceTable((Device(0, uuid="GPU-aa", visible=True),), cuda_initialized=False)
 HIDDEN = DeviceTable((Device(0, uuid="GPU-aa", visible=False),), cuda_initialized=False)

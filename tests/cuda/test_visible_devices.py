@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpumagic.cuda.visible_devices import hides_all, view
-from gpumagic.results import Device, MigInstance
+from gpumagic.results.devices import Device, MigInstance
 
 UUIDS = ("GPU-aa11", "GPU-aa22", "GPU-bb33", "GPU-cc44")
 

@@ -18,7 +18,7 @@ from gpumagic.doctor import build, judge, machine, process
 from gpumagic.doctor.diagnosis import Diagnosis, Finding
 from gpumagic.doctor.facts import Facts, _container
 from gpumagic.errors import DeviceError
-from gpumagic.results import Device, DeviceTable
+from gpumagic.results.devices import Device, DeviceTable
 from gpumagic.selection import cpu_threads, gate
 from gpumagic.system import system_files
 from tests.support.planted_modules import PlantedModules

@@ -10,7 +10,7 @@ import pytest
 import gpumagic
 from gpumagic.memory import oom
 from gpumagic.memory.peak_ledger import LEDGER
-from gpumagic.results import OutOfMemory
+from gpumagic.results.holders import OutOfMemory
 from tests.hardware.record import Figure
 from tests.support.kernels import Kernel
 

@@ -16,7 +16,9 @@ from gpumagic.magics import failures
 from gpumagic.magics.extension import of
 from gpumagic.magics.output import LiveDisplay, Progress, hand_over, say, show, warn
 from gpumagic.magics.terminal import write_line
-from gpumagic.results import Explanation, OutOfMemory, Selection
+from gpumagic.results.base import Explanation
+from gpumagic.results.holders import OutOfMemory
+from gpumagic.results.selection import Selection
 
 RESULT = Explanation("the text")
 SENTENCE = " ".join(["what is longer than a line of this terminal, word by word"] * 2)

@@ -15,7 +15,7 @@ import pytest
 
 import gpumagic
 from gpumagic.memory.holders import holders
-from gpumagic.results import DeviceHolders, Holders
+from gpumagic.results.holders import DeviceHolders, Holders
 from tests.support.allocator import MIB
 
 

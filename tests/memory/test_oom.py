@@ -12,7 +12,7 @@ import pytest
 
 from gpumagic.memory import oom
 from gpumagic.memory.oom import explain, find
-from gpumagic.results import OutOfMemory
+from gpumagic.results.holders import OutOfMemory
 
 GIB = 2**30
 

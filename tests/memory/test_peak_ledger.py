@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpumagic.memory.peak_ledger import LEDGER
-from gpumagic.results import DeviceMemoryDelta
+from gpumagic.results.memory import DeviceMemoryDelta
 from tests.support.allocator import MIB, clear, empty, functions, program, readings
 
 

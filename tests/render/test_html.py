@@ -9,7 +9,7 @@ import pytest
 from gpumagic.render.blocks import ROWS, Block, Cell, Column, Fold, Grid, Line, Style, Use
 from gpumagic.render.colors import STATES, USES
 from gpumagic.render.html import render
-from gpumagic.results import Result
+from gpumagic.results.base import Result
 from tests.render.test_text import BLOCKS, TEXT
 from tests.support.drawing import check_drawing
 

@@ -7,66 +7,47 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpumagic.results import (
-    CellHolding,
-    CellHoldings,
-    CellLog,
-    CellMemory,
-    CellSpan,
-    CellTiming,
-    ClusterMemory,
-    ClusterSelection,
-    ClusterTable,
-    ClusterTiming,
-    Compared,
-    Comparison,
-    CudaTiming,
-    Device,
-    DeviceHolders,
-    DeviceMemory,
-    DeviceMemoryDelta,
-    DeviceTable,
-    EngineResult,
-    Explanation,
-    Freed,
-    FreeStep,
-    HistoryState,
-    Holder,
-    Holders,
-    Kernel,
-    KernelReport,
-    LineMemory,
-    LineReport,
-    MemoryDelta,
-    MemoryReport,
-    OutOfMemory,
-    Process,
-    Result,
-    Sample,
-    Selection,
-    SnapshotFile,
-    SourceLines,
-    TimingLog,
-    WatchHistory,
-    WatchPanel,
-    WatchSample,
-    WayOut,
-)
 from gpumagic.results.allocator import (
     DeviceParking,
     Fit,
     FitRun,
+    Freed,
+    FreeStep,
+    HistoryState,
     LimitState,
     ParkedMemory,
+    SnapshotFile,
     Unparked,
 )
-from gpumagic.results.comparison import MemoryComparison
+from gpumagic.results.base import Explanation, Result
+from gpumagic.results.cluster import ClusterSelection, ClusterTable, EngineResult
+from gpumagic.results.cluster_cells import ClusterMemory, ClusterTiming
+from gpumagic.results.comparison import Compared, Comparison, MemoryComparison
+from gpumagic.results.devices import Device, DeviceTable
+from gpumagic.results.holders import (
+    CellHolding,
+    CellHoldings,
+    DeviceHolders,
+    Holder,
+    Holders,
+    OutOfMemory,
+)
+from gpumagic.results.kernels import Kernel, KernelReport
 from gpumagic.results.lines import (
     BETWEEN,
+    LineMemory,
+    LineReport,
     LineTiming,
     LineTimings,
+    SourceLines,
     SourceTimings,
 )
+from gpumagic.results.logs import CellLog, CellMemory, CellTiming, TimingLog
+from gpumagic.results.memory import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
+from gpumagic.results.processes import Process
+from gpumagic.results.selection import Selection, WayOut
+from gpumagic.results.timing import CudaTiming, Sample
+from gpumagic.results.watch import CellSpan, WatchHistory, WatchPanel, WatchSample
 
 MIB, GIB = 2**20, 2**30
 CELL_HOLDINGS = CellHoldings(

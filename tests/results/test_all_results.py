@@ -14,8 +14,8 @@ import pytest
 
 import gpumagic.results
 from gpumagic.render.blocks import Block, Callout, Cell, Fold, Grid, Line
-from gpumagic.results import DeviceTable, Result
-from gpumagic.results.base import as_html, as_text
+from gpumagic.results.base import Result, as_html, as_text
+from gpumagic.results.devices import DeviceTable
 from tests.results.examples import EXAMPLES
 
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpumagic.results import CellLog, CellMemory, DeviceMemoryDelta
 from gpumagic.results.base import as_text
+from gpumagic.results.logs import CellLog, CellMemory
+from gpumagic.results.memory import DeviceMemoryDelta
 from tests.results.examples import CELL_LOG, OUT_OF_MEMORY_IN_A_CELL, RESERVED, SOME
 from tests.support.drawing import check_drawing
 

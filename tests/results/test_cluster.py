@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.results import ClusterMemory, ClusterTable, ClusterTiming, EngineResult, Sample
 from gpumagic.results.base import as_text
+from gpumagic.results.cluster import ClusterTable, EngineResult
+from gpumagic.results.cluster_cells import ClusterMemory, ClusterTiming
+from gpumagic.results.timing import Sample
 from tests.results.examples import CLUSTER_MEMORY as MEMORY
 from tests.results.examples import CLUSTER_SELECTION as SELECTION
 from tests.results.examples import CLUSTER_TABLE as TABLE

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpumagic.results import Compared, Comparison
 from gpumagic.results.base import as_text
+from gpumagic.results.comparison import Compared, Comparison
 from tests.results.examples import compared
 
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpumagic.results import Claim, Device, DeviceTable, MigInstance, Process
 from gpumagic.results.base import as_html, as_text
+from gpumagic.results.devices import Device, DeviceTable, MigInstance
+from gpumagic.results.processes import Claim, Process
 from tests.results.examples import DEVICES
 
 GIB = 2**30

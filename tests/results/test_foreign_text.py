@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-import gpumagic
-from gpumagic.results import Device, DeviceTable, OutOfMemory, Process
 from gpumagic.results.base import as_html, as_text
+from gpumagic.results.cluster import ClusterTable, EngineResult
+from gpumagic.results.devices import Device, DeviceTable
+from gpumagic.results.holders import OutOfMemory
+from gpumagic.results.processes import Process
 from tests.support.gpu_processes import GIB
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\nline\r\x9b31m\u202egnp\u2066\u200b\U000e0041é 漢"
@@ -25,13 +27,12 @@ def everything_hostile() -> Iterator[Any]:
         notes=(HOSTILE,),
     )
     yield DeviceTable(error=HOSTILE)
-    results = gpumagic.results
     table = DeviceTable((device,), show_processes=True)
     engines = (
-        results.EngineResult(0, error=HOSTILE),
-        results.EngineResult(1, HOSTILE, 1, table),
+        EngineResult(0, error=HOSTILE),
+        EngineResult(1, HOSTILE, 1, table),
     )
-    yield results.ClusterTable(engines, HOSTILE, True)
+    yield ClusterTable(engines, HOSTILE, True)
     yield OutOfMemory(where=HOSTILE, source=HOSTILE, name=HOSTILE, device=0)
 
 
@@ -62,19 +63,18 @@ def test_many_processes_and_long_names() -> None:
     assert "and 9950 more, with " in html
     assert "9999" in text  # the largest are shown
     assert len(html) < 60_000
-    engine = gpumagic.results.EngineResult(0, "h" * 10**6, 1, table)
-    cluster = gpumagic.results.ClusterTable((engine,), "x", True)
+    engine = EngineResult(0, "h" * 10**6, 1, table)
+    cluster = ClusterTable((engine,), "x", True)
     assert len(as_html(cluster)) < 300_000
 
 
 def test_an_engine_with_more_devices_than_there_are() -> None:
     table = DeviceTable(tuple(Device(index, name="x" * 10**4) for index in range(5000)))
-    engine = gpumagic.results.EngineResult(0, "h", 1, table)
+    engine = EngineResult(0, "h", 1, table)
     silent = tuple(
-        gpumagic.results.EngineResult(number, error=f"{number} " + "e" * 10**4)
-        for number in range(1, 5000)
+        EngineResult(number, error=f"{number} " + "e" * 10**4) for number in range(1, 5000)
     )
-    cluster = gpumagic.results.ClusterTable((engine, *silent), "x", False)
+    cluster = ClusterTable((engine, *silent), "x", False)
     for drawn in (as_text(cluster, 200), as_html(cluster)):
         assert drawn.count("and 4001 more") == 2  # rows of devices, and lines of engines
         assert len(drawn) < 10_000_000

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpumagic.results import Kernel, KernelReport
-from gpumagic.results.kernels import short
+from gpumagic.results.kernels import Kernel, KernelReport, short
 from tests.results.examples import GEMM, KERNELS
 
 

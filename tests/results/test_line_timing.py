@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpumagic.results import CudaTiming, Sample
 from gpumagic.results.base import as_html, as_text
 from gpumagic.results.lines import LineTiming, LineTimings, SourceTimings
+from gpumagic.results.timing import CudaTiming, Sample
 from tests.results.examples import LINE_TEXT, LINES, line, lines_of
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpumagic.results import DeviceMemory, MemoryReport
 from gpumagic.results.base import as_html, as_text
+from gpumagic.results.memory import DeviceMemory, MemoryReport
 
 GIB = 2**30
 MIB = 2**20

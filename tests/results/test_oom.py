@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpumagic.results import OutOfMemory
+from gpumagic.results.holders import OutOfMemory
 from tests.results.examples import OOM
 
 GIB = 2**30

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from gpumagic.render.colors import STATES
-from gpumagic.results import Device, Selection
 from gpumagic.results.base import as_html, as_text
+from gpumagic.results.devices import Device
+from gpumagic.results.selection import Selection
 from tests.results.examples import LATE
 from tests.support.drawing import check_drawing
 

@@ -12,15 +12,10 @@ import pytest
 
 import gpumagic
 from gpumagic.errors import SpecError
-from gpumagic.results import (
-    CudaTiming,
-    DeviceMemoryDelta,
-    Kernel,
-    KernelReport,
-    MemoryDelta,
-    Sample,
-)
+from gpumagic.results.kernels import Kernel, KernelReport
+from gpumagic.results.memory import DeviceMemoryDelta, MemoryDelta
 from gpumagic.results.stored import Conditions
+from gpumagic.results.timing import CudaTiming, Sample
 
 CONDITIONS = Conditions(
     "2026-01-31T12:00:00+00:00",

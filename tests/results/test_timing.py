@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from gpumagic.results import CellTiming, CudaTiming, Sample, TimingLog
 from gpumagic.results.base import as_text
+from gpumagic.results.logs import CellTiming, TimingLog
+from gpumagic.results.timing import CudaTiming, Sample
 from tests.results.examples import (
     AT_MOST_CELL,
     FAILED_CELL,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpumagic.results import WatchHistory
+from gpumagic.results.watch import WatchHistory
 from tests.results.examples import HISTORY, PANEL
 
 

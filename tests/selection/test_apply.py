@@ -11,7 +11,7 @@ from gpumagic.cuda.driver import DriverState
 from gpumagic.cuda.process_state import STATE
 from gpumagic.cuda.visible_devices import MASK, ORDER, View
 from gpumagic.errors import DeviceError, SpecError
-from gpumagic.results import Device, DeviceTable, MigInstance
+from gpumagic.results.devices import Device, DeviceTable, MigInstance
 from gpumagic.selection import apply, verify
 
 EQUAL = tuple(Device(i, uuid=f"GPU-a{i}", name="H100") for i in range(4))

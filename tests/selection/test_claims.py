@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gpumagic.cuda.process_state import STATE, Choice
-from gpumagic.results import Device
+from gpumagic.results.devices import Device
 from gpumagic.selection import claims
 from gpumagic.selection.auto import pick
 from gpumagic.system import system_files
@@ -45,7 +45,7 @@ _PROGRAM = f"""
 import fcntl, json, os, sys
 import psutil, pwd  # another user may not be able to read this Python
 from gpumagic.cuda.process_state import STATE
-from gpumagic.results import Device
+from gpumagic.results.devices import Device
 from gpumagic.selection import claims
 from gpumagic.selection.auto import pick
 from gpumagic.system import system_files
@@ -244,7 +244,7 @@ def test_whole_devices_and_instances_are_listed_at_their_gpu(
     from dataclasses import replace
 
     from gpumagic.cuda import devices as cuda_devices
-    from gpumagic.results import DeviceTable, MigInstance
+    from gpumagic.results.devices import DeviceTable, MigInstance
     from gpumagic.selection.device_table import devices
 
     Scenario(devices=[GPU(mig=[Mig()]), GPU()]).write_files(tmp_path)

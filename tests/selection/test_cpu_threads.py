@@ -11,7 +11,7 @@ import torch
 
 from gpumagic.cuda import devices, torch_cuda
 from gpumagic.cuda.process_state import STATE, Choice
-from gpumagic.results import Selection, Status
+from gpumagic.results.selection import Selection, Status
 from gpumagic.selection import cpu_threads
 from gpumagic.selection.cpu_threads import Cores, quota
 from gpumagic.selection.spec import parse

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from gpumagic.results import Claim, Device, Process
+from gpumagic.results.devices import Device
+from gpumagic.results.processes import Claim, Process
 from gpumagic.selection import notebooks
 
 

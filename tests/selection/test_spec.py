@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpumagic.errors import DeviceError, SpecError
-from gpumagic.results import Device, MigInstance
+from gpumagic.results.devices import Device, MigInstance
 from gpumagic.selection.auto import pick
 from gpumagic.selection.spec import parse, resolve
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-from gpumagic.results import Result
-from gpumagic.results.base import as_html, as_text
+from gpumagic.results.base import Result, as_html, as_text
 
 #: Characters of bars, rules and the line below a table's headers: text has them, HTML has shapes.
 _SHAPES = dict.fromkeys(map(ord, "█▉▊▋▌▍▎▏▓▒░┃─"), " ")

@@ -8,7 +8,7 @@ import linecache
 from typing import Any
 
 from gpumagic.cells.line_sources import cell_source, defined_code, function_source
-from gpumagic.results import CudaTiming
+from gpumagic.results.timing import CudaTiming
 from gpumagic.timing.lines import LineProfiler
 from gpumagic.timing.run import Stopwatch, summarize
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic.results import CudaTiming
+from gpumagic.results.timing import CudaTiming
 
 
 def test_a_string() -> None:

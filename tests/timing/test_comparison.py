@@ -10,8 +10,8 @@ import pytest
 
 import gpumagic
 from gpumagic.errors import RegressionError, SpecError
-from gpumagic.results import CudaTiming, Sample
 from gpumagic.results.stored import Conditions
+from gpumagic.results.timing import CudaTiming, Sample
 from gpumagic.timing.comparison import check
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.results import CudaTiming, Sample
 from gpumagic.results.lines import LineTiming
+from gpumagic.results.timing import CudaTiming, Sample
 from gpumagic.timing.lines import verdict
 
 

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from gpumagic.results import CudaTiming
 from gpumagic.results.lines import LineTiming, LineTimings
-from gpumagic.results.timing import NO_SIGN
+from gpumagic.results.timing import NO_SIGN, CudaTiming
 from gpumagic.timing import lines as line_module
 from gpumagic.timing.run import ENDED
 from tests.support.line_cells import measured

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpumagic.cells.hooks import CellHooks
-from gpumagic.results import CellTiming
+from gpumagic.results.logs import CellTiming
 from gpumagic.timing.per_cell import CellTimer
 
 

@@ -14,7 +14,8 @@ from gpumagic.cuda import torch_cuda
 from gpumagic.errors import SpecError
 from gpumagic.magics.cudatime.delivery import Delivery, print_failure, store
 from gpumagic.magics.output import Progress, hand_over
-from gpumagic.results import Compared, Comparison, CudaTiming
+from gpumagic.results.comparison import Compared, Comparison
+from gpumagic.results.timing import CudaTiming
 from gpumagic.timing.benchmark import Benchmark
 from gpumagic.timing.comparison import compare
 from gpumagic.timing.plan import Plan

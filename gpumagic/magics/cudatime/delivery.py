@@ -10,7 +10,7 @@ from typing import Any
 
 from gpumagic.magics import terminal
 from gpumagic.magics.output import hand_over
-from gpumagic.results import CudaTiming
+from gpumagic.results.timing import CudaTiming
 from gpumagic.system import text
 
 

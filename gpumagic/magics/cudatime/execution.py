@@ -16,7 +16,7 @@ from gpumagic.magics.baseline import TIMES, Baseline
 from gpumagic.magics.cudatime.delivery import Delivery, print_failure
 from gpumagic.magics.cudatime.further_runs import FurtherRuns
 from gpumagic.magics.output import Progress
-from gpumagic.results import CudaTiming
+from gpumagic.results.timing import CudaTiming
 from gpumagic.timing.benchmark import Benchmark
 from gpumagic.timing.lines import LineProfiler
 from gpumagic.timing.plan import LEAST_REPEATS, Plan

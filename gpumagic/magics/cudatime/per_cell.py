@@ -9,8 +9,8 @@ from typing import Any
 from gpumagic.magics.cudatime.options import VERBS
 from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.output import hand_over, say, show_below
-from gpumagic.results import CellTiming
 from gpumagic.results.base import plain
+from gpumagic.results.logs import CellTiming
 from gpumagic.timing.per_cell import CellTimer
 
 _OWN = re.compile(rf"\s*%cudatime\s+(-\S+\s+)*({'|'.join(VERBS)})\b[^\n]*\s*")

@@ -12,7 +12,7 @@ from gpumagic.errors import DeviceError, RestartError, SpecError
 from gpumagic.magics import output
 from gpumagic.magics.argument_types import size
 from gpumagic.magics.output import LiveDisplay
-from gpumagic.results import Selection, Status
+from gpumagic.results.selection import Selection, Status
 from gpumagic.selection import apply, cpu_threads, gate
 from gpumagic.selection.auto import Wants
 from gpumagic.selection.spec import Spec

@@ -9,8 +9,8 @@ from gpumagic.errors import SpecError
 from gpumagic.magics.gpu import device_table
 from gpumagic.magics.gpu.options import LASTING, grammar
 from gpumagic.magics.output import hand_over, say
-from gpumagic.results import DeviceTable
 from gpumagic.results.base import Result
+from gpumagic.results.devices import DeviceTable
 from gpumagic.results.selection import Selection
 from gpumagic.selection.spec import parse
 

@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 
 from gpumagic.cuda import failure
-from gpumagic.results import DeviceTable
+from gpumagic.results.devices import DeviceTable
 from gpumagic.selection import gate
 from gpumagic.selection.device_table import devices
 

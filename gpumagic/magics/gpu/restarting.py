@@ -25,7 +25,7 @@ from gpumagic.magics.gpu import session
 from gpumagic.magics.output import hand_over
 from gpumagic.render.units import bytes_
 from gpumagic.restart import after, before, losses
-from gpumagic.results import Selection
+from gpumagic.results.selection import Selection
 from gpumagic.selection import apply, cpu_threads, environment
 from gpumagic.selection.spec import parse
 from gpumagic.system import import_path

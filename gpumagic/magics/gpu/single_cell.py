@@ -13,7 +13,7 @@ from gpumagic.cuda.process_state import STATE
 from gpumagic.magics import terminal
 from gpumagic.magics.gpu import choosing
 from gpumagic.magics.output import hand_over, show
-from gpumagic.results import Selection
+from gpumagic.results.selection import Selection
 from gpumagic.selection import cpu_threads, environment
 from gpumagic.selection.auto import Wants
 from gpumagic.selection.spec import Spec

@@ -15,8 +15,7 @@ from gpumagic.magics.gpu import device_table
 from gpumagic.magics.gpu.watch_thread import Watch
 from gpumagic.magics.output import LiveDisplay, show_picture, write_picture
 from gpumagic.magics.terminal import is_console
-from gpumagic.results import Result
-from gpumagic.results.base import as_html
+from gpumagic.results.base import Result, as_html
 from gpumagic.results.watch import WatchHistory, WatchPanel, WatchSample, without_processes
 from gpumagic.system.paths import output_path
 from gpumagic.system.text import plural

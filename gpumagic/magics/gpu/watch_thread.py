@@ -19,7 +19,7 @@ from gpumagic.cells.hooks import CellHook, CellHooks
 from gpumagic.cells.records import first_line
 from gpumagic.cuda import devices, driver, nvml, visible_devices
 from gpumagic.errors import DeviceError
-from gpumagic.results import Device
+from gpumagic.results.devices import Device
 from gpumagic.results.watch import CellSpan, WatchHistory, WatchPanel, WatchSample
 from gpumagic.results.watch import without_processes as kept
 from gpumagic.system import text

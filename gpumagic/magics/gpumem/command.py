@@ -20,7 +20,7 @@ from gpumagic.memory.measurement import Measurement
 from gpumagic.memory.parking import PARKING
 from gpumagic.memory.report import memory_report
 from gpumagic.render.units import bytes_
-from gpumagic.results import MemoryDelta
+from gpumagic.results.memory import MemoryDelta
 from gpumagic.system import text
 
 if TYPE_CHECKING:

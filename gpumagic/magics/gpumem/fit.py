@@ -20,8 +20,8 @@ from gpumagic.memory.limit import LIMIT
 from gpumagic.memory.measurement import Measurement
 from gpumagic.memory.oom import is_out_of_memory
 from gpumagic.memory.report import memory_report
-from gpumagic.results import DeviceMemoryDelta
 from gpumagic.results.allocator import Fit
+from gpumagic.results.memory import DeviceMemoryDelta
 from gpumagic.system.text import plural
 
 _Deltas = Mapping[int, DeviceMemoryDelta]

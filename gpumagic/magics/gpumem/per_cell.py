@@ -10,7 +10,7 @@ from gpumagic.magics.argument_types import expanded
 from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.output import hand_over, say, show_below, show_picture, write_picture
 from gpumagic.memory.per_cell import EveryCell
-from gpumagic.results import CellLog
+from gpumagic.results.logs import CellLog
 from gpumagic.system.paths import output_path
 from gpumagic.system.text import plural
 

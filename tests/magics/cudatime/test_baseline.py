@@ -11,7 +11,8 @@ import pytest
 from IPython.core.error import UsageError
 
 import gpumagic
-from gpumagic.results import CudaTiming, Sample
+from gpumagic.results.memory import MemoryDelta
+from gpumagic.results.timing import CudaTiming, Sample
 from tests.support.shells import Ran
 
 Run = Callable[..., Ran]
@@ -95,7 +96,7 @@ def test_a_percentage_as_it_may_be_written(timed: Run, percent: str) -> None:
     ],
 )
 def test_bad_input_runs_nothing(timed: Run, ip: Any, options: str, says: str) -> None:
-    gpumagic.results.MemoryDelta(error="no GPU").save("memory.json")
+    MemoryDelta(error="no GPU").save("memory.json")
     timing = CudaTiming(None, Sample((1.0,)), Sample((1.0,)), partial=True)
     timing.save("partial.json")
     timing.save("protected.json").chmod(0o444)

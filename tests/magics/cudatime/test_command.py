@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.results import CudaTiming
+from gpumagic.results.timing import CudaTiming
 from tests.support.own_files import names_our_files
 
 

@@ -8,7 +8,7 @@ import pytest
 from IPython.core.error import UsageError
 
 import gpumagic
-from gpumagic.results import Comparison
+from gpumagic.results.comparison import Comparison
 
 
 def test_named_results_side_by_side(run_cell: Any, clock: None) -> None:

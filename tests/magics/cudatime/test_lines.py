@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from IPython.core.error import UsageError
 
-from gpumagic.results import CudaTiming
 from gpumagic.results.lines import LineTimings
+from gpumagic.results.timing import CudaTiming
 from gpumagic.timing.line_times import LineTimes
 from tests.support.own_files import names_our_files
 

@@ -8,7 +8,8 @@ import pytest
 from IPython.utils.capture import capture_output
 
 from gpumagic.magics.extension import of
-from gpumagic.results import CellTiming, CudaTiming, TimingLog
+from gpumagic.results.logs import CellTiming, TimingLog
+from gpumagic.results.timing import CudaTiming
 from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND
 
 SHORT_SLEEP = f"torch.cuda._sleep({int(0.0001 * SLEEP_CYCLES_PER_SECOND)})"

@@ -12,7 +12,8 @@ from gpumagic.cuda.visible_devices import MASK
 from gpumagic.doctor.diagnosis import Diagnosis
 from gpumagic.errors import GpuMagicWarning, RestartError
 from gpumagic.magics.gpu import restarting
-from gpumagic.results import DeviceTable, Selection
+from gpumagic.results.devices import DeviceTable
+from gpumagic.results.selection import Selection
 from gpumagic.selection import apply, environment, spec
 
 

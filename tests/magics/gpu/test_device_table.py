@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import gpumagic
-from gpumagic.results import DeviceTable
+from gpumagic.results.devices import DeviceTable
 
 GIB = 2**30
 

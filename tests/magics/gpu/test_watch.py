@@ -17,7 +17,7 @@ from gpumagic.errors import DeviceError
 from gpumagic.magics import terminal
 from gpumagic.magics.gpu import watch
 from gpumagic.magics.gpu.watch_thread import Watch
-from gpumagic.results import WatchHistory
+from gpumagic.results.watch import WatchHistory
 from tests.support.kernels import PATIENCE, Kernel
 from tests.virtual_gpu.world import World
 

@@ -11,7 +11,7 @@ from IPython.core.error import UsageError
 
 import gpumagic
 from gpumagic.cuda import machine
-from gpumagic.results import DeviceMemoryDelta, MemoryDelta
+from gpumagic.results.memory import DeviceMemoryDelta, MemoryDelta
 from tests.support.shells import Ran
 
 Run = Callable[..., Ran]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.results import MemoryDelta, MemoryReport
+from gpumagic.results.memory import MemoryDelta, MemoryReport
 from tests.support.allocator import MIB, bytes_on, functions
 
 

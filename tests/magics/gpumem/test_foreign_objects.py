@@ -14,7 +14,7 @@ import IPython
 import pytest
 
 from gpumagic.memory import freeing, oom
-from gpumagic.results import OutOfMemory
+from gpumagic.results.holders import OutOfMemory
 from tests.support.allocator import MIB
 
 #: Objects that note every question which reaches their own code, in ``ran``.

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from gpumagic.results import CellHoldings, HistoryState
+from gpumagic.results.allocator import HistoryState
+from gpumagic.results.holders import CellHoldings
 from tests.support.allocator import MIB, bytes_on
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpumagic.memory.peak_ledger import LEDGER
-from gpumagic.results import LineMemory, LineReport
+from gpumagic.results.lines import LineMemory, LineReport
 from tests.support.allocator import MIB, clear, empty, program, readings
 from tests.support.own_files import names_our_files
 

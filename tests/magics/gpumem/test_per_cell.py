@@ -15,7 +15,7 @@ from gpumagic.cells.hooks import CellHooks
 from gpumagic.magics.extension import of
 from gpumagic.memory.peak_ledger import LEDGER
 from gpumagic.memory.per_cell import EveryCell
-from gpumagic.results import CellLog, CellMemory
+from gpumagic.results.logs import CellLog, CellMemory
 from tests.support.allocator import MIB, bytes_on, clear, empty, functions, program, readings
 
 
