@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from gpumagic._version import __version__
 from gpumagic.cuda import torch_cuda
-from gpumagic.results.stored import Conditions
+from gpumagic.results.base import Conditions
 from gpumagic.system import system_files
 
 if TYPE_CHECKING:

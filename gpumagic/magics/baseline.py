@@ -11,9 +11,10 @@ from gpumagic.errors import SpecError
 from gpumagic.magics.argument_types import expanded
 from gpumagic.magics.output import show
 from gpumagic.memory import measurement as memory
+from gpumagic.results.base import differences
 from gpumagic.results.comparison import Comparison, MemoryComparison
 from gpumagic.results.memory import MemoryDelta
-from gpumagic.results.stored import differences, load
+from gpumagic.results.stored import load
 from gpumagic.results.timing import CudaTiming
 from gpumagic.system.paths import output_path
 from gpumagic.timing import comparison as times

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import secrets
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
+
+from gpumagic.errors import SpecError
+from gpumagic.system.paths import output_path
+from gpumagic.system.text import harmless
 
 if TYPE_CHECKING:
     import pandas
@@ -131,3 +138,85 @@ def data_frame(
         ) from error
     frame = pandas.DataFrame(rows, columns=columns).astype(types or {})
     return frame if index is None else frame.set_index(index)
+
+
+@dataclasses.dataclass(frozen=True)
+class Conditions:
+    """The machine and the versions of a measurement; None for each that was not known."""
+
+    #: UTC, ISO 8601: ``2026-01-31T12:00:00+00:00``.
+    date: str | None = None
+    #: Names of the devices that the measured code used, by CUDA ordinal.
+    devices: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    #: SM clocks at the end, by CUDA ordinal, in MHz; empty where NVML was not in use.
+    clocks: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    #: Version of the NVIDIA driver.
+    driver: str | None = None
+    #: Version of torch, and of the CUDA that it was built with.
+    torch: str | None = None
+    cuda: str | None = None
+    python: str | None = None
+    gpumagic: str | None = None
+
+
+def differences(now: Conditions | None, before: Conditions | None) -> tuple[str, ...]:
+    """Return the differences between two measurements, a clause each: device, driver, torch, CUDA.
+
+    What is unknown in either is not compared; nor are devices where one of them has used none:
+    then the code has changed, not the machine.
+    """
+    if now is None or before is None:
+        return ()
+    pairs = (
+        ("device", _devices(now), _devices(before)),
+        ("driver", now.driver, before.driver),
+        ("torch", now.torch, before.torch),
+        ("CUDA", now.cuda, before.cuda),
+    )
+    return tuple(
+        f"{title} {ours} instead of {theirs}"
+        for title, ours, theirs in pairs
+        if ours and theirs and ours != theirs
+    )
+
+
+def _devices(conditions: Conditions) -> str:
+    return ", ".join(sorted({*conditions.devices.values()}))
+
+
+#: Written into each file; `stored.load` refuses any other number.
+VERSION = 2
+
+
+class StorableResult(Result):
+    """A result that can be written to a file."""
+
+    def save(self, path: str | Path) -> Path:
+        """Write the result as JSON to ``path``, for `gpumagic.load` and ``--against``.
+
+        The file is replaced atomically: an interrupt does not change an old one.
+
+        Raises:
+            SpecError: the path cannot be that of a file, or the file cannot be written.
+        """
+        target = output_path(path)
+        content = {"gpumagic": VERSION, "kind": type(self).__name__, "result": plain(self)}
+        text = json.dumps(content, indent=1) + "\n"
+        beside = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}")
+        try:
+            try:
+                with beside.open("x", encoding="utf-8") as file:
+                    file.write(text)
+                if target.exists():
+                    shutil.copymode(target, beside)
+                beside.replace(target)
+            finally:
+                beside.unlink(missing_ok=True)
+        except OSError as error:
+            raise SpecError(f"cannot write {shown(path)}: {error.strerror or error}") from None
+        return target
+
+
+def shown(path: str | Path) -> str:
+    """Return a path as a message names it."""
+    return harmless(str(path), 200)

@@ -20,8 +20,7 @@ from gpumagic.render.blocks import (
     use_of,
 )
 from gpumagic.render.units import bytes_
-from gpumagic.results.base import Result
-from gpumagic.results.stored import Conditions, StorableResult
+from gpumagic.results.base import Conditions, Result, StorableResult
 from gpumagic.system.text import plural
 
 

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Literal
 
 from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, Style, dim_lines
 from gpumagic.render.units import cpu_seconds, seconds, share
-from gpumagic.results.base import data_frame
+from gpumagic.results.base import Conditions, StorableResult, data_frame
 from gpumagic.results.kernels import KernelReport
 from gpumagic.results.lines import LineTimings
-from gpumagic.results.stored import Conditions, StorableResult
 from gpumagic.system.text import plural
 
 if TYPE_CHECKING:

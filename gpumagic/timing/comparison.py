@@ -8,8 +8,8 @@ from numbers import Real
 
 from gpumagic.cuda import torch_cuda
 from gpumagic.errors import RegressionError, SpecError
+from gpumagic.results.base import differences
 from gpumagic.results.comparison import Compared, Comparison, Quantity, Verdict
-from gpumagic.results.stored import differences
 from gpumagic.results.timing import CudaTiming, Sample
 from gpumagic.system.text import plural
 from gpumagic.timing.plan import LEAST_REPEATS, median_interval

@@ -14,8 +14,8 @@ import pytest
 from gpumagic.errors import RegressionError, SpecError
 from gpumagic.magics import baseline
 from gpumagic.magics.baseline import Baseline
+from gpumagic.results.base import Conditions
 from gpumagic.results.memory import DeviceMemoryDelta, MemoryDelta
-from gpumagic.results.stored import Conditions
 from gpumagic.results.timing import CudaTiming, Sample
 
 HERE = Conditions(devices={0: "NVIDIA H200"}, driver="570.12", torch="2.9.0", cuda="12.8")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpumagic.results.stored import Conditions, differences
+from gpumagic.results.base import Conditions, differences
 
 HERE = Conditions(
     "2026-01-31T12:00:00+00:00", {0: "NVIDIA H200"}, {0: 1980}, "570.12", "2.9.0", "12.8", "3.11.7"

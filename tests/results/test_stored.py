@@ -12,9 +12,9 @@ import pytest
 
 import gpumagic
 from gpumagic.errors import SpecError
+from gpumagic.results.base import Conditions
 from gpumagic.results.kernels import Kernel, KernelReport
 from gpumagic.results.memory import DeviceMemoryDelta, MemoryDelta
-from gpumagic.results.stored import Conditions
 from gpumagic.results.timing import CudaTiming, Sample
 
 CONDITIONS = Conditions(

@@ -10,7 +10,7 @@ import pytest
 
 import gpumagic
 from gpumagic.errors import RegressionError, SpecError
-from gpumagic.results.stored import Conditions
+from gpumagic.results.base import Conditions
 from gpumagic.results.timing import CudaTiming, Sample
 from gpumagic.timing.comparison import check
 
