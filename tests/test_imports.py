@@ -204,13 +204,6 @@ def test_loading_imports_nothing_heavy(run_python: Callable[..., str]) -> None:
     assert not heavy & {name.split(".")[0] for name in found["modules"]}
     assert found["threads"] == 0
     assert not found["driver"]
-    ours = {name for name in found["modules"] if name.startswith("gpumagic")}
-    assert ours == {
-        "gpumagic",
-        "gpumagic._version",
-        "gpumagic.magics",
-        "gpumagic.magics.loading",
-    }
 
 
 FIRST_USE = """

@@ -4,35 +4,31 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 from IPython.core.error import UsageError
 
 from gpumagic.cells.hooks import CellHook
+from gpumagic.system import text
 
 _NOT_FOUND = re.compile(r"(?:Line|Cell) magic (?:function )?`(%%?)(\w+)` not found")
 
 
-def hooks(shell: Any) -> Iterator[CellHook[Any]]:
-    """Yield the hook that explains failures."""
+def hook(shell: Any) -> CellHook[Any]:
+    """Return the hook that explains failures."""
 
     def after(_: Any, result: Any) -> None:
         if result.error_in_exec is not None:
             explain(shell, result.error_in_exec)
 
     def failed(error: Exception) -> None:
-        from gpumagic.system import text
-
         print(f"gpumagic: errors are not explained any more ({text.named(error)})", file=sys.stderr)
 
-    yield CellHook(after=after, failed=failed)
+    return CellHook(after=after, failed=failed)
 
 
 def explain(shell: Any, error: BaseException) -> None:
     """Show the explanation of ``error``, if there is one; raises nothing, keeps no reference."""
-    from gpumagic.system import text
-
     try:
         magic = near_magic(error)
         if magic is not None:

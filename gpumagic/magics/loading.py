@@ -1,188 +1,74 @@
-"""The magics, loaded and unloaded.
+"""Load gpumagic into a shell, and unload it: all changes are undone by one `ExitStack`.
 
-Loading reads this file alone: everything else is imported at the next statement. What loading
-changes is undone by one `ExitStack`, filled as it goes.
+Loading imports no module that measures, draws or restarts; they are imported when first needed.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
-from types import FrameType
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from operator import attrgetter
+from typing import Any
 
 from IPython.core.error import UsageError
-from IPython.core.magic import (
-    Magics,
-    line_cell_magic,
-    magics_class,
-    needs_local_scope,
-    no_var_expand,
-)
-from traitlets import Bool, Unicode
 
-if TYPE_CHECKING:
-    from gpumagic.magics.extension import Extension
+from gpumagic.cells import tracebacks
+from gpumagic.cells.magic_code import MagicCode
+from gpumagic.cells.records import keep_numbers
+from gpumagic.cuda import init_trace, nvml_check
+from gpumagic.cuda.process_state import STATE
+from gpumagic.errors import DeviceError
+from gpumagic.magics import commands, failures
+from gpumagic.magics.extension import NAME, Extension, find
+from gpumagic.magics.magic_class import GpuMagic
+from gpumagic.system import text
 
-#: The name under which IPython registers our magics and lists their settings.
-NAME = "GpuMagic"
-_MAGICS = ("gpu", "cudatime", "gpumem")
 #: The class that every result is, by name: the module is imported when there is a result.
 _RESULT = ("gpumagic.results.base", "Result")
-#: See `gpumagic.cuda.nvml_check`.
-_NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
-
-
-def _documented(name: str) -> Callable[[Any], Any]:
-    """Give a magic its help (``%gpu?``).
-
-    An interrupt, and a warning that the user has made an error, show no frame of ours behind those
-    of the notebook.
-    """
-
-    def decorate(function: Any) -> Any:
-        @functools.wraps(function)
-        def magic(self: GpuMagic, *arguments: Any, **named: Any) -> Any:
-            __tracebackhide__ = True
-            try:
-                return function(self, *arguments, **named)
-            except (KeyboardInterrupt, UserWarning) as error:
-                from gpumagic.cells.tracebacks import cut_own_end
-
-                cut_own_end(error, self._is_users)
-                raise
-
-        def getdoc() -> str:
-            from gpumagic.magics.commands import options_module
-
-            return str(options_module(name).HELP)
-
-        # IPython's inspector asks an object's own getdoc() first.
-        magic.getdoc = getdoc  # type: ignore[attr-defined]
-        return magic
-
-    return decorate
-
-
-@magics_class
-class GpuMagic(Magics):
-    """Defaults of gpumagic's magics, set by ``%config GpuMagic``."""
-
-    quiet = Bool(False, help="Print nothing, as with -q on every call; nor lines after cells.").tag(
-        config=True
-    )
-    min_free = Unicode(
-        "", help="What '%gpu auto' asks of a device when --min-free is not given, e.g. '20GiB'."
-    ).tag(config=True)
-    explain_oom = Bool(True, help="Say below the traceback why GPU memory ran out.").tag(
-        config=True
-    )
-    claim = Bool(
-        True, help="Claim the GPUs that are chosen, and leave others' claims for last in 'auto'."
-    ).tag(config=True)
-
-    def __init__(self, shell: Any) -> None:
-        super().__init__(shell=shell)
-        #: What undoes the loading, the last change first.
-        self.undo = ExitStack()
-        #: Whether loading has set the variable `_NVML_CHECK`.
-        self.sets_check = False
-        self._extension: Extension | None = None
-
-    @property
-    def extension(self) -> Extension:
-        """The state of gpumagic in this shell, made when it is first needed."""
-        if self._extension is None:
-            from gpumagic.magics import failures
-            from gpumagic.magics.extension import Extension
-
-            self._extension = Extension(self.shell, self)
-            self._extension.start(failures.hooks(self.shell))
-        return self._extension
-
-    @_documented("gpu")
-    @line_cell_magic
-    def gpu(self, line: str, cell: str | None = None) -> Any:
-        """Show the GPUs, and choose which of them this kernel sees."""
-        __tracebackhide__ = True
-        return self._run("gpu", line, cell)
-
-    @_documented("cudatime")
-    @no_var_expand
-    @needs_local_scope
-    @line_cell_magic
-    def cudatime(self, line: str, cell: str | None = None, local_ns: Any = None) -> Any:
-        """Time a statement or a cell on the GPU, on the wall and on the CPU."""
-        __tracebackhide__ = True
-        return self._run("cudatime", line, cell, local_ns)
-
-    @_documented("gpumem")
-    @no_var_expand
-    @needs_local_scope
-    @line_cell_magic
-    def gpumem(self, line: str, cell: str | None = None, local_ns: Any = None) -> Any:
-        """Show GPU memory, or what a statement or a cell did to it."""
-        __tracebackhide__ = True
-        return self._run("gpumem", line, cell, local_ns)
-
-    def _run(self, name: str, line: str, cell: str | None, local_ns: Any = None) -> Any:
-        """Call a magic's module; turn gpumagic's own errors into one line."""
-        __tracebackhide__ = True
-        from gpumagic.errors import GpuMagicError, RegressionError
-
-        try:
-            from gpumagic.magics.commands import command_module
-
-            command = command_module(name)
-        except KeyboardInterrupt:  # a traceback through our imports would not help the user
-            raise UsageError("interrupted; nothing was changed") from None
-        try:
-            return command.run(self, line, cell, local_ns)
-        except GpuMagicError as error:
-            if isinstance(error, RegressionError) or self._came_from_user(error):
-                raise
-            from gpumagic.system.text import harmless_lines
-
-            raise UsageError(harmless_lines(str(error))) from None
-
-    def _came_from_user(self, error: BaseException) -> bool:
-        """Return whether the user's own code raised it, inside a cell that the magic ran."""
-        from gpumagic.cells.tracebacks import steps
-
-        return any(self._is_users(frame) for frame, _ in steps(error.__traceback__))
-
-    def _is_users(self, frame: FrameType) -> bool:
-        """Return whether it is a frame of the notebook's code."""
-        return self.shell is not None and frame.f_globals is self.shell.user_ns
+#: What undoes the changes of a process, whatever its shells: a module, if it was used, and the
+#: function of it; and whether a reload, which keeps choices, leaves it out.
+_OF_PROCESS = (
+    ("selection.gate", "lift", False),
+    ("memory.limit", "LIMIT.lift", False),
+    ("memory.peak_ledger", "LEDGER.leave", False),
+    ("cuda.nvml", "close", False),
+    ("selection.environment", "undo", True),
+    ("selection.cpu_threads", "undo", True),
+    ("selection.claims", "release", True),
+)
 
 
 def load(shell: Any) -> None:
     """Load gpumagic into ``shell``; loading twice is loading once."""
-    if isinstance(shell.magics_manager.registry.get(NAME), GpuMagic):
+    if find(shell) is not None:
         return
     magics = GpuMagic(shell)
-    if _NVML_CHECK not in os.environ:
-        os.environ[_NVML_CHECK] = "1"
-        magics.sets_check = True
-        magics.undo.callback(_withdraw_check)
-    _register_magics(shell, magics)
-    _add(magics, shell.input_transformers_post, _transformer(shell))
+    extension, undo = magics.extension, magics.extension.undo.callback
+    if nvml_check.VARIABLE not in os.environ:
+        os.environ[nvml_check.VARIABLE] = "1"
+        STATE.nvml_check_set = True
+        undo(nvml_check.withdraw)
+    _register_magics(extension)
+    _add(extension, shell.input_transformers_post, MagicCode(shell, commands.source))
     matcher = _matcher(shell)
     if matcher is not None:
-        _add(magics, shell.Completer.custom_matchers, matcher)
-    formatter = shell.display_formatter.mimebundle_formatter
-    formatter.for_type_by_name(
-        *_RESULT,
-        lambda result, include=None, exclude=None: magics.extension.format_result(result),
-    )
-    magics.undo.callback(_remove_format, formatter)
-    if "ctypes" in sys.modules:  # as every library that uses CUDA has imported: it may be in use
-        magics.extension  # noqa: B018
-    else:
-        _begin_with_next_statement(shell, magics)
+        _add(extension, shell.Completer.custom_matchers, matcher)
+    _add_format(extension)
+    for module, function, is_choice in _OF_PROCESS:
+        undo(_undo_of_process, f"gpumagic.{module}", function, is_choice)
+    undo(init_trace.detach)
+    undo(extension.hooks.clear)
+    undo(_leave_cluster, shell)
+    undo(_end_modes, extension)
+    undo(keep_numbers(shell.compile))
+    init_trace.attach(shell, extension.hooks)
+    extension.hooks.add(failures.hook(shell))
+    if "torch" in sys.modules:
+        # All GPUs may have been hidden when torch tried to initialise CUDA.
+        from gpumagic.selection.apply import note_hiding
+
+        note_hiding()
 
 
 def unload(shell: Any) -> None:
@@ -190,50 +76,44 @@ def unload(shell: Any) -> None:
 
     A failure is one line, and the rest is undone nevertheless.
     """
-    magics = shell.magics_manager.registry.get(NAME)
-    if not isinstance(magics, GpuMagic):
+    extension = find(shell)
+    if extension is None:
         return
-    from gpumagic.errors import DeviceError
-
     try:
-        magics.extension.release()
+        if extension.parking is not None:
+            extension.parking.release()
     except DeviceError as error:
         raise UsageError(f"gpumagic stays loaded: {error}") from None
     try:
-        magics.undo.close()
+        extension.undo.close()
     except Exception as error:  # the user may have unloaded a part of torch
-        from gpumagic.system import text
-
-        print(
-            f"gpumagic: not everything could be undone ({text.named(error)})",
-            file=sys.stderr,
-        )
+        print(f"gpumagic: not everything could be undone ({text.named(error)})", file=sys.stderr)
 
 
-def _register_magics(shell: Any, magics: GpuMagic) -> None:
+# --- what loading adds to the shell ---------------------------------------------------------------
+
+
+def _register_magics(extension: Extension) -> None:
     """Register the magics, and have those of the same names come back."""
+    shell, magics = extension.shell, extension.magics
     manager = shell.magics_manager
-    before = [
-        (kind, name, manager.magics[kind].get(name))
-        for kind in ("line", "cell")
-        for name in _MAGICS
-    ]
+    before = {kind: dict(functions) for kind, functions in manager.magics.items()}
     shell.register_magics(magics)
 
     def undo() -> None:
-        for kind, name, function in before:
-            if function is None:
+        for kind, functions in before.items():
+            for name in commands.MAGICS:
                 manager.magics[kind].pop(name, None)
-            else:
-                manager.magics[kind][name] = function
+                if name in functions:
+                    manager.magics[kind][name] = functions[name]
         manager.registry.pop(NAME, None)
         if magics in shell.configurables:
             shell.configurables.remove(magics)
 
-    magics.undo.callback(undo)
+    extension.undo.callback(undo)
 
 
-def _add(magics: GpuMagic, to: list[Any], function: Any) -> None:
+def _add(extension: Extension, to: list[Any], function: Any) -> None:
     """Add a function to one of the shell's lists until gpumagic is unloaded."""
     to.append(function)
 
@@ -241,36 +121,7 @@ def _add(magics: GpuMagic, to: list[Any], function: Any) -> None:
         if function in to:  # the user may have emptied the list
             to.remove(function)
 
-    magics.undo.callback(undo)
-
-
-def _remove_format(formatter: Any) -> None:
-    formatter.deferred_printers.pop(_RESULT, None)
-    for type_ in [t for t in formatter.type_printers if t.__module__ == _RESULT[0]]:
-        formatter.pop(type_)
-
-
-def _withdraw_check() -> None:
-    from gpumagic.cuda import nvml_check
-
-    nvml_check.withdraw()
-
-
-def _transformer(shell: Any) -> Callable[[list[str]], list[str]]:
-    """Return what has the shell await a statement of ours that awaits: see `MagicCode`."""
-    made: list[Callable[[list[str]], list[str]]] = []
-
-    def transform(lines: list[str]) -> list[str]:
-        if not made:
-            if not any("_magic('gpu" in line or "_magic('cudatime'" in line for line in lines):
-                return lines
-            from gpumagic.cells.magic_code import MagicCode
-            from gpumagic.magics.commands import source
-
-            made.append(MagicCode(shell, source))
-        return made[0](lines)
-
-    return transform
+    extension.undo.callback(undo)
 
 
 def _matcher(shell: Any) -> Any:
@@ -295,22 +146,44 @@ def _matcher(shell: Any) -> Any:
     return match
 
 
-def _begin_with_next_statement(shell: Any, magics: GpuMagic) -> None:
-    """Make the extension before the next statement runs, which may be the first to use CUDA."""
-    run_code = shell.run_code
+def _add_format(extension: Extension) -> None:
+    """Have IPython format results by their MIME bundle."""
+    formatter = extension.shell.display_formatter.mimebundle_formatter
+    formatter.for_type_by_name(
+        *_RESULT, lambda result, include=None, exclude=None: extension.format_result(result)
+    )
 
-    def stop() -> None:
-        if shell.__dict__.get("run_code") is begin:
-            del shell.run_code
+    def undo() -> None:
+        formatter.deferred_printers.pop(_RESULT, None)
+        for type_ in [t for t in formatter.type_printers if t.__module__ == _RESULT[0]]:
+            formatter.pop(type_)
 
-    def begin(code: Any, result: Any = None, **options: Any) -> Any:
-        stop()
-        try:
-            magics.extension  # noqa: B018
-        except Exception as error:  # an error of gpumagic must not stop the user's statement
-            print(f"gpumagic: {type(error).__name__}: {error}", file=sys.stderr)
-            return run_code(code, result, **options)
-        return shell.run_code(code, result, **options)
+    extension.undo.callback(undo)
 
-    shell.run_code = begin
-    magics.undo.callback(stop)
+
+# --- what the magics have changed -----------------------------------------------------------------
+
+
+def _end_modes(extension: Extension) -> None:
+    if extension.watch is not None:
+        extension.watch.end("gpumagic was unloaded")
+    if extension.memory_history is not None:
+        extension.memory_history.release()
+    for mode in (extension.cell_memory, extension.cell_timing):
+        if mode is not None:
+            mode.off()
+
+
+def _leave_cluster(shell: Any) -> None:
+    connection = sys.modules.get("gpumagic.cluster.connection")
+    if connection is not None:
+        connection.close(shell)
+
+
+def _undo_of_process(module: str, function: str, is_choice: bool) -> None:
+    # `%reload_ext` unloads only to load again. IPython says so by the calling function alone.
+    reloading = any(
+        frame.f_code.co_name == "reload_extension" for frame in tracebacks.stack(sys._getframe())
+    )
+    if module in sys.modules and not (is_choice and reloading):
+        attrgetter(function)(import_module(module))()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpumagic.magics.extension import find, of
-from gpumagic.magics.loading import GpuMagic
+from gpumagic.magics.magic_class import GpuMagic
 from gpumagic.memory.peak_ledger import LEDGER
 from tests.support.shells import shell
 

@@ -11,7 +11,6 @@ import pytest
 
 import gpumagic
 from gpumagic.cuda import driver
-from gpumagic.magics.commands import MAGICS, options_module
 from tests.support.kernels import Kernel
 from tests.support.shells import registered, run_cell, shell
 from tests.support.terminal import Terminal
@@ -117,12 +116,6 @@ def test_magics_of_the_same_name_come_back(virtual_gpu: Any) -> None:
         assert "cuda:0" in run_cell(ip, "%gpu").text
         run_cell(ip, "%unload_ext gpumagic")
         assert run_cell(ip, "%gpu").value == "theirs"
-
-
-def test_the_help_is_that_of_the_magic(run_cell: Callable[..., Any], ip: Any) -> None:
-    for name in MAGICS:
-        found = ip.inspector.info(ip.find_magic(name), oname=name)
-        assert found["docstring"].strip() == options_module(name).HELP.strip()
 
 
 #: What a CPU-only build of torch lacks.

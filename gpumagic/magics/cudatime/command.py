@@ -7,8 +7,7 @@ from typing import Any
 from gpumagic.cells.compile import CompiledCell, compile_cell, compile_loop
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.errors import SpecError
-from gpumagic.magics.commands import run_verb
-from gpumagic.magics.cudatime import comparing, execution
+from gpumagic.magics.cudatime import comparing, execution, per_cell
 from gpumagic.magics.cudatime.delivery import Delivery
 from gpumagic.magics.cudatime.options import COMPARE, REPEATING, grammar
 from gpumagic.magics.parsing import MagicLine
@@ -27,7 +26,7 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     if parsed.verb == COMPARE:
         return comparing.show(magics, options, silent=parsed.silent)
     if parsed.verb:
-        return run_verb(magics, "cudatime", parsed)
+        return per_cell.run(parsed.verb, magics, options, parsed.silent)
     repeated = not REPEATING.isdisjoint(parsed.given)
     if cell is None and not parsed.code:
         raise SpecError("%cudatime: no statement to time. Try %cudatime?")

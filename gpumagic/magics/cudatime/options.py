@@ -1,4 +1,4 @@
-"""The forms of ``%cudatime``: a statement, a verb, or ``--compare``; and its help."""
+"""The forms of ``%cudatime``: a statement, a verb, or ``--compare``."""
 
 from __future__ import annotations
 
@@ -16,58 +16,8 @@ from gpumagic.magics.parsing import (
     add_targets,
 )
 
-HELP = """\
-%cudatime [options] STATEMENT          %%cudatime [options] [SETUP]
-
-Time code on the GPU, on the wall and on the CPU. GPU time is read from CUDA
-events on every busy stream of every device: from the start of the code until
-its last work has ended. A time with ≤ is an upper bound: the GPU may have
-been idle in between. Wall time ends when the GPU's work has, too.
-
-  %cudatime y = model(x)      run it once, like %time; y is assigned
-  %%cudatime                  the same for a cell
-  %cudatime -n 10 -r 5 f(x)   run it many times, like %timeit
-  %cudatime on                after every cell that used the GPU, or took more
-                              than 0.5 s (--above TIME), a line with its times;
-                              off ends that, log sums them up
-  %cudatime --compare [NAMES] the results of --name side by side
-
-repeated runs: the code is a function's body, and assigns no variables
-  -n N, -r R, -w W            loops in a repeat, repeats, warm-up loops
-  -s SETUP                    code before each repeat, not timed
-  --repeat                    until the median is precise to 1 %
-  --max-time T                but no longer than this (default: 3s)
-  --cold                      with an empty L2 cache before each loop
-  --on DEVICES                on each, and compare: cpu,cuda:0
-line by line
-  --lines                     GPU and host time of each line, and its waits
-  -f FUNC                     with --lines: this function's lines, too
-where the time goes
-  --kernels                   the kernels by time, from torch's profiler
-  --trace FILE                its trace, for ui.perfetto.dev (.json, .json.gz)
-  --nvtx NAME                 an NVTX range around the code, for Nsight
-  --flops                     floating-point operations, and per second
-  --energy                    joules per loop, and mean watts
-comparing
-  --name NAME                 name the result, for --compare
-  --save FILE                 write the result to FILE, as JSON
-  --against FILE              compare with the result in FILE
-  --fail-above PERCENT        and fail if it takes so much longer, e.g. 10%
-cluster (needs ipyparallel)
-  --cluster                   on the engines, not in this kernel
-  -t, --targets ENGINES       only these engines: 2, 0,3, 0:4
-result
-  -o, -v NAME, -q             return it, store it in NAME, print nothing
-
-examples
-  timing = %cudatime -o -q -n 100 model(x)
-  %cudatime -- -x @ y         code that begins with a minus sign follows --
-  %%cudatime --lines -f train_step
-  %%cudatime --repeat x = torch.rand(4096, 4096, device="cuda")
-"""
-
-#: By verb: its module in this folder.
-VERBS = {"on": "per_cell", "off": "per_cell", "log": "per_cell"}
+#: The verbs of lines after cells.
+VERBS = ("on", "off", "log")
 #: The form that shows named results.
 COMPARE = "--compare"
 #: Each of these options alone makes the run a repeated one.

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import IO, Any, NoReturn
 
 from gpumagic.cells import tracebacks
-from gpumagic.cuda import failure
+from gpumagic.cuda import failure, nvml_check
 from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import RestartError
 from gpumagic.magics.extension import of
@@ -67,7 +67,7 @@ def begin(magics: Any, chosen: Selection, options: argparse.Namespace, *, silent
         "session": session.capture(shell),
         "kept": None,
     }
-    target, variables, file = _target(shell), _environment(shell), None
+    target, variables, file = _target(shell), _environment(), None
     if options.keep:
         with import_path.restricted_to(import_path.module_folders()):
             file, payload["kept"] = _keep(shell, options, variables)
@@ -83,15 +83,15 @@ def begin(magics: Any, chosen: Selection, options: argparse.Namespace, *, silent
     )
 
 
-def _environment(shell: Any) -> dict[str, str]:
+def _environment() -> dict[str, str]:
     """Return the environment of the new process: the current one, under the choice just made."""
     variables = dict(os.environ)
     for name, value in environment.now().items():
         variables.pop(name, None)
         if value is not None:
             variables[name] = value
-    for name in of(shell).own_variables():
-        variables.pop(name, None)
+    if nvml_check.is_ours():
+        del variables[nvml_check.VARIABLE]
     return variables
 
 

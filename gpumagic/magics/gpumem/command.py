@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cells.compile import CompiledCell, compile_cell
@@ -11,9 +12,8 @@ from gpumagic.cuda import failure
 from gpumagic.errors import SpecError
 from gpumagic.magics import baseline, terminal
 from gpumagic.magics.argument_types import expanded
-from gpumagic.magics.commands import run_verb
 from gpumagic.magics.gpumem import fit, park
-from gpumagic.magics.gpumem.options import grammar
+from gpumagic.magics.gpumem.options import VERBS, grammar
 from gpumagic.magics.output import hand_over
 from gpumagic.memory.limit import LIMIT
 from gpumagic.memory.measurement import Measurement
@@ -43,7 +43,9 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     parsed = grammar().read(line, cell=cell is not None, quiet=magics.quiet)
     options, statement, silent = parsed.options, parsed.statement, parsed.silent
     if parsed.verb:
-        return run_verb(magics, "gpumem", parsed)
+        module = next(name for name, verbs in VERBS.items() if parsed.verb in verbs)
+        command: Any = import_module(f"gpumagic.magics.gpumem.{module}")
+        return command.run(parsed.verb, magics, options, silent)
     if cell is None and not statement:
         for name in _OF_CODE:
             if name in parsed.given:

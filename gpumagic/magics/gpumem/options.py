@@ -1,4 +1,4 @@
-"""The forms of ``%gpumem``: a verb, a statement, or nothing; and its help."""
+"""The forms of ``%gpumem``: a verb, a statement, or nothing."""
 
 from __future__ import annotations
 
@@ -25,70 +25,19 @@ SHOW = object()
 _LEAST = 1 << 20
 _RANGE = re.compile(r"([^\W\d]\w*)=(\d{1,18}):(\d{1,18})")
 
-HELP = """\
-%gpumem [VERB | options STATEMENT]     %%gpumem [options]
-
-GPU memory now, or its change by a statement or a cell. The figures are those
-of torch's allocator, exact, and reading them changes nothing.
-
-  %gpumem                     a report: what torch, this process outside torch,
-                              and other processes hold; the change since
-  %gpumem y = model(x)        the change by a statement, and its peak
-  %%gpumem                    the same for a cell, also when it fails
-  %gpumem on                  after every cell that changed GPU memory a line;
-                              off ends that, log shows the cells until now
-  %gpumem plot [FILE]         the cells until now as a picture
-  %gpumem vars                what holds the memory: variables, the notebook,
-                              and the rest; adds up to the byte
-  %gpumem free [NAMES]        delete these variables and what the notebook
-                              itself keeps, collect garbage, empty the cache
-  %gpumem park                copy all to the host and give the GPU's memory
-                              back, until the next cell that is not only lines
-                              of %gpu or %gpumem; variables stay (torch 2.12)
-  %gpumem park --after 15min  by itself after so long without a cell; park off
-  %gpumem unpark              bring it back now
-  %gpumem limit 16GiB         as if each GPU were so small; limit off
-  %gpumem record on           the allocator's history, by torch; record off
-  %gpumem cells               live memory by the cell that allocated it
-  %gpumem snapshot FILE       for torch's memory_viz
-
-of a statement or a cell
-  --lines                     by line: change, and peak above the line's start
-  -f FUNC                     with --lines: this function's lines, too
-  --fit NAME=LOW:HIGH         the largest value of the variable NAME with which
-                              the cell fits into memory, in a few runs
-  --save FILE                 write the result to FILE, as JSON
-  --against FILE              compare with the result in FILE
-  --fail-above PERCENT        and fail if a peak is so much higher, e.g. 10%
-cluster (needs ipyparallel)
-  --cluster                   on the engines, not in this kernel
-  -t, --targets ENGINES       only these engines: 2, 0,3, 0:4
-result
-  -o                          return the result object
-  -v NAME                     store it in NAME
-  -q                          print nothing, as does a ; at the end
-
-examples
-  %gpumem -v forward y = model(x)
-  %gpumem -- log              code that begins as a verb does follows --
-  %%gpumem --lines -f model.forward
-  %%gpumem --fit batch=1:4096
-"""
-
-#: By verb: its module in this folder.
+#: By module in this folder: its verbs.
 VERBS = {
-    **dict.fromkeys(("on", "off", "log", "plot"), "per_cell"),
-    **dict.fromkeys(("record", "cells", "snapshot", "limit"), "history"),
-    **dict.fromkeys(("vars", "free"), "holders"),
-    "park": "park",
-    "unpark": "park",
+    "per_cell": ("on", "off", "log", "plot"),
+    "history": ("record", "cells", "snapshot", "limit"),
+    "holders": ("vars", "free"),
+    "park": ("park", "unpark"),
 }
 
 
 @cache
 def grammar() -> Grammar:
     """Return the forms of ``%gpumem``."""
-    forms = {verb: Parser(f"%gpumem {verb}") for verb in VERBS}
+    forms = {verb: Parser(f"%gpumem {verb}") for verbs in VERBS.values() for verb in verbs}
     forms["record"].add_argument("switch", nargs="?", choices=("on", "off"))
     forms["snapshot"].add_argument("file", metavar="FILE")
     forms["free"].add_argument("names", nargs="*", metavar="NAME")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from gpumagic.magics.commands import MAGICS, options_module
+import inspect
+
+from gpumagic.magics.commands import MAGICS
+from gpumagic.magics.magic_class import GpuMagic
 from tests.support.kernels import ROOT
 
 README = ROOT / "README.md"
@@ -28,13 +31,11 @@ _SETTINGS = """\
 
 def helps() -> dict[str, str]:
     """Return the help of every magic, as ``%gpu?`` shows it."""
-    return {name: options_module(name).HELP.strip() for name in MAGICS}
+    return {name: str(inspect.getdoc(getattr(GpuMagic, name))) for name in MAGICS}
 
 
 def settings() -> dict[str, tuple[str, str]]:
     """Return the default and the help of every setting, by name."""
-    from gpumagic.magics.loading import GpuMagic
-
     traits = GpuMagic.class_own_traits(config=True)
     return {
         name: (repr(trait.default_value), " ".join(trait.help.split()))

@@ -1,0 +1,245 @@
+"""The three magics as IPython has them: their help, and their defaults.
+
+Imported when the extension loads: what a magic does is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import FrameType
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import (
+    Magics,
+    line_cell_magic,
+    magics_class,
+    needs_local_scope,
+    no_var_expand,
+)
+from traitlets import Bool, Unicode
+
+from gpumagic.errors import GpuMagicError, RegressionError
+from gpumagic.magics.extension import Extension
+
+
+@magics_class
+class GpuMagic(Magics):
+    """Defaults of gpumagic's magics, set by ``%config GpuMagic``."""
+
+    quiet = Bool(False, help="Print nothing, as with -q on every call; nor lines after cells.").tag(
+        config=True
+    )
+    min_free = Unicode(
+        "", help="What '%gpu auto' asks of a device when --min-free is not given, e.g. '20GiB'."
+    ).tag(config=True)
+    explain_oom = Bool(True, help="Say below the traceback why GPU memory ran out.").tag(
+        config=True
+    )
+    claim = Bool(
+        True, help="Claim the GPUs that are chosen, and leave others' claims for last in 'auto'."
+    ).tag(config=True)
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell=shell)
+        self.extension = Extension(shell, self)
+
+    @line_cell_magic
+    def gpu(self, line: str, cell: str | None = None) -> Any:
+        """Show the GPUs, and choose which of them this kernel sees: verified.
+
+        %gpu [SPEC | VERB] [options]           %%gpu SPEC: for one cell, and back
+
+          %gpu                        the table of devices; -p: with their processes
+          %gpu off                    hide every GPU from this kernel (also: none, cpu)
+          %gpu 0,2                    show it GPUs 0 and 2, as nvidia-smi numbers them
+          %gpu 1-3                    a range
+          %gpu GPU-8f1d               a UUID, or a unique beginning of one; MIG-… too
+          %gpu auto 2 --min-free 20GiB --wait 600
+          %gpu on                     show all (also: all)
+          %gpu reset                  what the kernel was started with
+          %gpu watch                  a panel beside the cells; watch off ends it
+          %gpu plot [FILE]            what it saw: the time since it began, with cells
+          %gpu doctor                 why torch can, or cannot, use the GPU; what helps
+          %gpu cluster [PROFILE]      the GPUs of ipyparallel's engines, on all hosts
+          %gpu pin                    each engine its own GPU
+
+        a choice of GPUs
+          --restart                   if it is too late, or CUDA has failed: a fresh
+                                      kernel in place of this one; the next cells go on
+          --keep NAMES | all          with --restart: bring these variables back
+          --force                     with --restart: although something would be lost
+          --soft                      with off, where it is too late and nothing may be
+                                      lost: a gate in this process; device-agnostic
+                                      code goes to the CPU, new CUDA tensors are
+                                      refused; %gpu on lifts it
+          --threads N                 compute with N CPU threads; on and reset undo it
+          --no-claim                  neither claim it nor heed the claims of others
+        auto [N]: the N GPUs with the most free memory
+          --min-free SIZE             with at least so much free memory, e.g. 20GiB
+          --idle                      without other processes and utilisation
+          --wait SECONDS              wait for such GPUs
+        watch
+          --every SECONDS             between two updates (default: 1)
+        cluster (needs ipyparallel)
+          --cluster                   choose for the engines, not for this kernel
+          -t, --targets ENGINES       only these engines: 2, 0,3, 0:4
+        result
+          -o                          return the result object
+          -v NAME                     store it in NAME
+          -q                          print nothing, as does a ; at the end
+
+        also: ps, as -p; --processes
+
+        Examples
+        --------
+          %gpu off --restart --keep model optimizer
+          selection = %gpu off -o -q
+          %gpu off --cluster -t 0:4
+        """
+        __tracebackhide__ = True
+        return self._run("gpu", line, cell)
+
+    @no_var_expand
+    @needs_local_scope
+    @line_cell_magic
+    def cudatime(self, line: str, cell: str | None = None, local_ns: Any = None) -> Any:
+        """Time code on the GPU, on the wall and on the CPU.
+
+        %cudatime [options] STATEMENT          %%cudatime [options] [SETUP]
+
+        GPU time is read from CUDA events on every busy stream of every device: from
+        the start of the code until its last work has ended. A time with ≤ is an upper
+        bound: the GPU may have been idle in between. Wall time ends when the GPU's
+        work has, too.
+
+          %cudatime y = model(x)      run it once, like %time; y is assigned
+          %%cudatime                  the same for a cell
+          %cudatime -n 10 -r 5 f(x)   run it many times, like %timeit
+          %cudatime on                after every cell that used the GPU, or took more
+                                      than 0.5 s (--above TIME), a line with its times;
+                                      off ends that, log sums them up
+          %cudatime --compare [NAMES] the results of --name side by side
+
+        repeated runs: the code is a function's body, and assigns no variables
+          -n N, -r R, -w W            loops in a repeat, repeats, warm-up loops
+          -s SETUP                    code before each repeat, not timed
+          --repeat                    until the median is precise to 1 %
+          --max-time T                but no longer than this (default: 3s)
+          --cold                      with an empty L2 cache before each loop
+          --on DEVICES                on each, and compare: cpu,cuda:0
+        line by line
+          --lines                     GPU and host time of each line, and its waits
+          -f FUNC                     with --lines: this function's lines, too
+        where the time goes
+          --kernels                   the kernels by time, from torch's profiler
+          --trace FILE                its trace, for ui.perfetto.dev (.json, .json.gz)
+          --nvtx NAME                 an NVTX range around the code, for Nsight
+          --flops                     floating-point operations, and per second
+          --energy                    joules per loop, and mean watts
+        comparing
+          --name NAME                 name the result, for --compare
+          --save FILE                 write the result to FILE, as JSON
+          --against FILE              compare with the result in FILE
+          --fail-above PERCENT        and fail if it takes so much longer, e.g. 10%
+        cluster (needs ipyparallel)
+          --cluster                   on the engines, not in this kernel
+          -t, --targets ENGINES       only these engines: 2, 0,3, 0:4
+        result
+          -o, -v NAME, -q             return it, store it in NAME, print nothing
+
+        Examples
+        --------
+          timing = %cudatime -o -q -n 100 model(x)
+          %cudatime -- -x @ y         code that begins with a minus sign follows --
+          %%cudatime --lines -f train_step
+          %%cudatime --repeat x = torch.rand(4096, 4096, device="cuda")
+        """
+        __tracebackhide__ = True
+        return self._run("cudatime", line, cell, local_ns)
+
+    @no_var_expand
+    @needs_local_scope
+    @line_cell_magic
+    def gpumem(self, line: str, cell: str | None = None, local_ns: Any = None) -> Any:
+        """Show GPU memory now, or its change by a statement or a cell.
+
+        %gpumem [VERB | options STATEMENT]     %%gpumem [options]
+
+        The figures are those of torch's allocator, exact, and reading them changes
+        nothing.
+
+          %gpumem                     a report: what torch, this process outside torch,
+                                      and other processes hold; the change since
+          %gpumem y = model(x)        the change by a statement, and its peak
+          %%gpumem                    the same for a cell, also when it fails
+          %gpumem on                  after every cell that changed GPU memory a line;
+                                      off ends that, log shows the cells until now
+          %gpumem plot [FILE]         the cells until now as a picture
+          %gpumem vars                what holds the memory: variables, the notebook,
+                                      and the rest; adds up to the byte
+          %gpumem free [NAMES]        delete these variables and what the notebook
+                                      itself keeps, collect garbage, empty the cache
+          %gpumem park                copy all to the host and give the GPU's memory
+                                      back, until the next cell that is not only lines
+                                      of %gpu or %gpumem; variables stay (torch 2.12)
+          %gpumem park --after 15min  by itself after so long without a cell; park off
+          %gpumem unpark              bring it back now
+          %gpumem limit 16GiB         as if each GPU were so small; limit off
+          %gpumem record on           the allocator's history, by torch; record off
+          %gpumem cells               live memory by the cell that allocated it
+          %gpumem snapshot FILE       for torch's memory_viz
+
+        of a statement or a cell
+          --lines                     by line: change, and peak above the line's start
+          -f FUNC                     with --lines: this function's lines, too
+          --fit NAME=LOW:HIGH         the largest value of the variable NAME with which
+                                      the cell fits into memory, in a few runs
+          --save FILE                 write the result to FILE, as JSON
+          --against FILE              compare with the result in FILE
+          --fail-above PERCENT        and fail if a peak is so much higher, e.g. 10%
+        cluster (needs ipyparallel)
+          --cluster                   on the engines, not in this kernel
+          -t, --targets ENGINES       only these engines: 2, 0,3, 0:4
+        result
+          -o                          return the result object
+          -v NAME                     store it in NAME
+          -q                          print nothing, as does a ; at the end
+
+        Examples
+        --------
+          %gpumem -v forward y = model(x)
+          %gpumem -- log              code that begins as a verb does follows --
+          %%gpumem --lines -f model.forward
+          %%gpumem --fit batch=1:4096
+        """
+        __tracebackhide__ = True
+        return self._run("gpumem", line, cell, local_ns)
+
+    def _run(self, name: str, line: str, cell: str | None, local_ns: Any = None) -> Any:
+        """Call a magic's module; turn gpumagic's own errors into one line.
+
+        An interrupt, and a warning that the user has made an error, show no frame of ours behind
+        those of the notebook.
+        """
+        __tracebackhide__ = True
+        from gpumagic.cells import tracebacks
+
+        try:
+            command = import_module(f"gpumagic.magics.{name}.command")
+            return command.run(self, line, cell, local_ns)
+        except (KeyboardInterrupt, UserWarning) as error:
+            tracebacks.cut_own_end(error, self._is_users)
+            raise
+        except GpuMagicError as error:
+            steps = tracebacks.steps(error.__traceback__)
+            # The user's own code may have raised it, inside a cell that the magic ran.
+            if isinstance(error, RegressionError) or any(self._is_users(f) for f, _ in steps):
+                raise
+            from gpumagic.system.text import harmless_lines
+
+            raise UsageError(harmless_lines(str(error))) from None
+
+    def _is_users(self, frame: FrameType) -> bool:
+        """Return whether it is a frame of the notebook's code."""
+        return self.shell is not None and frame.f_globals is self.shell.user_ns
