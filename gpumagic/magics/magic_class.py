@@ -5,6 +5,8 @@ Imported when the extension loads: what a magic does is imported when it is firs
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from importlib import import_module
 from types import FrameType
 from typing import Any
@@ -19,8 +21,41 @@ from IPython.core.magic import (
 )
 from traitlets import Bool, Unicode
 
+from gpumagic.cells import tracebacks
 from gpumagic.errors import GpuMagicError, RegressionError
 from gpumagic.magics.extension import Extension
+
+
+def _by_its_module(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a magic run by its module; turn gpumagic's own errors into one line.
+
+    An interrupt, and a warning that the user has made an error, show no frame of ours behind those
+    of the notebook.
+    """
+
+    @functools.wraps(function)
+    def magic(magics: GpuMagic, line: str, cell: str | None = None, local_ns: Any = None) -> Any:
+        __tracebackhide__ = True
+
+        def is_users(frame: FrameType) -> bool:
+            return frame.f_globals is magics.extension.shell.user_ns
+
+        try:
+            command = import_module(f"gpumagic.magics.{function.__name__}.command")
+            return command.run(magics, line, cell, local_ns)
+        except (KeyboardInterrupt, UserWarning) as error:
+            tracebacks.cut_own_end(error, is_users)
+            raise
+        except GpuMagicError as error:
+            # The user's own code may have raised it, inside a cell that the magic ran.
+            steps = tracebacks.steps(error.__traceback__)
+            if isinstance(error, RegressionError) or any(is_users(frame) for frame, _ in steps):
+                raise
+            from gpumagic.system.text import harmless_lines
+
+            raise UsageError(harmless_lines(str(error))) from None
+
+    return magic
 
 
 @magics_class
@@ -45,6 +80,7 @@ class GpuMagic(Magics):
         self.extension = Extension(shell, self)
 
     @line_cell_magic
+    @_by_its_module
     def gpu(self, line: str, cell: str | None = None) -> Any:
         """Show the GPUs, and choose which of them this kernel sees: verified.
 
@@ -97,12 +133,11 @@ class GpuMagic(Magics):
           selection = %gpu off -o -q
           %gpu off --cluster -t 0:4
         """
-        __tracebackhide__ = True
-        return self._run("gpu", line, cell)
 
     @no_var_expand
     @needs_local_scope
     @line_cell_magic
+    @_by_its_module
     def cudatime(self, line: str, cell: str | None = None, local_ns: Any = None) -> Any:
         """Time code on the GPU, on the wall and on the CPU.
 
@@ -155,12 +190,11 @@ class GpuMagic(Magics):
           %%cudatime --lines -f train_step
           %%cudatime --repeat x = torch.rand(4096, 4096, device="cuda")
         """
-        __tracebackhide__ = True
-        return self._run("cudatime", line, cell, local_ns)
 
     @no_var_expand
     @needs_local_scope
     @line_cell_magic
+    @_by_its_module
     def gpumem(self, line: str, cell: str | None = None, local_ns: Any = None) -> Any:
         """Show GPU memory now, or its change by a statement or a cell.
 
@@ -213,33 +247,3 @@ class GpuMagic(Magics):
           %%gpumem --lines -f model.forward
           %%gpumem --fit batch=1:4096
         """
-        __tracebackhide__ = True
-        return self._run("gpumem", line, cell, local_ns)
-
-    def _run(self, name: str, line: str, cell: str | None, local_ns: Any = None) -> Any:
-        """Call a magic's module; turn gpumagic's own errors into one line.
-
-        An interrupt, and a warning that the user has made an error, show no frame of ours behind
-        those of the notebook.
-        """
-        __tracebackhide__ = True
-        from gpumagic.cells import tracebacks
-
-        try:
-            command = import_module(f"gpumagic.magics.{name}.command")
-            return command.run(self, line, cell, local_ns)
-        except (KeyboardInterrupt, UserWarning) as error:
-            tracebacks.cut_own_end(error, self._is_users)
-            raise
-        except GpuMagicError as error:
-            steps = tracebacks.steps(error.__traceback__)
-            # The user's own code may have raised it, inside a cell that the magic ran.
-            if isinstance(error, RegressionError) or any(self._is_users(f) for f, _ in steps):
-                raise
-            from gpumagic.system.text import harmless_lines
-
-            raise UsageError(harmless_lines(str(error))) from None
-
-    def _is_users(self, frame: FrameType) -> bool:
-        """Return whether it is a frame of the notebook's code."""
-        return self.shell is not None and frame.f_globals is self.shell.user_ns
