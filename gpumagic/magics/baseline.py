@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, TypeVar
 
 from gpumagic.errors import SpecError
 from gpumagic.magics.argument_types import expanded
-from gpumagic.magics.output import show
+from gpumagic.magics.output import say, show
 from gpumagic.memory import measurement as memory
 from gpumagic.results.base import differences
 from gpumagic.results.comparison import Comparison, MemoryComparison
@@ -19,56 +18,37 @@ from gpumagic.results.timing import CudaTiming
 from gpumagic.system.paths import output_path
 from gpumagic.timing import comparison as times
 
-
-class Guard(NamedTuple):
-    """How one kind of results is compared with a stored one."""
-
-    kind: type[CudaTiming] | type[MemoryDelta]
-    #: ``compare(result, stored)`` returns what is shown.
-    compare: Callable[[Any, Any], Comparison | MemoryComparison]
-    #: ``check(compared, fail_above)`` raises a `RegressionError` if it is worse than allowed, and
-    #: returns why that is not known, if so.
-    check: Callable[[Any, float], str | None]
+_Result = TypeVar("_Result", CudaTiming, MemoryDelta)
 
 
-#: Timings, and changes of GPU memory.
-TIMES = Guard(
-    CudaTiming,
-    lambda now, before: times.compare({"stored": before, "now": now}),
-    lambda compared, fail_above: times.check(compared, compared[1], fail_above),
-)
-MEMORY = Guard(MemoryDelta, memory.against, memory.check)
-
-
-class Baseline:
+class Baseline(Generic[_Result]):
     """The files of one cell: read before it runs, written after it.
 
     Raises:
-        SpecError: a file that cannot be read or written, or options that do not fit together.
+        SpecError: a file that cannot be read or written.
     """
 
-    def __init__(self, shell: Any, options: argparse.Namespace, guard: Guard) -> None:
+    def __init__(self, shell: Any, options: argparse.Namespace, kind: type[_Result]) -> None:
+        self._shell = shell
         self._options = options
-        self._guard = guard
         self._target: Path | None = None
         if options.save is not None:
             self._target = output_path(expanded(shell, options.save))
         #: The stored result.
-        self.before: CudaTiming | MemoryDelta | None = None
+        self.before: _Result | None = None
         if options.against is not None:
-            self.before = load(expanded(shell, options.against))
-            if not isinstance(self.before, guard.kind):
-                found = "GPU memory" if isinstance(self.before, MemoryDelta) else "times"
+            before = load(expanded(shell, options.against))
+            if not isinstance(before, kind):
+                found = "GPU memory" if isinstance(before, MemoryDelta) else "times"
                 raise SpecError(f"--against: {options.against} holds another result: {found}")
-            if self.before.partial:
+            if before.partial:
                 raise SpecError(
                     f"--against: {options.against} holds the result of code that did not run to "
                     "its end; save it again"
                 )
-        elif options.fail_above is not None:
-            raise SpecError("--fail-above goes with --against FILE")
+            self.before = before
 
-    def finish(self, shell: Any, result: CudaTiming | MemoryDelta | None) -> None:
+    def finish(self, result: CudaTiming | MemoryDelta | None) -> None:
         """Write and compare the result, if there is a complete one.
 
         Raises:
@@ -79,29 +59,31 @@ class Baseline:
         if result is None or result.partial:
             return
         if self.before is not None:
-            self._compare(shell, result, self.before)
+            self._compare(result, self.before)
         # Last: what is worse than allowed must not take the place of what it is compared with.
         if self._target is not None:
             if isinstance(result, MemoryDelta) and result.error is not None:
                 raise SpecError(f"--save: {result.error}: there are no figures to write to a file")
             result.save(self._target)
 
-    def _compare(
-        self, shell: Any, result: CudaTiming | MemoryDelta, before: CudaTiming | MemoryDelta
-    ) -> None:
+    def _compare(self, result: Any, before: Any) -> None:
         """Show the comparison, then check it; not what was measured under other conditions."""
         __tracebackhide__ = True
-        compared, allowed = self._guard.compare(result, before), self._options.fail_above
+        compared: Comparison | MemoryComparison
+        if isinstance(result, CudaTiming):
+            compared = times.compare({"stored": before, "now": result})
+        else:
+            compared = memory.against(result, before)
         if not self._options.quiet:
-            show(shell, compared)
-        others, unknown = "; ".join(differences(result.conditions, before.conditions)), None
-        if others:
-            unknown = f"other conditions than those stored: {others}"
-            if allowed is None and isinstance(compared, Comparison):
-                unknown = None  # its notes say it
-        elif allowed is not None:
-            unknown = self._guard.check(compared, allowed)
-        # Also with -q: the cell passes unchecked.
-        if unknown is not None and (allowed is not None or not self._options.quiet):
-            prefix = "" if allowed is None else "--fail-above was not applied: "
-            show(shell, MemoryComparison(notes=(f"{prefix}{unknown}",)))
+            show(self._shell, compared)
+        allowed, unknown = self._options.fail_above, None
+        if allowed is None:
+            return
+        if others := differences(result.conditions, before.conditions):
+            unknown = f"other conditions than those stored: {'; '.join(others)}"
+        elif isinstance(compared, Comparison):
+            unknown = times.check(compared, compared[1], allowed)
+        else:
+            memory.check(compared, allowed)
+        if unknown is not None:  # also with -q: the cell passes unchecked
+            say(self._shell, f"--fail-above was not applied: {unknown}")

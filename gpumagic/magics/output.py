@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from time import perf_counter
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from gpumagic.errors import GpuMagicWarning, SpecError
 from gpumagic.magics import terminal
@@ -18,8 +19,6 @@ from gpumagic.results.base import Result
 
 if TYPE_CHECKING:
     from gpumagic.render.blocks import Block
-
-_Live = TypeVar("_Live", bound="LiveDisplay")
 
 
 def show(shell: Any, result: Result, metadata: dict[str, Any] | None = None) -> None:
@@ -83,37 +82,40 @@ def hand_over(
     return result if options.output else None
 
 
-def show_picture(shell: Any, picture: Any, title: str, path: Path | None, command: str) -> None:
-    """Display a picture, or say that it was written to ``path``; ``command`` would write one."""
-    if path is not None:
-        say(shell, f"{title}: written to {path}")
-        return
-    from gpumagic.render.blocks import Line
-
-    hint = "" if hasattr(shell, "kernel") else f"; '{command} FILE' writes it to a file"
-    bundle, size = picture.bundle(terminal.drawn(shell, [Line.of(f"{title}{hint}")]))
-    _display(bundle, size)
-
-
-def write_picture(picture: Any, path: Path) -> None:
-    """Write a picture to a file.
+def show_picture(
+    shell: Any, picture: Any, title: str, path: Path | None, command: str, *, quiet: bool
+) -> None:
+    """Write a picture to ``path``, or display it; ``command`` would write one.
 
     Raises:
         SpecError: there is no space left, or no such format.
     """
-    try:
-        picture.save(path)
-    except (OSError, ValueError) as error:
-        raise SpecError(f"cannot write {path}: {error}") from None
+    if path is not None:
+        try:
+            picture.save(path)
+        except (OSError, ValueError) as error:
+            raise SpecError(f"cannot write {path}: {error}") from None
+        if not quiet:
+            say(shell, f"{title}: written to {path}")
+    elif not quiet:
+        from gpumagic.render.blocks import Line
+
+        hint = "" if hasattr(shell, "kernel") else f"; '{command} FILE' writes it to a file"
+        bundle, size = picture.bundle(terminal.drawn(shell, [Line.of(f"{title}{hint}")]))
+        _display(bundle, size)
 
 
 def warn(message: str) -> None:
     """Warn in a line that is shown every time: without a registry in the user's namespace."""
-    message = terminal.folded(message, sys.stderr, len(f"%gpu:1: {GpuMagicWarning.__name__}: "))
+    if sys.stderr.isatty():  # in lines that fit into the terminal, behind what Python writes
+        from gpumagic.render.text import columns
+
+        begun = len(f"%gpu:1: {GpuMagicWarning.__name__}: ")
+        message = textwrap.fill("_" * begun + message, columns(), subsequent_indent="  ")[begun:]
     warnings.warn_explicit(message, GpuMagicWarning, filename="%gpu", lineno=1, registry=None)
 
 
-class LiveDisplay:
+class LiveDisplay(AbstractContextManager["LiveDisplay"]):
     """An output whose content is replaced; it is removed at the end unless `keep` is called.
 
     In a notebook it is an output with a display id; in a terminal rich moves the cursor.
@@ -137,9 +139,6 @@ class LiveDisplay:
         self._live: Any = None
         self._last = ""
         self._remains = False
-
-    def __enter__(self: _Live) -> _Live:
-        return self
 
     def text(self, line: str) -> None:
         """Show one line of text."""
@@ -209,12 +208,7 @@ class LiveDisplay:
             self._handle.update({"text/plain": ""}, raw=True)
             self._handle = None
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

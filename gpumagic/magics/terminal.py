@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpumagic.render.blocks import Block
@@ -63,25 +63,3 @@ def mime_bundle(shell: Any, result: Result) -> dict[str, str]:
 
     blocks = result._blocks()
     return {"text/plain": drawn(shell, blocks), "text/html": html.render(blocks)}
-
-
-def folded(text: str, stream: TextIO, begun: int = 0) -> str:
-    """Return a text in lines that fit into the terminal of a stream, if that is one.
-
-    ``begun``: the columns that the first line has already.
-    """
-    if not stream.isatty():
-        return text
-    import textwrap
-
-    from gpumagic.render.text import columns
-
-    rows = textwrap.wrap("_" * begun + text, columns(), subsequent_indent="  ")
-    return "\n".join(rows)[begun:]
-
-
-def write_line(line: str) -> None:
-    """Print a line; in a terminal it is folded between words."""
-    from gpumagic.render.text import printable
-
-    print(printable(folded(line, sys.stdout), sys.stdout.encoding), flush=True)

@@ -15,6 +15,7 @@ from gpumagic.cuda import machine, torch_cuda
 from gpumagic.errors import RegressionError, SpecError
 from gpumagic.memory.peak_ledger import LEDGER, Scope
 from gpumagic.memory.report import PLUGGABLE, allocator_notes, memory_report
+from gpumagic.results.base import differences
 from gpumagic.results.comparison import MemoryComparison
 from gpumagic.results.memory import DeviceMemoryDelta, MemoryDelta, MemoryReport, only_changed
 from gpumagic.system import text
@@ -103,7 +104,10 @@ def against(now: MemoryDelta, before: MemoryDelta) -> MemoryComparison:
         for i in sorted({*now.devices, *before.devices})
     }
     # A device without a peak has a context only; if all are so, there is that to show.
-    return MemoryComparison({i: both for i, both in peaks.items() if any(both)} or peaks)
+    shown = {i: both for i, both in peaks.items() if any(both)} or peaks
+    others = "; ".join(differences(now.conditions, before.conditions))
+    notes = (f"other conditions than those stored: {others}",) if others else ()
+    return MemoryComparison(shown, notes)
 
 
 def check(compared: MemoryComparison, fail_above: float) -> None:

@@ -1,26 +1,182 @@
-"""Results under other conditions than stored: compared, and not failed."""
+"""``--save``, ``--against`` and ``--fail-above``: a notebook that guards its times and peaks."""
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from IPython.core.error import UsageError
 
+import gpumagic
+from gpumagic.cuda import machine
 from gpumagic.errors import RegressionError, SpecError
-from gpumagic.magics import baseline
 from gpumagic.magics.baseline import Baseline
 from gpumagic.results.base import Conditions
 from gpumagic.results.memory import DeviceMemoryDelta, MemoryDelta
 from gpumagic.results.timing import CudaTiming, Sample
+from tests.support.shells import Ran
 
+Run = Callable[..., Ran]
 HERE = Conditions(devices={0: "NVIDIA H200"}, driver="570.12", torch="2.9.0", cuda="12.8")
 ELSEWHERE = replace(HERE, devices={0: "NVIDIA A100"})
-DIFFERENCE = "device NVIDIA A100 instead of NVIDIA H200"
+DIFFERENCE = "other conditions than those stored: device NVIDIA A100 instead of NVIDIA H200"
+
+
+@pytest.fixture
+def timed(ip: Any, run_cell: Run, gpu_work: Any, tmp_path: Path, monkeypatch: Any) -> Run:
+    """``timed(options, seconds)``: a cell of known duration, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    ip.user_ns["sleep"] = gpu_work.sleep
+
+    def run(options: str, seconds: float, **more: Any) -> Ran:
+        return run_cell(f"%%cudatime {options}\nsleep({seconds})", **more)
+
+    return run
+
+
+@pytest.fixture
+def measured(ip: Any, run_cell: Run, virtual_gpu: Any, tmp_path: Path, monkeypatch: Any) -> Run:
+    """``measured(options, mebibytes)``: a cell of known peak, in a folder of its own."""
+    import torch
+
+    monkeypatch.chdir(tmp_path)
+    torch.empty(1, device="cuda:0")
+    ip.user_ns["torch"] = torch
+
+    def run(options: str, mebibytes: int, **more: Any) -> Ran:
+        code = f"torch.empty({mebibytes} * 2**20, dtype=torch.int8, device='cuda:0')"
+        return run_cell(f"%%gpumem {options}\ndel_me = {code}; del del_me", **more)
+
+    return run
+
+
+# --- in a notebook --------------------------------------------------------------------------------
+
+
+def test_a_slower_cell_fails_and_an_equal_one_does_not(timed: Run) -> None:
+    timed("--name step --save step.json -n 1 -r 9", 0.01)
+    stored = gpumagic.load("step.json")
+    assert isinstance(stored, CudaTiming)
+    assert stored.gpu is not None
+    assert stored.gpu.median == pytest.approx(0.01, rel=0.01)
+    assert stored.conditions is not None
+    assert stored.conditions.devices
+    assert stored.conditions.torch
+
+    same = timed("--against step.json --fail-above 10% -n 1 -r 9", 0.01)
+    assert "stored" in same.text
+    slower = timed("--against step.json --fail-above=10% -n 1 -r 9 -q", 0.012, raising=False)
+    assert type(slower.error) is RegressionError
+    assert "1.2 times as long as stored" in str(slower.error)
+    assert "Traceback" not in slower.stdout
+    timed("--against step.json --fail-above 30 -n 1 -r 9", 0.012)
+
+
+def test_a_higher_peak_fails(measured: Run) -> None:
+    measured("--save peak.json", 40)
+    stored = gpumagic.load("peak.json")
+    assert isinstance(stored, MemoryDelta)
+    assert stored.devices[0].peak == 40 * 2**20
+    assert " 0.0 %" in measured("--against peak.json --fail-above 0", 40).text
+    measured("--against peak.json --fail-above 10%", 44)
+    failed = measured("--against peak.json --fail-above 10%", 46, raising=False)
+    assert type(failed.error) is RegressionError
+    assert str(failed.error) == (
+        "cuda:0: peak 48,234,496 B, stored 41,943,040 B; allowed: 10 % more"
+    )
+
+
+def test_a_device_of_another_kind_that_the_cell_does_not_use_changes_nothing(
+    measured: Run, run_cell: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "_name", {0: "NVIDIA H100", 1: "NVIDIA T4"}.__getitem__)
+    measured("--save peak.json", 40)
+    run_cell("torch.ones(1, device='cuda:1')")
+    failed = measured("--against peak.json --fail-above 10%", 120, raising=False)
+    assert type(failed.error) is RegressionError
+    assert "T4" not in failed.text
+    assert "cuda:1" not in failed.text
+    run_cell("%%gpumem --save both.json\nx = [torch.ones(9, device=f'cuda:{i}') for i in (0, 1)]")
+    stored = gpumagic.load("both.json").conditions
+    assert stored is not None
+    assert stored.devices == {0: "NVIDIA H100", 1: "NVIDIA T4"}
+
+
+def test_a_single_run_is_saved_but_proves_nothing(timed: Run) -> None:
+    timed("--save once.json", 0.01)
+    compared = timed("--against once.json", 0.02)
+    assert "too few repeats" in compared.text
+
+
+@pytest.mark.parametrize(
+    ("stored", "options"), [("", "--repeat"), ("-n 1 -r 9", ""), ("-n 1 -r 9", "-n 1 -r 5")]
+)
+def test_too_few_repeats_are_said_before_the_cell_runs(
+    timed: Run, ip: Any, stored: str, options: str
+) -> None:
+    timed(f"--save step.json -q {stored}", 0.01)
+    ip.user_ns["sleep"] = lambda seconds: pytest.fail("it ran")
+    with pytest.raises(UsageError, match="save and compare with -r 6 or more, or --repeat"):
+        timed(f"--against step.json --fail-above 10% {options}", 0.01)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("--against nothing.json", "cannot read nothing.json.*; --save nothing.json, or .*writes"),
+        ("--against 'no thing.json'", "; --save 'no thing.json', or"),
+        ("--against memory.json", "holds another result: GPU memory"),
+        ("--against partial.json", "code that did not run to its end; save it again"),
+        ("--against step.json --fail-above x", "is not a percentage"),
+        ("--save nowhere/step.json", "there is no folder .*nowhere"),
+        ("--save ''", "cannot write '': that is no name of a file"),
+        ("--save protected.json", "cannot write protected.json: the file is read-only"),
+    ],
+)
+def test_bad_input_runs_nothing(timed: Run, ip: Any, options: str, says: str) -> None:
+    MemoryDelta(error="no GPU").save("memory.json")
+    timing = CudaTiming(None, Sample((1.0,)), Sample((1.0,)), partial=True)
+    timing.save("partial.json")
+    timing.save("protected.json").chmod(0o444)
+    ip.user_ns["sleep"] = lambda seconds: pytest.fail("it ran")
+    with pytest.raises(UsageError, match=says):
+        timed(options, 1)
+
+
+def test_a_cell_that_raises_writes_nothing(timed: Run, run_cell: Run) -> None:
+    run_cell("%%cudatime --save step.json\n1 / 0", raising=False)
+    assert not Path("step.json").exists()
+
+
+@pytest.mark.parametrize("magic", ["cudatime --save", "gpumem --save", "cudatime -q --trace"])
+def test_the_file_is_where_the_folder_was_when_the_cell_began(
+    timed: Run, run_cell: Run, ip: Any, tmp_path: Path, magic: str
+) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    ip.user_ns |= {"os": os, "there": there}
+    run_cell(f"%%{magic} here.json\nos.chdir(there)")
+    assert Path.cwd() == there
+    assert (tmp_path / "here.json").is_file()
+    assert not any(there.iterdir())
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a folder in use cannot be removed there")
+def test_a_folder_that_was_removed_is_said_before_the_cell_runs(
+    timed: Run, ip: Any, tmp_path: Path
+) -> None:
+    tmp_path.rmdir()
+    ip.user_ns["sleep"] = lambda seconds: pytest.fail("it ran")
+    with pytest.raises(UsageError, match=r"^cannot write step.json: the working folder was remov"):
+        timed("--save step.json", 0.01)
+
+
+# --- results under other conditions than stored: compared, and not failed -------------------------
 
 
 def timing(size: float, conditions: Conditions) -> CudaTiming:
@@ -32,90 +188,60 @@ def memory(size: float, conditions: Conditions) -> MemoryDelta:
     return MemoryDelta({0: DeviceMemoryDelta(0, 0, int(size))}, conditions=conditions)
 
 
-Make = Callable[[float, Conditions], Any]
-KINDS = pytest.mark.parametrize(
-    ("make", "guard"),
-    [(timing, baseline.TIMES), (memory, baseline.MEMORY)],
-    ids=["timing", "memory"],
-)
+KINDS = pytest.mark.parametrize("make", [timing, memory])
 
 
 @pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Return the results that have been shown."""
-    results: list[Any] = []
-    monkeypatch.setattr(baseline, "show", lambda shell, result: results.append(result))
-    return results
-
-
-@pytest.fixture
-def finish(shown: list[Any], tmp_path: Path) -> Callable[..., list[Any]]:
+def finish(ip: Any, tmp_path: Path) -> Callable[..., str]:
     """Compare a result with a stored one as ``--fail-above 10%`` does; return what is shown."""
+    from IPython.utils.capture import capture_output
 
-    def compare(now: Any, before: Any, guard: Any, **more: Any) -> list[Any]:
+    def compare(now: Any, before: Any, **more: Any) -> str:
         file = str(tmp_path / "stored.json")
         before.save(file)
         options = Namespace(save=None, against=file, fail_above=0.1, quiet=False)
         vars(options).update(more)
-        shell = SimpleNamespace(var_expand=lambda text, depth: text, user_ns={})
-        Baseline(shell, options, guard).finish(shell, now)
-        return shown
+        with capture_output() as captured:
+            Baseline(ip, options, type(now)).finish(now)
+        shown = [each.data["text/plain"] for each in captured.outputs]
+        return "\n".join([*shown, captured.stdout])
 
     return compare
 
 
 @KINDS
-def test_the_same_conditions_are_not_mentioned(finish: Any, make: Make, guard: Any) -> None:
-    (compared,) = finish(make(1000, HERE), make(1000, HERE), guard)
-    assert compared.notes == ()
-
-
-@KINDS
-def test_other_conditions_are_a_note(finish: Any, make: Make, guard: Any) -> None:
+def test_conditions_are_mentioned_where_they_differ(finish: Any, make: Any) -> None:
+    assert "conditions" not in finish(make(1000, HERE), make(1000, HERE))
     now, before = make(9000, ELSEWHERE), make(1000, HERE)
-    shown = finish(now, before, guard, fail_above=None)
-    assert "\n".join(map(str, shown)).count(DIFFERENCE) == 1
-    shown.clear()
-    assert finish(now, before, guard, fail_above=None, quiet=True) == []
+    assert finish(now, before, fail_above=None).count(DIFFERENCE.partition(": ")[2]) == 1
+    assert finish(now, before, fail_above=None, quiet=True) == ""
 
 
 @KINDS
 @pytest.mark.parametrize("quiet", [False, True])
-def test_a_limit_that_was_not_applied_is_said(
-    finish: Any, make: Make, guard: Any, quiet: bool
-) -> None:
-    *_, said = finish(make(9000, ELSEWHERE), make(1000, HERE), guard, quiet=quiet)
-    assert said.notes == (
-        f"--fail-above was not applied: other conditions than those stored: {DIFFERENCE}",
-    )
+def test_a_limit_that_was_not_applied_is_said(finish: Any, make: Any, quiet: bool) -> None:
+    said = finish(make(9000, ELSEWHERE), make(1000, HERE), quiet=quiet)
+    assert said.endswith(f"--fail-above was not applied: {DIFFERENCE}\n")
 
 
 @KINDS
-def test_a_regression_is_shown_before_it_fails(
-    finish: Any, shown: list[Any], make: Make, guard: Any
-) -> None:
+def test_a_regression_fails(finish: Any, make: Any) -> None:
     with pytest.raises(RegressionError, match=r"^(9 times as long|cuda:0: peak 9,000 B)"):
-        finish(make(9000, HERE), make(1000, HERE), guard)
-    (compared,) = shown
-    assert compared.notes == ()
+        finish(make(9000, HERE), make(1000, HERE))
 
 
 def test_a_comparison_without_a_verdict_is_said(finish: Any) -> None:
     vague = Sample((0.7, 0.8, 0.9, 1.0, 1.3, 1.6, 1.9))
     now, before = (CudaTiming(vague, vague, vague, conditions=HERE) for _ in range(2))
-    _, said = finish(now, before, baseline.TIMES)
-    assert str(said).startswith("--fail-above was not applied: no verdict: from 0.368 to 2.71")
+    assert "--fail-above was not applied: no verdict: from 0.368 to 2.71" in finish(now, before)
 
 
-NO_FIGURES = MemoryDelta(error="torch has not used a GPU in this process")
-
-
-def test_a_result_without_figures_is_not_saved(tmp_path: Path) -> None:
+def test_a_result_without_figures_is_not_saved(ip: Any, tmp_path: Path) -> None:
     file = tmp_path / "peak.json"
     options = Namespace(save=str(file), against=None, fail_above=None, quiet=True)
-    shell = SimpleNamespace(var_expand=lambda text, depth: text, user_ns={})
+    no_figures = MemoryDelta(error="torch has not used a GPU in this process")
     with pytest.raises(SpecError, match=r"^--save: torch has not used a GPU in this process: "):
-        Baseline(shell, options, baseline.MEMORY).finish(shell, NO_FIGURES)
+        Baseline(ip, options, MemoryDelta).finish(no_figures)
     assert not file.exists()
-    Baseline(shell, options, baseline.MEMORY).finish(shell, memory(1000, HERE))
+    Baseline(ip, options, MemoryDelta).finish(memory(1000, HERE))
     assert file.exists()

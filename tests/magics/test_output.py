@@ -15,7 +15,6 @@ from gpumagic.errors import GpuMagicWarning
 from gpumagic.magics import failures
 from gpumagic.magics.extension import of
 from gpumagic.magics.output import LiveDisplay, Progress, hand_over, say, show, warn
-from gpumagic.magics.terminal import write_line
 from gpumagic.results.base import Explanation
 from gpumagic.results.holders import OutOfMemory
 from gpumagic.results.selection import Selection
@@ -140,13 +139,12 @@ def test_no_terminal_breaks_words(ip: Any, monkeypatch: pytest.MonkeyPatch) -> N
         warn(SENTENCE)
     with redirect_stdout(Terminal()) as screen:
         say(ip, SENTENCE)
-        write_line(SENTENCE)
     warned = f"%gpu:1: GpuMagicWarning: {caught[0].message}".splitlines()
     for rows in (warned, screen.getvalue().splitlines()):
         assert max(map(len, rows)) <= 60
     assert " ".join(str(caught[0].message).split()) == SENTENCE
     with redirect_stdout(StringIO()) as log:
-        write_line(SENTENCE)
+        say(ip, SENTENCE)
     assert log.getvalue() == f"{SENTENCE}\n"
 
 
@@ -189,7 +187,7 @@ def test_colours_on_a_terminal(
 def test_an_encoding_without_our_characters(ip: Any) -> None:
     output = TextIOWrapper(BytesIO(), "ascii")
     with redirect_stdout(output):
-        write_line("1 µs █")
+        say(ip, "1 µs █")
     output.seek(0)
     assert output.read() == "1 ?s ?\n"
 

@@ -12,7 +12,7 @@ from typing import Any
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.cuda import torch_cuda
 from gpumagic.errors import SpecError
-from gpumagic.magics.cudatime.delivery import Delivery, print_failure, store
+from gpumagic.magics.cudatime.delivery import Delivery, store
 from gpumagic.magics.output import Progress, hand_over
 from gpumagic.results.comparison import Compared, Comparison
 from gpumagic.results.timing import CudaTiming
@@ -48,44 +48,54 @@ def run_on_devices(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
     """Run ``loop`` on every device that ``--on`` names.
 
     Raises:
-        SpecError: the option does not name devices of this kernel.
+        SpecError: this kernel has no such device.
+        DeviceError: torch cannot be imported.
     """
     __tracebackhide__ = True
     options = delivery.options
-    devices = _devices(options.on)
+    torch: Any = torch_cuda.require()
+    for name in options.on:
+        if name != "cpu" and torch.device(name).index >= torch.cuda.device_count():
+            raise SpecError(f"there is no {name} in this kernel; %gpu shows its GPUs")
     progress = Progress(delivery.shell, enabled=not options.quiet)
     timings: dict[str, CudaTiming] = {}
-
-    def run_on(device: str) -> None:
-        __tracebackhide__ = True
-        number, complete = devices.index(device), False
-        benchmark = Benchmark(
-            loop,
-            plan,
-            lambda part: progress.update((number + part) / len(devices), benchmark.median),
-        )
-        try:
-            with _default_device(device):
-                benchmark.run()
-            complete = True
-        finally:
-            with print_failure():
-                result = benchmark.result(loop.compile_time, partial=not complete)
-                if result is not None:  # at least one repeat is complete
-                    timings[device] = result
-                    name = None if options.name is None else f"{options.name} {device}"
-                    store(delivery.magics, name, result)
-
     returned = None
     try:
-        for device in devices:
-            run_on(device)
+        for device in options.on:
+            _run_on(device, delivery, loop, plan, progress, timings)
     finally:
-        with print_failure():
+        with delivery.saying_failures():
             progress.close()
             if timings:
-                returned = hand_over(delivery.shell, _compared(devices, timings), options)
+                returned = hand_over(delivery.shell, _compared(options.on, timings), options)
     return returned
+
+
+def _run_on(
+    device: str,
+    delivery: Delivery,
+    loop: Loop,
+    plan: Plan,
+    progress: Progress,
+    timings: dict[str, CudaTiming],
+) -> None:
+    """Run ``loop`` on a device, and add its timing, if at least one repeat is complete."""
+    __tracebackhide__ = True
+    devices, name = delivery.options.on, delivery.options.name
+    number, complete = devices.index(device), False
+    benchmark = Benchmark(
+        loop, plan, lambda part: progress.update((number + part) / len(devices), benchmark.median)
+    )
+    try:
+        with _default_device(device):
+            benchmark.run()
+        complete = True
+    finally:
+        with delivery.saying_failures():
+            result = benchmark.result(loop.compile_time, partial=not complete)
+            if result is not None:
+                timings[device] = result
+                store(delivery.magics, None if name is None else f"{name} {device}", result)
 
 
 def _compared(devices: list[str], timings: dict[str, CudaTiming]) -> CudaTiming | Comparison:
@@ -102,33 +112,6 @@ def _compared(devices: list[str], timings: dict[str, CudaTiming]) -> CudaTiming 
         if device not in timings or timings[device].partial
     )
     return replace(compared, notes=(*compared.notes, *notes))
-
-
-def _devices(spec: str) -> list[str]:
-    """Return the devices of a list, ``cpu,cuda:0,cuda:1``. Imports torch.
-
-    Raises:
-        SpecError: not a device of this kernel, or one named twice.
-        DeviceError: torch cannot be imported.
-    """
-    torch: Any = torch_cuda.require()
-    names: list[str] = []
-    for word in spec.replace(",", " ").split():
-        try:
-            device = torch.device(word)
-        except RuntimeError:
-            raise SpecError(f"{word!r} is not a device; write cpu or cuda:0") from None
-        name = f"cuda:{device.index or 0}" if device.type == "cuda" else str(device)
-        module = getattr(torch, device.type, None)
-        count = module.device_count() if module is not None and module.is_available() else 0
-        if (device.index or 0) >= count:
-            raise SpecError(f"there is no {name} in this kernel; %gpu shows its GPUs")
-        if name in names:
-            raise SpecError(f"{name} is named twice")
-        names.append(name)
-    if not names:
-        raise SpecError("no device is named; write cpu,cuda:0")
-    return names
 
 
 @contextmanager

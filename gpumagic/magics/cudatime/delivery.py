@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from gpumagic.magics import terminal
-from gpumagic.magics.output import hand_over
+from gpumagic.magics.output import hand_over, say
 from gpumagic.results.timing import CudaTiming
 from gpumagic.system import text
 
@@ -34,10 +33,18 @@ class Delivery:
         assert self.result is not None
         self.result = replace(self.result, notes=(*self.result.notes, *notes), **fields)
 
+    @contextmanager
+    def saying_failures(self) -> Iterator[None]:
+        """Say a failure of gpumagic in one line: the code's value or exception stays."""
+        try:
+            yield
+        except Exception as failure:
+            say(self.shell, f"%cudatime: cannot show the times ({text.named(failure)})")
+
     def deliver(self) -> None:
         """Show the result, and store it where the options say."""
         if self.result is not None:
-            with print_failure():
+            with self.saying_failures():
                 store(self.magics, self.options.name, self.result)
                 hand_over(self.shell, self.result, self.options)
 
@@ -46,12 +53,3 @@ def store(magics: Any, name: str | None, result: CudaTiming) -> None:
     """Store ``result`` under a name, in place of an earlier one; without a name, do nothing."""
     if name is not None:
         magics.extension.named_timings[name] = result
-
-
-@contextmanager
-def print_failure() -> Iterator[None]:
-    """Print a failure of gpumagic in one line: the code's value or exception stays."""
-    try:
-        yield
-    except Exception as failure:
-        terminal.write_line(f"%cudatime: cannot show the times ({text.named(failure)})")

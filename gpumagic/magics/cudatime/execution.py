@@ -11,11 +11,10 @@ from gpumagic.cells.coroutines import run_or_await, run_sync
 from gpumagic.cells.line_sources import selected_sources
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.errors import SpecError
-from gpumagic.magics import terminal
-from gpumagic.magics.baseline import TIMES, Baseline
-from gpumagic.magics.cudatime.delivery import Delivery, print_failure
+from gpumagic.magics.baseline import Baseline
+from gpumagic.magics.cudatime.delivery import Delivery
 from gpumagic.magics.cudatime.further_runs import FurtherRuns
-from gpumagic.magics.output import Progress
+from gpumagic.magics.output import Progress, say
 from gpumagic.results.timing import CudaTiming
 from gpumagic.timing.benchmark import Benchmark
 from gpumagic.timing.lines import LineProfiler
@@ -30,15 +29,15 @@ from gpumagic.timing.run import (
 )
 
 
-def _baseline(delivery: Delivery, repeats: int | None) -> Baseline:
+def _baseline(delivery: Delivery, repeats: int | None) -> Baseline[CudaTiming]:
     """Return the files of a cell with so many repeats; None where that is not known.
 
     Raises:
         SpecError: there will be too few repeats for ``--fail-above``, or there are in the file.
     """
-    baseline = Baseline(delivery.shell, delivery.options, TIMES)
+    baseline = Baseline(delivery.shell, delivery.options, CudaTiming)
     few = repeats is not None and repeats < LEAST_REPEATS
-    if isinstance(baseline.before, CudaTiming):
+    if baseline.before is not None:
         few = few or baseline.before.repeat < LEAST_REPEATS
     if few and delivery.options.fail_above is not None:
         raise SpecError(
@@ -75,7 +74,7 @@ def run_once(delivery: Delivery, cell: CompiledCell) -> Any:
             value = await further.run(cell.run, value)
         finally:
             delivery.deliver()
-        baseline.finish(delivery.shell, delivery.result)
+        baseline.finish(delivery.result)
         if not options.output:
             return value
         if value is not None:
@@ -111,7 +110,7 @@ def run_repeatedly(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
                 benchmark.run()
             complete = True
         finally:
-            with print_failure():
+            with delivery.saying_failures():
                 progress.close()
                 delivery.result = benchmark.result(loop.compile_time, partial=not complete)
         run_sync(further.run(again, None))
@@ -119,8 +118,8 @@ def run_repeatedly(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
     finally:
         delivery.deliver()
         if delivery.result is None and not options.quiet:
-            terminal.write_line("%cudatime: stopped before the first repeat was complete")
-    baseline.finish(delivery.shell, delivery.result)
+            say(delivery.shell, "%cudatime: stopped before the first repeat was complete")
+    baseline.finish(delivery.result)
     return delivery.result if options.output else None
 
 
@@ -146,47 +145,41 @@ class _SingleRun(AbstractContextManager[None]):
                 self._lines.start()
         except KeyboardInterrupt as interrupt:
             if not self._delivery.options.quiet:
-                terminal.write_line(
-                    "%cudatime: interrupted while waiting for earlier GPU work; nothing was run"
+                say(
+                    self._delivery.shell,
+                    "%cudatime: interrupted while waiting for earlier GPU work; nothing was run",
                 )
             raise interrupt.with_traceback(None) from None
 
     def close(self) -> None:
-        """End the tracing, also again; and free the events."""
+        """End the tracing, also where an interrupt came before that; and free the events."""
         try:
             self._stopwatch.release()
         finally:
-            self._end_tracing()
             if self._lines is not None:
+                self._lines.close()
                 self._lines.release()
-
-    def _end_tracing(self) -> None:
-        if self._lines is not None:
-            self._lines.close()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         __tracebackhide__ = True
         interrupt: KeyboardInterrupt | None = None
-        try:
-            with print_failure():
-                if self._lines is not None:
-                    self._lines.stop(failed=kind is not None)
-                try:
-                    run = self._stopwatch.stop()
-                except KeyboardInterrupt as again:
-                    interrupt, run = again, self._stopwatch.give_up()
-                finally:
-                    self._end_tracing()
-                result = summarize(
-                    [run],
-                    compile_time=self._compile_time,
-                    partial=kind is not None or interrupt is not None,
-                    notes=counted(compiled_frames() - self._frames_before),
-                )
-                if self._lines is not None:  # they may show work that left no sign outside
-                    result = self._lines.result(result)
-                self._delivery.result = without_unseen_work(result)
-        finally:
-            self._end_tracing()  # also after a second interrupt
+        with self._delivery.saying_failures():
+            if self._lines is not None:
+                self._lines.stop(failed=kind is not None)
+            try:
+                run = self._stopwatch.stop()
+            except KeyboardInterrupt as again:
+                interrupt, run = again, self._stopwatch.give_up()
+            if self._lines is not None:
+                self._lines.close()
+            result = summarize(
+                [run],
+                compile_time=self._compile_time,
+                partial=kind is not None or interrupt is not None,
+                notes=counted(compiled_frames() - self._frames_before),
+            )
+            if self._lines is not None:  # they may show work that left no sign outside
+                result = self._lines.result(result)
+            self._delivery.result = without_unseen_work(result)
         if interrupt is not None:
             raise interrupt.with_traceback(None)  # the frames are gpumagic's, not the cell's

@@ -16,9 +16,9 @@ from gpumagic.cells.coroutines import stop_iteration
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.cuda import failure
 from gpumagic.errors import DeviceError, SpecError
-from gpumagic.magics import terminal
 from gpumagic.magics.argument_types import expanded
 from gpumagic.magics.cudatime.delivery import Delivery
+from gpumagic.magics.output import say
 from gpumagic.system import text
 from gpumagic.system.paths import output_path
 from gpumagic.timing.plan import ENERGY_SECONDS
@@ -105,9 +105,10 @@ class FurtherRuns:
             return await code(scope), scope
         except KeyboardInterrupt:
             if not self._options.quiet:
-                terminal.write_line(
+                say(
+                    self._delivery.shell,
                     f"%cudatime: interrupted in the further run for {option}; the timed run is "
-                    "complete"
+                    "complete",
                 )
             raise
         except DeviceError as error:

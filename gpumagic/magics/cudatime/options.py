@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentTypeError
 from functools import cache
 
@@ -49,7 +50,7 @@ def _run() -> Parser:
     add("--repeat", dest="repeated", action="store_true")
     add("-s", dest="setup", metavar="CODE")
     add("--max-time", metavar="T", type=duration)
-    add("--on", metavar="DEVICES")
+    add("--on", metavar="DEVICES", type=_devices)
     form.flags("--cold")
     add_lines(form)
     form.apart("--lines", sorted(REPEATING))
@@ -62,6 +63,14 @@ def _run() -> Parser:
     add_targets(form)
     form.apart("--cluster", _ONLY_HERE)
     return form
+
+
+def _devices(text: str) -> list[str]:
+    """Return ``["cpu", "cuda:0"]`` from ``cpu,cuda``."""
+    names = [f"{word}:0" if word == "cuda" else word for word in text.replace(",", " ").split()]
+    if not names or not all(re.fullmatch(r"cpu|cuda:\d{1,3}", name) for name in names):
+        raise ArgumentTypeError(f"{text!r} is no list of devices; write cpu,cuda:0")
+    return [*dict.fromkeys(names)]
 
 
 def _name(word: str) -> str:

@@ -10,9 +10,8 @@ from typing import Any
 from gpumagic.cells.compile import compile_cell
 from gpumagic.cuda import devices, driver, failure, torch_cuda
 from gpumagic.cuda.process_state import STATE
-from gpumagic.magics import terminal
 from gpumagic.magics.gpu import choosing
-from gpumagic.magics.output import hand_over, show
+from gpumagic.magics.output import hand_over, say, show
 from gpumagic.results.selection import Selection
 from gpumagic.selection import cpu_threads, environment
 from gpumagic.selection.auto import Wants
@@ -67,22 +66,24 @@ def _choice(
         STATE.restore(before)
         if not options.quiet and not chosen.cuda_initialized:
             with suppress(Exception, KeyboardInterrupt):  # the cell's own exception comes first
-                _print_what_stays(failed)
+                _say_what_stays(magics.shell, failed)
 
 
-def _print_what_stays(failed: bool) -> None:
-    """Print whether the cell initialised CUDA, or failed to, which cannot be undone.
+def _say_what_stays(shell: Any, failed: bool) -> None:
+    """Say whether the cell initialised CUDA, or failed to, which cannot be undone.
 
     ``failed`` is whether CUDA had failed before.
     """
     if driver.is_initialized():
-        terminal.write_line(
+        say(
+            shell,
             "The cell has initialised CUDA, so its choice of GPUs has become permanent for "
-            "this kernel; the variables are put back for processes started from here."
+            "this kernel; the variables are put back for processes started from here.",
         )
         return
     if not failed and failure.has_failed(devices.devices(processes=False)):
-        terminal.write_line(
+        say(
+            shell,
             f"{failure.start_cause()}: this kernel sees no GPU any more. To change that: "
-            "%gpu on --restart, or restart the kernel."
+            "%gpu on --restart, or restart the kernel.",
         )

@@ -13,7 +13,7 @@ from gpumagic.magics.argument_types import check_expanded
 from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.gpu import device_table
 from gpumagic.magics.gpu.watch_thread import Watch
-from gpumagic.magics.output import LiveDisplay, show_picture, write_picture
+from gpumagic.magics.output import LiveDisplay, show_picture
 from gpumagic.magics.terminal import is_console
 from gpumagic.results.base import Result, as_html
 from gpumagic.results.watch import WatchHistory, WatchPanel, WatchSample, without_processes
@@ -63,14 +63,10 @@ def plot(shell: Any, options: argparse.Namespace) -> WatchHistory:
     path = output_path(options.file) if options.file is not None else None
     if path is None and options.quiet:
         return history
-    picture = history.plot()
-    if path is not None:
-        write_picture(picture, path)
-    if not options.quiet:
-        drawn, known = len(history.busy_devices()), len(history.devices)
-        title = f"{plural(drawn, 'GPU')} over time, with the cells"
-        title += f"; {plural(known - drawn, 'idle GPU')} left out" if drawn < known else ""
-        show_picture(shell, picture, title, path, "%gpu plot")
+    drawn, known = len(history.busy_devices()), len(history.devices)
+    title = f"{plural(drawn, 'GPU')} over time, with the cells"
+    title += f"; {plural(known - drawn, 'idle GPU')} left out" if drawn < known else ""
+    show_picture(shell, history.plot(), title, path, "%gpu plot", quiet=options.quiet)
     options.quiet = True  # the picture is what is shown
     return history
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -10,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.cells.compile import CompiledCell, compile_cell
 from gpumagic.cuda import failure
 from gpumagic.errors import SpecError
-from gpumagic.magics import baseline, terminal
 from gpumagic.magics.argument_types import expanded
+from gpumagic.magics.baseline import Baseline
 from gpumagic.magics.gpumem import fit, park
 from gpumagic.magics.gpumem.options import VERBS, grammar
-from gpumagic.magics.output import hand_over
+from gpumagic.magics.output import hand_over, say
 from gpumagic.memory.limit import LIMIT
 from gpumagic.memory.measurement import Measurement
 from gpumagic.memory.parking import PARKING
@@ -80,15 +82,35 @@ def _measure(magics: Any, options: argparse.Namespace, compiled: CompiledCell) -
         measured = LineMeasurement(selected_sources(compiled, options.functions))
     else:
         measured = Measurement()
-    stored = baseline.Baseline(magics.shell, options, baseline.MEMORY)
+    stored = Baseline(magics.shell, options, MemoryDelta)
 
     def finish(value: Any) -> Any:
         __tracebackhide__ = True
         if isinstance(measured.result, MemoryDelta):
-            stored.finish(magics.shell, measured.result)
+            stored.finish(measured.result)
         return measured.result if options.output else value
 
-    return compiled.run_within(_Reporter(magics, options, measured), finish)
+    return compiled.run_within(_reported(magics.shell, options, measured), finish)
+
+
+@contextmanager
+def _reported(
+    shell: Any, options: argparse.Namespace, measured: Measurement | LineMeasurement
+) -> Iterator[None]:
+    """Measure the block and hand the result over, also when it raises."""
+    __tracebackhide__ = True
+    failed = True
+    try:
+        with measured:
+            yield
+        failed = False
+    finally:
+        result = measured.result
+        if not (failed and isinstance(result, MemoryDelta) and not result.says_something):
+            try:
+                hand_over(shell, result, options)
+            except Exception as failure:  # the cell's own exception must pass, not ours
+                say(shell, f"%gpumem: cannot show the result ({text.named(failure)})")
 
 
 def _report(magics: Any, options: argparse.Namespace, silent: bool) -> Any:
@@ -108,27 +130,3 @@ def _limit_note() -> str | None:
     if LIMIT.size is None:
         return None
     return f"Limited to {bytes_(LIMIT.size)} of each GPU; %gpumem limit off lifts it."
-
-
-class _Reporter:
-    """A context manager that measures its body and hands the result over, also when it raises."""
-
-    def __init__(
-        self, magics: Any, options: argparse.Namespace, measured: Measurement | LineMeasurement
-    ) -> None:
-        self._magics = magics
-        self._options = options
-        self._measured = measured
-
-    def __enter__(self) -> None:
-        self._measured.__enter__()
-
-    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
-        self._measured.__exit__(kind, *error)
-        result = self._measured.result
-        if kind is not None and isinstance(result, MemoryDelta) and not result.says_something:
-            return
-        try:
-            hand_over(self._magics.shell, self._measured.result, self._options)
-        except Exception as failure:  # the cell's own exception must pass, not ours
-            terminal.write_line(f"%gpumem: cannot show the result ({text.named(failure)})")

@@ -11,9 +11,8 @@ from typing import Any
 
 from gpumagic.cells.hooks import CellHook
 from gpumagic.errors import DeviceError, SpecError
-from gpumagic.magics import terminal
 from gpumagic.magics.extension import of
-from gpumagic.magics.output import Progress, hand_over, show
+from gpumagic.magics.output import Progress, hand_over, say, show
 from gpumagic.memory.parking import PARKING
 from gpumagic.render.units import seconds
 from gpumagic.system import text
@@ -36,7 +35,7 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
             raise SpecError("%gpumem park: write either off or --after TIME")
         shown = parking.set_idle(options.after)
         if not quiet:
-            terminal.write_line(shown)
+            say(shell, shown)
         return parking.after if options.output else None
     progress = Progress(shell, enabled=not quiet, what=f"%gpumem {verb}")
     result: Any

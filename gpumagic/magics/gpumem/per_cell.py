@@ -8,7 +8,7 @@ from typing import Any
 from gpumagic.errors import SpecError
 from gpumagic.magics.argument_types import expanded
 from gpumagic.magics.extension import of as extension_of
-from gpumagic.magics.output import hand_over, say, show_below, show_picture, write_picture
+from gpumagic.magics.output import hand_over, say, show_below, show_picture
 from gpumagic.memory.per_cell import EveryCell
 from gpumagic.results.logs import CellLog
 from gpumagic.system.paths import output_path
@@ -55,13 +55,10 @@ def _plot(shell: Any, log: CellLog, options: argparse.Namespace, quiet: bool) ->
         raise SpecError("no cell has used GPU memory yet; '%gpumem on' begins to record them")
     path = output_path(expanded(shell, options.file)) if options.file else None
     plot = log.plot()
-    if path is not None:
-        write_picture(plot, path)
-    if not quiet:
-        title = f"GPU memory over {plural(len(log), 'cell')}"
-        if empty := len(log.known_devices()) - len(log.drawn_devices()):
-            title += f"; {plural(empty, 'unchanged GPU')} left out"
-        show_picture(shell, plot, title, path, "%gpumem plot")
+    title = f"GPU memory over {plural(len(log), 'cell')}"
+    if empty := len(log.known_devices()) - len(log.drawn_devices()):
+        title += f"; {plural(empty, 'unchanged GPU')} left out"
+    show_picture(shell, plot, title, path, "%gpumem plot", quiet=quiet)
     if options.variable:
         shell.user_ns[options.variable] = plot.figure
     return plot.figure if options.output else None

@@ -91,7 +91,7 @@ def test_interrupts(kernel: Any) -> None:
     k.manager.interrupt_kernel()
     reply = k.wait(message)
     assert reply.error["ename"] == "KeyboardInterrupt"
-    assert "stopped before the first repeat was complete" in reply.stdout
+    assert "stopped before the first repeat was complete" in reply.text
 
     # a single run
     _ready(k)
@@ -136,7 +136,7 @@ def test_interrupts(kernel: Any) -> None:
     k.manager.interrupt_kernel()
     reply = k.wait(message)
     assert reply.error["ename"] == "KeyboardInterrupt"
-    assert "interrupted while waiting for earlier GPU work; nothing was run" in reply.stdout
+    assert "interrupted while waiting for earlier GPU work; nothing was run" in reply.text
     _ready(k)
     assert k.run("'ran' in globals()").value == "False"
 
