@@ -1,18 +1,29 @@
-"""The table of devices: NVML's measurements, and what this process sees and uses of each device."""
+"""The devices as a table: NVML's measurements, what this process sees and uses, the processes.
+
+Also the conditions of a measurement on them.
+
+Command lines contain tokens, paths and names of people, and notebooks are saved with their outputs.
+So only the names of program and script are shown.
+"""
 
 from __future__ import annotations
 
+import datetime
 import os
+import platform
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from pathlib import PurePath
 from typing import Any
 
-from gpumagic.cuda import driver, nvml, visible_devices
-from gpumagic.cuda.processes import with_command
+from gpumagic._version import __version__
+from gpumagic.cuda import driver, nvml, torch_cuda, visible_devices
 from gpumagic.cuda.visible_devices import uuid_key
 from gpumagic.errors import DeviceError
+from gpumagic.results.base import Conditions
 from gpumagic.results.devices import Device, DeviceTable
 from gpumagic.results.processes import Process
 from gpumagic.system import system_files
@@ -24,6 +35,19 @@ _IDLE_USE = 64 * 2**20
 #: that one are NVML's pids certain to be those of this process's namespace.
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC
 
+#: The most characters of a name.
+_NAME = 64
+_PYTHON = re.compile(r"(python|pypy)w?[\d.]*t?d?(\.exe)?", re.IGNORECASE)
+#: Python's command line after its name, with a NUL between words: options, then the code. Of the
+#: options that Python exits with, or does not know, none matches.
+_FLAGS = "[bBdEiIOPqRsStuvx]"
+_CODE = re.compile(
+    rf"(?:-{_FLAGS}+\0|-{_FLAGS}*[XW]\0?[^\0]+\0|--check-hash-based-pycs\0[^\0]+\0)*"
+    rf"(?:-{_FLAGS}*(?:(?P<command>c)|m\0?(?P<module>[\w.]*))|(?P<script>[^-\0][^\0]*|-)(?:\0|$))"
+)
+#: The start of arguments that follow a name in the same word; a folder's name may have a blank.
+_JOINED = re.compile(r"[^\S ]|\s-")
+
 #: The fields of a device, as NVML's session reads them.
 Reading = dict[str, Any]
 
@@ -31,9 +55,8 @@ Reading = dict[str, Any]
 def devices(*, processes: bool = True) -> DeviceTable:
     """Return the GPUs of this machine, and which of them this process sees.
 
-    Does not initialise CUDA and imports no torch. Without NVML the CUDA driver lists the devices in
-    a child process, and fields that only NVML knows are None. On a machine without GPUs, or without
-    a driver, the table is empty and its ``error`` says why.
+    Does not initialise CUDA and imports no torch. Where NVML does not start, as without a driver,
+    the table is empty and its ``error`` says why.
 
     ``processes`` also looks up each process's user and command.
     """
@@ -49,10 +72,7 @@ def devices(*, processes: bool = True) -> DeviceTable:
         session = nvml.session()
         readings = session.read()
     except DeviceError as error:
-        listed = driver.list_in_child() if driver.installed() else ()
-        if not listed:
-            return DeviceTable(error=str(error), **common)
-        return DeviceTable(compose(listed, environment, state), notes=(str(error),), **common)
+        return DeviceTable(error=str(error), **common)
     missing = bool(readings) and not driver.installed()
     if missing:  # has the effect of hiding all devices
         environment = {**environment, visible_devices.MASK: visible_devices.HIDE_ALL}
@@ -73,7 +93,9 @@ def check(table: DeviceTable) -> None:
         DeviceError: they cannot; the message has the reason and the remedy in one line.
     """
     if table.error is not None:
-        raise DeviceError(f"the GPUs cannot be listed: {table.error}")
+        start = f"; to choose one, start the kernel with {visible_devices.MASK}=0"
+        hint = start if driver.installed() else ""
+        raise DeviceError(f"the GPUs cannot be listed: {table.error}{hint}")
     if table.cuda_missing:
         raise DeviceError(f"no GPU can be used: {driver.MISSING}")
 
@@ -108,7 +130,7 @@ def compose(
             "processes": listed,
         }
         if listed and ours and commands:
-            seen["processes"] = tuple(map(with_command, listed))
+            seen["processes"] = tuple(map(_with_command, listed))
         found.append(Device(**{**fields, **seen}))
     return tuple(found)
 
@@ -226,3 +248,73 @@ def _others_memory(listed: tuple[Process, ...] | None, used: int | None) -> int 
         return None
     others = [process.memory for process in listed if not process.own]
     return None if None in others else sum(memory or 0 for memory in others)
+
+
+# --- the processes on a device -------------------------------------------------------------------
+
+
+def _with_command(process: Process) -> Process:
+    """Return a process of this pid namespace with its user and command, as far as they are read."""
+    import psutil
+
+    try:
+        found = psutil.Process(process.pid)
+        with found.oneshot():
+            user, command = found.username(), command_name(found.cmdline(), found.name())
+            mine = found.uids().real == os.getuid() if hasattr(os, "getuid") else None
+            return replace(process, user=user[:_NAME], command=command, mine=mine)
+    except (psutil.Error, OSError, KeyError):
+        return process
+
+
+def command_name(words: Sequence[str], name: str) -> str:
+    """Return the short command: ``python train.py``, ``python -m torch.distributed.run``, ``java``.
+
+    ``words`` are the command line, which may be empty, and which a process can overwrite; ``name``
+    is the process's name by the system.
+    """
+    program = _base(words[0] if words else name)
+    if len(program.split()) > 1 or _JOINED.search(words[0] if words else name):
+        # Set by the process, perhaps with everything in one word.
+        return _base((name.split() or program.split() or [""])[0])[:_NAME]
+    code = _CODE.match("\0".join(words[1:])) if _PYTHON.fullmatch(program) else None
+    what = ""
+    if code is not None and code["command"]:
+        what = "-c"
+    elif code is not None and code["module"] is not None:
+        what = f"-m {code['module'][:_NAME]}"
+    elif code is not None:
+        script = _base(_JOINED.split(code["script"])[0])
+        what = (script.split() or [""])[0][:_NAME]
+    return f"{program[:_NAME]} {what}".strip()
+
+
+def _base(word: str) -> str:
+    return PurePath(word.replace("\\", "/")).name or word
+
+
+# --- the conditions of a measurement -------------------------------------------------------------
+
+
+def conditions(ordinals: Iterable[int]) -> Conditions:
+    """Return the conditions of a measurement that has just ended on these CUDA ordinals.
+
+    Nothing is started for them: they come from torch, an open NVML session and the driver's file.
+    """
+    used, torch, session = sorted(ordinals), torch_cuda.loaded(), nvml.opened()
+    version = None if session is None else session.driver_version
+    return Conditions(
+        date=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        devices={ordinal: torch_cuda.name(ordinal) for ordinal in used},
+        clocks={} if session is None else _clocks(session, used),
+        driver=version or driver.kernel_module(),
+        torch=None if torch is None else str(torch.__version__),
+        cuda=None if torch is None else torch.version.cuda,
+        python=platform.python_version(),
+        gpumagic=__version__,
+    )
+
+
+def _clocks(session: nvml.Session, ordinals: Iterable[int]) -> dict[int, int]:
+    found = {ordinal: session.sm_clock(torch_cuda.uuid(ordinal)) for ordinal in ordinals}
+    return {ordinal: clock for ordinal, clock in found.items() if clock is not None}

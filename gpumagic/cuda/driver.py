@@ -9,15 +9,14 @@ any library may call, every function returns ``CUDA_ERROR_NOT_INITIALIZED``.
 from __future__ import annotations
 
 import ctypes
-import json
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
 from gpumagic.cuda.process_state import STATE
+from gpumagic.system import system_files
 
 #: The library of the CUDA driver.
 LIBRARY = "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
@@ -28,6 +27,9 @@ MISSING = (
     f"CUDA's own driver library, {LIBRARY}, cannot be loaded; start a container with --gpus all "
     "and NVIDIA_DRIVER_CAPABILITIES=compute,utility, elsewhere install the NVIDIA driver"
 )
+
+
+_VERSION = re.compile(r"\d{3,}(?:\.\d+)+")
 
 
 @dataclass(frozen=True)
@@ -71,18 +73,17 @@ def loaded_library() -> ctypes.CDLL | None:
     return _library
 
 
-def installed() -> bool:
-    """Return whether the CUDA driver's library can be loaded. Initialises nothing.
-
-    Loads the library if it is not loaded yet, as the import of torch does.
-    """
-    if loaded_library() is not None:
-        return True
+def _load() -> ctypes.CDLL | None:
+    """Return the driver's library; load it if need be, as the import of torch does."""
     try:
-        ctypes.CDLL(LIBRARY)
+        return loaded_library() or ctypes.CDLL(LIBRARY)
     except OSError:
-        return False
-    return True
+        return None
+
+
+def installed() -> bool:
+    """Return whether the CUDA driver's library can be loaded. Initialises nothing."""
+    return _load() is not None
 
 
 def cuda_version() -> tuple[int, int] | None:
@@ -90,13 +91,17 @@ def cuda_version() -> tuple[int, int] | None:
 
     None without a driver. Initialises nothing: ``cuDriverGetVersion`` needs no ``cuInit``.
     """
-    version = ctypes.c_int()
-    if not installed():
-        return None
-    library = loaded_library() or ctypes.CDLL(LIBRARY)
-    if library.cuDriverGetVersion(ctypes.byref(version)) != SUCCESS:
+    library, version = _load(), ctypes.c_int()
+    if library is None or library.cuDriverGetVersion(ctypes.byref(version)) != SUCCESS:
         return None
     return version.value // 1000, version.value % 1000 // 10
+
+
+def kernel_module() -> str | None:
+    """Return the version of the NVIDIA driver's kernel module; None if it is not loaded."""
+    text = system_files.read("/proc/driver/nvidia/version") or ""
+    match = _VERSION.search(text.partition("\n")[0])
+    return match[0] if match else None
 
 
 def is_initialized() -> bool:
@@ -124,7 +129,7 @@ def state() -> DriverState:
     if code != SUCCESS:
         return DriverState(loaded=True, initialized=None)
     handles = [*_handles(library, count.value)]
-    uuids = tuple(found for handle in handles if (found := uuid_of(library, handle)) is not None)
+    uuids = tuple(found for handle in handles if (found := _uuid_of(library, handle)) is not None)
     return DriverState(
         loaded=True,
         initialized=True,
@@ -138,6 +143,18 @@ def _handles(library: ctypes.CDLL, count: int) -> Iterator[ctypes.c_int]:
         handle = ctypes.c_int()
         if library.cuDeviceGet(ctypes.byref(handle), ordinal) == SUCCESS:
             yield handle
+
+
+def _uuid_of(library: ctypes.CDLL, handle: ctypes.c_int) -> str | None:
+    """Return a device's UUID, of a MIG instance its own (``MIG-…``); None if not reported."""
+    ask_device = library.cuDeviceGetUuid
+    # Version 2 (CUDA 11.4) gives a MIG instance its own UUID, the first its device's.
+    ask = getattr(library, "cuDeviceGetUuid_v2", None) or ask_device
+    raw, of_device = (ctypes.c_ubyte * 16)(), (ctypes.c_ubyte * 16)()
+    if ask(ctypes.byref(raw), handle) != SUCCESS:
+        return None
+    whole = ask_device(ctypes.byref(of_device), handle) != SUCCESS or raw[:] == of_device[:]
+    return f"{'GPU' if whole else 'MIG'}-{uuid.UUID(bytes=bytes(raw))}"
 
 
 def _has_context(library: ctypes.CDLL, handle: ctypes.c_int) -> bool:
@@ -158,71 +175,3 @@ def c_environment(name: str) -> str | None:
     getenv.argtypes = [ctypes.c_char_p]
     value: bytes | None = getenv(name.encode())
     return None if value is None else os.fsdecode(value)
-
-
-# --- the devices, listed in a child process, in which the driver is initialised ------------------
-
-
-@cache
-def list_in_child(timeout: float = 20.0) -> tuple[dict[str, Any], ...]:
-    """Return every device of the machine as the driver lists them, in PCI order; fields of results.
-
-    For machines without a working NVML; slow at the first call. Empty where the driver does not
-    start. This process's driver is not initialised.
-    """
-    import inspect
-
-    from gpumagic.system import child_process
-
-    environment = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    environment.pop("CUDA_VISIBLE_DEVICES", None)
-    functions: tuple[Any, ...] = (uuid_of, describe, main)
-    program = ["from __future__ import annotations", "import ctypes, json, uuid", "SUCCESS = 0"]
-    program += [*map(inspect.getsource, functions), f"main({LIBRARY!r})"]
-    try:
-        done = child_process.python(
-            "\n".join(program), "-I", "-S", environment=environment, timeout=timeout
-        )
-    except (OSError, child_process.ChildTimeoutError):
-        return ()
-    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    capability = "compute_capability"
-    return tuple({**fields, capability: tuple(fields[capability])} for fields in found)
-
-
-def uuid_of(library: Any, handle: ctypes.c_int) -> str | None:
-    """Return a device's UUID, of a MIG instance its own (``MIG-…``); None if not reported."""
-    ask_device = library.cuDeviceGetUuid
-    # Version 2 (CUDA 11.4) gives a MIG instance its own UUID, the first its device's.
-    ask = getattr(library, "cuDeviceGetUuid_v2", None) or ask_device
-    raw, of_device = (ctypes.c_ubyte * 16)(), (ctypes.c_ubyte * 16)()
-    if ask(ctypes.byref(raw), handle) != SUCCESS:
-        return None
-    whole = ask_device(ctypes.byref(of_device), handle) != SUCCESS or raw[:] == of_device[:]
-    return f"{'GPU' if whole else 'MIG'}-{uuid.UUID(bytes=bytes(raw))}"
-
-
-def describe(library: Any, index: int) -> dict[str, Any]:
-    """Return UUID, name, total memory and compute capability of a device, as plain data."""
-    handle, name, total = ctypes.c_int(), ctypes.create_string_buffer(256), ctypes.c_size_t()
-    version = ctypes.c_int(), ctypes.c_int()
-    library.cuDeviceGet(ctypes.byref(handle), index)
-    library.cuDeviceGetName(name, 256, handle)
-    library.cuDeviceTotalMem_v2(ctypes.byref(total), handle)
-    for attribute, part in zip((75, 76), version, strict=True):  # …COMPUTE_CAPABILITY_MAJOR, _MINOR
-        library.cuDeviceGetAttribute(ctypes.byref(part), attribute, handle)
-    return {
-        "index": index,
-        "uuid": uuid_of(library, handle),
-        "name": name.value.decode(errors="replace"),
-        "memory_total": total.value,
-        "compute_capability": [part.value for part in version],
-    }
-
-
-def main(name: str) -> None:
-    """Initialise the driver, and print the devices: in the child."""
-    library, count = ctypes.CDLL(name), ctypes.c_int()
-    if library.cuInit(0) == SUCCESS == library.cuDeviceGetCount(ctypes.byref(count)):
-        for index in range(count.value):
-            print(json.dumps(describe(library, index)))

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from gpumagic.cuda import driver, nvml_check, probe, torch_cuda, visible_devices
+from gpumagic.cuda import driver, init_trace, probe, torch_cuda, visible_devices
 from gpumagic.cuda.process_state import STATE
 from gpumagic.results.devices import DeviceTable
 
@@ -37,7 +37,6 @@ def suspect(*, hidden: bool) -> None:
     if torch_cuda.built_with_cuda():
         state = STATE.init_failure
         state.suspected, state.hidden = True, state.hidden or hidden
-        state.unanswered = None
 
 
 def suspected() -> bool:
@@ -61,7 +60,7 @@ def query_start() -> probe.Start:
     if start.count is not None:
         state.failed = state.suspected = start.count == 0
         if state.failed:
-            nvml_check.withdraw()  # with it torch would return NVML's count of devices
+            init_trace.withdraw_nvml_check()  # with it torch would return NVML's count of devices
     return start
 
 
@@ -72,9 +71,7 @@ def has_failed(table: DeviceTable) -> bool:
         return state.failed
     if table.cuda_initialized is not False or all(device.visible is False for device in table):
         return False
-    now = {name: os.environ.get(name) for name in visible_devices.VARIABLES}
-    if now != state.unanswered and query_start().count is None:
-        state.unanswered = now
+    query_start()
     return state.failed
 
 

@@ -4,39 +4,52 @@ From the loading of the extension until CUDA is initialised, the driver is queri
 statements of a cell; a query takes some microseconds. No frame of gpumagic is on the stack while
 the user's code runs. Once CUDA is initialised all hooks are removed.
 
-To IPython the body of a cell magic is no statements, but an argument. So torch, if it is imported
-by then, is asked to call back when it initialises CUDA: the stack has the line then.
+Until then ``PYTORCH_NVML_BASED_CUDA_CHECK`` is set, too. torch reads it on every
+``torch.cuda.is_available()`` and queries NVML instead of initialising the driver, so that a later
+choice of GPUs still takes effect. NVML knows the machine's devices, but not whether CUDA works in
+this process, so the variable is unset as soon as CUDA is initialised or has failed.
 """
 
 from __future__ import annotations
 
-import ast
 import linecache
 import os
 import re
 import sys
-import weakref
 from collections.abc import Callable, Mapping
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any, NamedTuple
 
 from gpumagic.cells.hooks import CellHook, CellHooks
-from gpumagic.cuda import nvml_check
 from gpumagic.cuda.process_state import STATE
 
+#: The variable that makes torch query NVML.
+NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
+_NVML = "libnvidia-ml.so.1"
+#: Files that exist where a driver is loaded: on Linux, and on WSL.
+_LOADED = ("/proc/driver/nvidia/version", "/dev/dxg")
 #: The most characters of a statement that are shown.
 _LONGEST = 500
-#: How IPython writes a cell magic: the arguments are strings.
-_CELL_MAGIC = re.compile(r"(?:await )?get_ipython\(\)\.run_cell_magic(\(.*\));?", re.DOTALL)
+#: How IPython writes a cell magic: its name, options and cell are arguments.
+_CELL_MAGIC = re.compile(r"(?:await )?get_ipython\(\)\.run_cell_magic\('(\w+)'")
 
 
-class _Running(NamedTuple):
+class _Statement(NamedTuple):
     """A statement that has begun."""
 
-    #: A weak reference to its cell's result, which references objects of the user.
-    result: Callable[[], Any]
     code: CodeType
     cell: int | None
+
+    def __str__(self) -> str:
+        """Return the cell and the first line of the statement, as the user wrote it."""
+        # Not co_firstlineno, which is 1 for every module.
+        line = min((line for _, _, line in self.code.co_lines() if line), default=1)
+        text = linecache.getline(self.code.co_filename, line).strip() or "a statement"
+        if (magic := _CELL_MAGIC.match(text)) is not None:
+            text = f"%%{magic[1]}"
+        elif len(text) > _LONGEST:
+            text = text[: _LONGEST - 1] + "…"
+        return f"cell [{self.cell}] ran `{text}` (line {line})"
 
 
 class InitTrace:
@@ -45,18 +58,13 @@ class InitTrace:
     def __init__(self, shell: Any, hooks: CellHooks) -> None:
         self._shell = shell
         self._hooks = hooks
-        self._hook = CellHook(self._cell_ended, self._failed, cancelled=self._cancelled)
+        self._hook = CellHook(self._ended, self._failed, self._begins, self._cancelled)
         #: `gpumagic.cuda.driver`, once a statement has begun.
         self._driver: Any = None
         self._traced_run: Callable[..., Any] | None = None
-        #: The innermost last: a statement may run another cell.
-        self._running: list[_Running] = []
+        #: The statement that is running; None between two cells.
+        self._statement: _Statement | None = None
         self._last_cell: int | None = None
-        #: torch's list of what it calls when it initialises CUDA, and what is in it for that.
-        self._torch_calls: list[Any] | None = None
-        self._torch_call: tuple[Callable[[], None], list[str]] = (self._torch_initialises, [])
-        #: The line in a cell magic's body that torch's call came from, and its number.
-        self._in_body: tuple[str, int] | None = None
         #: Where CUDA was initialised, as a sentence.
         self.location: str | None = None
         #: The environment right after CUDA was initialised, if that was observed.
@@ -67,14 +75,15 @@ class InitTrace:
         # Every library that uses CUDA from Python has imported ctypes.
         if "ctypes" in sys.modules and self._ready().is_initialized():
             self.location = "CUDA had been initialised before gpumagic was loaded"
-            nvml_check.withdraw()
+            withdraw_nvml_check()
             return
         run_code = self._shell.run_code
 
         def traced_run(code: CodeType, result: Any = None, **options: Any) -> Any:
             # Returns the shell's own coroutine: when that is awaited, this frame has ended.
             try:
-                self._statement_begins(code, result)
+                self.check()  # the previous statement may have initialised CUDA
+                self._statement = _Statement(code, getattr(result, "execution_count", None))
             except Exception:  # an error of gpumagic must not stop the user's statement
                 self.detach()
             return run_code(code, result, **options)
@@ -84,15 +93,11 @@ class InitTrace:
 
     def detach(self) -> None:
         """Stop tracing and restore what was replaced."""
-        traced, self._traced_run = self._traced_run, None
-        self._running.clear()
-        if self._torch_calls is not None and self._torch_call in self._torch_calls:
-            self._torch_calls.remove(self._torch_call)
-        if traced is None:
-            return
-        if self._shell.__dict__.get("run_code") is traced:
-            del self._shell.run_code
-        self._hooks.remove(self._hook)
+        traced, self._traced_run, self._statement = self._traced_run, None, None
+        if traced is not None:
+            if self._shell.__dict__.get("run_code") is traced:
+                del self._shell.run_code
+            self._hooks.remove(self._hook)
 
     def check(self) -> None:
         """Query the driver; if it is initialised, note the statement that ran since the last query.
@@ -101,14 +106,11 @@ class InitTrace:
         """
         if self._traced_run is None or not self._ready().is_initialized():
             return
-        if self._running:
-            described = _described(self._running[-1], self._in_body)
-            self.location = f"CUDA was initialised while {described}"
-        else:
-            after = f"after cell [{self._last_cell}] had ended"
-            self.location = f"CUDA was initialised between two cells, {after}"
+        where = f"between two cells, after cell [{self._last_cell}] had ended"
+        where = where if self._statement is None else f"while {self._statement}"
+        self.location = f"CUDA was initialised {where}"
         self.environment = dict(os.environ)
-        nvml_check.withdraw()
+        withdraw_nvml_check()
         self.detach()
 
     def _ready(self) -> Any:
@@ -120,47 +122,26 @@ class InitTrace:
             from gpumagic.cuda import driver
 
             self._driver = driver
-            nvml_check.withdraw_if_useless()
+            _withdraw_if_useless()
         return self._driver
 
-    # --- what is traced ------------------------------------------------------------------------
+    # --- the cells -------------------------------------------------------------------------------
 
-    def _statement_begins(self, code: CodeType, result: Any) -> None:
-        self.check()  # the previous statement may have initialised CUDA
-        if self._traced_run is None:
-            return
-        self._forget(result)
-        held: Callable[[], Any] = (lambda: None) if result is None else weakref.ref(result)
-        self._running.append(_Running(held, code, getattr(result, "execution_count", None)))
-        torch_cuda = sys.modules.get("torch.cuda")
-        if self._torch_calls is None and torch_cuda is not None:
-            self._torch_calls = getattr(torch_cuda, "_queued_calls", None)
-            if self._torch_calls is not None:
-                self._torch_calls.append(self._torch_call)
+    def _begins(self, _: Any, outer: tuple[_Statement | None] | None) -> tuple[_Statement | None]:
+        """Return the statement that runs this cell, if one does."""
+        return (None if outer is None else self._statement,)
 
-    def _torch_initialises(self) -> None:
-        """Note the outermost line on the stack that is in a cell magic's body."""
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and self._running:
-            code = frame.f_code
-            if frame.f_globals is self._shell.user_ns and code.co_name == "<module>":
-                if code is self._running[-1].code:
-                    return
-                line = linecache.getline(code.co_filename, frame.f_lineno).strip()
-                self._in_body = (line, frame.f_lineno)
-            frame = frame.f_back
-
-    def _cell_ended(self, _: None, result: Any) -> None:
+    def _ended(self, begun: tuple[_Statement | None] | None, result: Any) -> None:
         if self._driver is None:
             return  # the cell has only loaded the extension
         self.check()
-        self._forget(result)
+        (self._statement,) = begun or (None,)
         self._last_cell = getattr(result, "execution_count", None) or self._last_cell
 
     def _cancelled(self) -> None:
         if self._driver is not None:
             self.check()
-        self._running.clear()
+        self._statement = None
 
     def _failed(self, error: Exception) -> None:
         self.detach()
@@ -171,27 +152,6 @@ class InitTrace:
             f"({text.named(error)})",
             file=sys.stderr,
         )
-
-    def _forget(self, result: Any) -> None:
-        """Remove the statement of this cell, and those of cells whose result was deleted."""
-        results = [(running, running.result()) for running in self._running]
-        self._running = [each for each, of in results if of is not None and of is not result]
-
-
-def _described(running: _Running, in_body: tuple[str, int] | None) -> str:
-    """Return the cell and the first line of its statement, as the user wrote it.
-
-    Of a cell magic the line in its body where that is known, else the line with the magic.
-    """
-    # Not co_firstlineno, which is 1 for every module.
-    line = min((line for _, _, line in running.code.co_lines() if line), default=1)
-    text = linecache.getline(running.code.co_filename, line).strip() or "a statement"
-    if (magic := _CELL_MAGIC.fullmatch(text)) is not None:
-        name, options, _ = ast.literal_eval(magic[1])
-        text, line = in_body or (f"%%{name} {options}".rstrip(), 1)
-    if len(text) > _LONGEST:
-        text = text[: _LONGEST - 1] + "…"
-    return f"cell [{running.cell}] ran `{text}` (line {line})"
 
 
 def attach(shell: Any, hooks: CellHooks) -> None:
@@ -222,3 +182,42 @@ def environment_then() -> Mapping[str, str] | None:
     """Return the environment right after CUDA was initialised; None where not observed."""
     trace: InitTrace | None = STATE.init_trace
     return None if trace is None else trace.environment
+
+
+# --- the variable --------------------------------------------------------------------------------
+
+
+def nvml_check_is_ours() -> bool:
+    """Return whether the variable is set, and was set when gpumagic was loaded."""
+    return STATE.nvml_check_set and os.environ.get(NVML_CHECK) == "1"
+
+
+def withdraw_nvml_check() -> None:
+    """Unset the variable if it is ours."""
+    if nvml_check_is_ours():
+        del os.environ[NVML_CHECK]
+    STATE.nvml_check_set = False
+
+
+def _withdraw_if_useless() -> None:
+    """Unset the variable, if it is ours, where NVML is installed but cannot be initialised.
+
+    torch would warn of that on every query, and then query CUDA after all. NVML is tried only
+    where no file of a loaded driver exists: with a driver, its initialisation may take long.
+    """
+    if not nvml_check_is_ours() or sys.platform != "linux":
+        return
+    import ctypes
+
+    from gpumagic.system import system_files
+
+    if any(system_files.at(file).exists() for file in _LOADED):
+        return
+    try:
+        library = ctypes.CDLL(_NVML)
+    except OSError:  # without NVML torch does not warn
+        return
+    if library.nvmlInit_v2() != 0:
+        withdraw_nvml_check()
+    else:
+        library.nvmlShutdown()

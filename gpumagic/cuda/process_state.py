@@ -5,10 +5,9 @@ every field of it, for `%%gpu` and for a choice that fails. The other fields are
 happened to CUDA in a process does not change until the process ends, so `restore` keeps them.
 
 Caches are in other modules: the handles of the driver's library (`driver`) and of NVML (`nvml`),
-the devices that the driver listed in a child process and whether this is the first pid namespace
-(`devices`), torch's streams (`torch_cuda`), NVML's count of devices (`failure`), the version of the
-kernel module (`machine`), the queries for captures (`graph_capture`) and the files that are locked
-as claims (`selection.claims`).
+whether this is the first pid namespace (`devices`), torch's streams (`torch_cuda`), NVML's count of
+devices (`failure`), the queries for captures (`graphs`) and the files that are locked as claims
+(`selection.claims`).
 
 Imported when the extension loads: imports nothing of the package at its top.
 """
@@ -16,10 +15,15 @@ Imported when the extension loads: imports nothing of the package at its top.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from gpumagic.cuda.init_trace import InitTrace
+    from gpumagic.selection.claims import HeldClaims
+    from gpumagic.selection.gate import Gate
 
 
 class WrittenVariable(NamedTuple):
@@ -42,22 +46,6 @@ class ThreadCount:
     current: int
 
 
-class ClosedGate(Protocol):
-    """A `gpumagic.selection.gate.Gate`; ``close`` works again after ``lift``."""
-
-    def close(self) -> None: ...
-
-    def lift(self) -> None: ...
-
-
-class Claims(Protocol):
-    """The `gpumagic.selection.claims.HeldClaims` of this process."""
-
-    def hold(self, uuids: tuple[str, ...]) -> None: ...
-
-    def pass_on(self, environment: dict[str, str]) -> Collection[int]: ...
-
-
 @dataclass(eq=False, repr=False)
 class Choice:
     """What ``%gpu`` has changed in this process."""
@@ -65,7 +53,8 @@ class Choice:
     #: By name.
     variables: dict[str, WrittenVariable] = field(default_factory=dict)
     threads: ThreadCount | None = None
-    gate: ClosedGate | None = None
+    #: ``close`` works again after ``lift``.
+    gate: Gate | None = None
     #: The UUIDs of the devices that this process claims.
     claim: tuple[str, ...] = ()
 
@@ -82,8 +71,6 @@ class InitFailure:
     hidden: bool = False
     #: The runtime's error in a forked copy of this process.
     reason: str | None = None
-    #: The variables with which a forked copy returned nothing: it is not queried again with them.
-    unanswered: Mapping[str, str | None] | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -117,24 +104,25 @@ class ProcessState:
     choice: Choice = field(default_factory=Choice)
     #: The environment at the process's start.
     started_with: dict[str, str] = field(default_factory=_environment_at_start)
-    #: Whether `nvml_check` has set its variable.
+    #: Whether loading has set the variable `init_trace.NVML_CHECK`.
     nvml_check_set: bool = False
     init_failure: InitFailure = field(default_factory=InitFailure)
     #: What destroyed this process's CUDA context (`failure`); None while nothing is known.
     dead_context: str | None = None
-    #: The `init_trace.InitTrace` that is attached, or that has found where CUDA was initialised.
-    init_trace: Any = None
+    #: The trace that is attached, or that has found where CUDA was initialised.
+    init_trace: InitTrace | None = None
     #: None before the first claim.
-    claims: Claims | None = None
+    claims: HeldClaims | None = None
 
     def snapshot(self) -> Snapshot:
         """Return the current choice, for `restore`."""
+        from gpumagic.cuda import torch_cuda
         from gpumagic.cuda.visible_devices import VARIABLES
 
         return Snapshot(
             replace(self.choice, variables=dict(self.choice.variables)),
             {name: os.environ.get(name) for name in VARIABLES},
-            _thread_count(),
+            torch_cuda.cpu_threads(),
         )
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -146,7 +134,11 @@ class ProcessState:
         for name, value in snapshot.environment.items():
             set_variable(name, value)
         self._restore_threads(snapshot)
-        self._restore_gate(snapshot.choice.gate)
+        now, then = self.choice.gate, snapshot.choice.gate
+        if now is not None and now is not then:
+            now.lift()
+        if then is not None and now is not then:
+            then.close()
         if self.claims is not None and self.choice.claim != snapshot.choice.claim:
             self.claims.hold(snapshot.choice.claim)
         self.choice = replace(
@@ -166,16 +158,6 @@ class ProcessState:
         if before is not None:
             torch.set_num_threads(before)
 
-    def _restore_gate(self, gate: ClosedGate | None) -> None:
-        if gate is self.choice.gate:
-            return
-        current, self.choice.gate = self.choice.gate, None
-        if current is not None:
-            current.lift()
-        if gate is not None:
-            self.choice.gate = gate  # `Gate.close` compares itself with this process's gate
-            gate.close()
-
 
 def set_variable(name: str, value: str | None) -> None:
     """Set an environment variable, or unset it for None, for this process and its children."""
@@ -185,23 +167,10 @@ def set_variable(name: str, value: str | None) -> None:
         # torch 2.6 counts devices by the variable at the first call, and caches the count: call it
         # while the variable is still the one that CUDA has read.
         torch_cuda.require().cuda.device_count()
-    environ: Any = os.environ
-    replaced = type(environ) is dict  # by the user: writing to it does not change C's environment
     if value is None:
         os.environ.pop(name, None)
-        if replaced:
-            os.unsetenv(name)
     else:
         os.environ[name] = value
-        if replaced:
-            os.putenv(name, value)
-
-
-def _thread_count() -> int | None:
-    from gpumagic.cuda import torch_cuda
-
-    torch = torch_cuda.loaded()
-    return None if torch is None else int(torch.get_num_threads())
 
 
 #: The state of this process.

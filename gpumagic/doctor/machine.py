@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 from gpumagic.cuda import driver as cuda_driver
-from gpumagic.cuda import machine, nvml
+from gpumagic.cuda import nvml
 from gpumagic.cuda.driver import LIBRARY
 from gpumagic.cuda.process_state import STATE
 from gpumagic.doctor.diagnosis import Finding
@@ -26,7 +26,7 @@ _WITH_GPUS = "start the container with its GPUs (docker run --gpus all)"
 
 def driver(facts: Facts) -> Iterator[Finding]:
     """Check that there is a driver."""
-    module = machine.kernel_module()
+    module = cuda_driver.kernel_module()
     if cuda_driver.installed():
         version = facts.table.driver_version or module or "unknown version"
         cuda = facts.driver_cuda
@@ -119,7 +119,7 @@ def works_with_nvml(facts: Facts) -> Iterator[Finding]:
 
 
 def _nvml_fails(facts: Facts, error: str, code: int | None) -> Iterator[Finding]:
-    module = machine.kernel_module()  # in a container, the host's
+    module = cuda_driver.kernel_module()  # in a container, the host's
     cause: str | None
     if code == _MISMATCH:
         error += f" (error {code}; kernel module {module})" if module else f" (error {code})"

@@ -147,7 +147,7 @@ def start(facts: Facts) -> Iterator[Finding]:
 
 def threads(_: Facts) -> Iterator[Finding]:
     """Compare torch's CPU threads with the allowed cores."""
-    number, cores = cpu_threads.number(), cpu_threads.cores()
+    number, cores = torch_cuda.cpu_threads(), cpu_threads.cores()
     if number is None:
         yield Finding("CPU threads", "ok", f"{cores}; torch is not loaded here")
         return

@@ -16,7 +16,7 @@ from IPython.core.error import UsageError
 from gpumagic.cells import tracebacks
 from gpumagic.cells.magic_code import MagicCode
 from gpumagic.cells.records import keep_numbers
-from gpumagic.cuda import init_trace, nvml_check
+from gpumagic.cuda import init_trace
 from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import DeviceError
 from gpumagic.magics import commands, failures
@@ -45,10 +45,10 @@ def load(shell: Any) -> None:
         return
     magics = GpuMagic(shell)
     extension, undo = magics.extension, magics.extension.undo.callback
-    if nvml_check.VARIABLE not in os.environ:
-        os.environ[nvml_check.VARIABLE] = "1"
+    if init_trace.NVML_CHECK not in os.environ:
+        os.environ[init_trace.NVML_CHECK] = "1"
         STATE.nvml_check_set = True
-        undo(nvml_check.withdraw)
+        undo(init_trace.withdraw_nvml_check)
     _register_magics(extension)
     _add(extension, shell.input_transformers_post, MagicCode(shell, commands.source))
     matcher = _matcher(shell)

@@ -11,7 +11,7 @@ import math
 import sys
 from typing import Any, cast
 
-from gpumagic.cuda import allocator, failure, torch_cuda
+from gpumagic.cuda import failure, torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.render.units import bytes_
 from gpumagic.results.allocator import LimitState
@@ -68,12 +68,12 @@ class MemoryLimit:
 
     def _bound(self) -> None:
         size = cast(int, self.size)
-        for ordinal in allocator.boundable():
+        for ordinal in torch_cuda.boundable():
             if ordinal not in self._fractions:
-                own = allocator.memory_fraction(ordinal)
+                own = torch_cuda.memory_fraction(ordinal)
                 # The user's own, smaller fraction stays.
-                allocator.set_memory_fraction(ordinal, min(_fraction(size, ordinal), own))
-                self._fractions[ordinal] = own, allocator.memory_fraction(ordinal)
+                torch_cuda.set_memory_fraction(ordinal, min(_fraction(size, ordinal), own))
+                self._fractions[ordinal] = own, torch_cuda.memory_fraction(ordinal)
 
     def state(self) -> LimitState:
         """Return the limit, and where more is reserved already."""
@@ -92,8 +92,8 @@ class MemoryLimit:
         self.size = None
         torch_cuda.cancel(self._begin)
         for ordinal, (own, ours) in self._fractions.items():
-            if allocator.memory_fraction(ordinal) == ours:
-                allocator.set_memory_fraction(ordinal, own)
+            if torch_cuda.memory_fraction(ordinal) == ours:
+                torch_cuda.set_memory_fraction(ordinal, own)
         self._fractions.clear()
 
 

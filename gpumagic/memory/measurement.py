@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, TypeVar, cast, overload
 
 from gpumagic.cells.measured_block import Measured, decorated
-from gpumagic.cuda import machine, torch_cuda
+from gpumagic.cuda import devices, torch_cuda
 from gpumagic.errors import RegressionError, SpecError
 from gpumagic.memory.peak_ledger import LEDGER, Scope
 from gpumagic.memory.report import PLUGGABLE, allocator_notes, memory_report
@@ -62,7 +62,7 @@ def memory_delta(
     if isinstance(changed, str):
         return MemoryDelta(partial=partial, error=changed)
     # Another device may have a context: its kind says nothing on this code.
-    conditions = machine.conditions(only_changed(changed))
+    conditions = devices.conditions(only_changed(changed))
     if not changed:
         return MemoryDelta(partial=partial, error=_not_in_use(), conditions=conditions)
     return MemoryDelta(changed, partial=partial, notes=allocator_notes(), conditions=conditions)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpumagic.cells import tracebacks
-from gpumagic.cuda import allocator, torch_cuda
+from gpumagic.cuda import torch_cuda
 from gpumagic.memory.blocks import UnreadableError
 from gpumagic.memory.holders import Survey
 from gpumagic.memory.report import memory_report
@@ -100,7 +100,7 @@ def explain(error: BaseException, shell: Any) -> OutOfMemory | Explanation | Non
 def _with_figures(known: OutOfMemory, device: int) -> OutOfMemory:
     """Return the report with the device's figures."""
     free, total = torch_cuda.memory_info(device)
-    limit = allocator.memory_limit(device)
+    limit = torch_cuda.memory_limit(device)
     now = memory_report().devices[device]
     return replace(
         known,

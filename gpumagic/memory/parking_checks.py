@@ -11,7 +11,7 @@ from typing import Any
 
 from gpumagic.cells import tracebacks
 from gpumagic.cells.compile import cell_of
-from gpumagic.cuda import allocator, graph_capture, storages, torch_cuda
+from gpumagic.cuda import graphs, storages, torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.memory.blocks import Blocks
 from gpumagic.render.units import bytes_
@@ -36,7 +36,7 @@ def check_process(shell: Any = None, *, idle: bool = False) -> None:
         raise refuse("this is a fork of a process that uses CUDA; only that one can park")
     if torch_cuda.allocator_backend() != "native" or not storages.can_guard():
         raise refuse("it needs torch 2.12 or newer, and torch's native allocator")
-    if graph_capture.under_way(torch_cuda.contexts()):
+    if graphs.under_way(torch_cuda.contexts()):
         raise refuse("a CUDA graph is being captured; park after it")
     if _has_nccl():
         raise refuse(
@@ -54,7 +54,7 @@ def check_addresses(blocks: Blocks) -> None:
     Raises:
         DeviceError: there is a CUDA graph, or a pool.
     """
-    if blocks.private or allocator.captured_graphs():
+    if blocks.private or graphs.captured():
         raise refuse(
             "a CUDA graph or a MemPool has fixed addresses; delete it, and the tensors made in it"
         )

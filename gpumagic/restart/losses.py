@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from gpumagic.cells import tracebacks
-from gpumagic.cuda.processes import command_name
+from gpumagic.cuda.devices import command_name
 from gpumagic.errors import RestartError
 from gpumagic.system.text import noun
 

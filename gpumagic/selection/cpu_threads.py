@@ -63,12 +63,6 @@ def quota() -> float | None:
     return min(limits, default=None)
 
 
-def number() -> int | None:
-    """Return the number of CPU threads that torch uses; None where torch is not loaded."""
-    torch = torch_cuda.loaded()
-    return None if torch is None else int(torch.get_num_threads())
-
-
 def use(count: int) -> int:
     """Set the number of torch's CPU threads, and return the number that torch then reports.
 
@@ -87,7 +81,7 @@ def use(count: int) -> int:
 def is_ours() -> bool:
     """Return whether the current number of threads is that of the last `use`."""
     chosen = STATE.choice.threads
-    return chosen is not None and number() == chosen.current
+    return chosen is not None and torch_cuda.cpu_threads() == chosen.current
 
 
 def undo() -> bool:
@@ -120,7 +114,7 @@ def with_threads(chosen: Selection, spec: Spec, count: int | None) -> Selection:
 
 def note() -> str:
     """Return one line on threads and cores, for computations on the CPU."""
-    found, threads = cores(), number()
+    found, threads = cores(), torch_cuda.cpu_threads()
     if threads is None:
         return f"CPU: {found}; torch is not loaded yet. Set its threads with --threads N"
     text = f"CPU: torch computes with {plural(threads, 'thread')}, {found}"

@@ -13,9 +13,8 @@ from gpumagic.selection import claims, notebooks
 def devices(*, processes: bool = True) -> DeviceTable:
     """Return the GPUs of this machine, which of them this process sees, and the claims on them.
 
-    Does not initialise CUDA and imports no torch. Without NVML the CUDA driver lists the devices in
-    a child process, and fields that only NVML knows are None. On a machine without GPUs, or without
-    a driver, the table is empty and its ``error`` says why.
+    Does not initialise CUDA and imports no torch. Where NVML does not start, as without a driver,
+    the table is empty and its ``error`` says why.
 
     ``processes`` also looks up each process's user, command and notebook.
     """

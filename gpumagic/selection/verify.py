@@ -26,6 +26,8 @@ def verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) -> 
     wanted = visible_devices.view(visible_devices.variables(now), table)
     if table.cuda_missing:
         wanted = View((), frozenset())
+    elif table.error is not None and state.initialized:
+        wanted = View(None, None)
     known = wanted.visible is not None
     seen = _devices(wanted, table) if known else ()
     problem: str | None = None

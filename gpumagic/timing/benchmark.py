@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any, cast
 
 from gpumagic.cells.timeit_loop import Loop
-from gpumagic.cuda import graph_capture, torch_cuda
+from gpumagic.cuda import graphs, torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.results.timing import CudaTiming, StoppedBy
 from gpumagic.system.text import plural
@@ -84,7 +84,7 @@ class _RunScope:
             DeviceError: a device does not report its cache's size, or has no memory to write to.
         """
         ordinals = torch_cuda.contexts() if self._cold else ()
-        if graph_capture.under_way(ordinals):
+        if graphs.under_way(ordinals):
             return  # writing would become a part of the graph, and there is no GPU time anyway
         torch = cast(Any, torch_cuda.loaded())
         for ordinal in ordinals:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from time import perf_counter, sleep, thread_time
 from typing import Any, cast
 
-from gpumagic.cuda import graph_capture, torch_cuda
+from gpumagic.cuda import graphs, torch_cuda
 from gpumagic.system import text
 from gpumagic.timing.bottleneck import Delay, launch_delay
 
@@ -178,7 +178,7 @@ class EventTimer:
         self._disturbs = disturbs
         self._clocks: dict[int, _DeviceClock] = {}
         self._running: list[_DeviceClock] = []
-        self._relaxed = graph_capture.RelaxedMode()
+        self._relaxed = graphs.RelaxedMode()
         self.note: str | None = None
 
     def prepare(self) -> None:
@@ -263,7 +263,7 @@ class EventTimer:
 
         Asking a capturing stream whether it is idle would end the capture.
         """
-        if graph_capture.under_way(ordinals):
+        if graphs.under_way(ordinals):
             self.note = CAPTURE
         return self.note is not None
 

@@ -12,7 +12,7 @@ from math import inf
 from time import perf_counter
 from typing import Any
 
-from gpumagic.cuda import graph_capture, torch_cuda
+from gpumagic.cuda import graphs, torch_cuda
 
 #: How far two clocks drift apart at most, as a part of the time.
 _DRIFT = 1e-4
@@ -69,7 +69,7 @@ class DeviceMarks:
 
     def look(self) -> list[Any]:
         """Record events on the streams of torch's that are busy for the first time."""
-        if graph_capture.query(self.ordinal)():  # a query would end the capture
+        if graphs.query(self.ordinal)():  # a query would end the capture
             return []
         busy = {stream.cuda_stream: stream for stream in torch_cuda.busy_streams(self.ordinal)}
         new = {handle: stream for handle, stream in busy.items() if handle not in self._streams}
@@ -104,13 +104,13 @@ class Marks:
 
     def __init__(self) -> None:
         self.devices: list[DeviceMarks] = []
-        self._relaxed = graph_capture.RelaxedMode()
+        self._relaxed = graphs.RelaxedMode()
 
     def add_devices(self, began: float = inf) -> None:
         """Add devices that have come into use, each once it is idle; in a line that began then."""
         known = {device.ordinal for device in self.devices}
         new = [ordinal for ordinal in torch_cuda.contexts() if ordinal not in known]
-        if new and not graph_capture.under_way(new):
+        if new and not graphs.under_way(new):
             self.devices += [DeviceMarks(ordinal, began) for ordinal in new]
 
     def record(self, *, look: bool) -> Mark | None:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter, process_time
 from typing import Any
 
-from gpumagic.cuda import failure, machine, torch_cuda
+from gpumagic.cuda import failure, torch_cuda
+from gpumagic.cuda.devices import conditions
 from gpumagic.results.timing import NO_SIGN, Bound, CudaTiming, Sample
 from gpumagic.system.text import plural
 from gpumagic.timing import event_timer
@@ -137,7 +138,7 @@ def summarize(
         gpu_note=note,
         backend=runs[-1].backend,
         bound_evidence=evidence,
-        conditions=machine.conditions(gpu.devices if runs[-1].backend == "cuda" else ()),
+        conditions=conditions(gpu.devices if runs[-1].backend == "cuda" else ()),
         **others,
     )
 

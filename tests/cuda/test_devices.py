@@ -119,4 +119,4 @@ def test_a_table_from_which_nothing_can_be_chosen(table: DeviceTable, expected: 
     devices.check(DeviceTable())
     with pytest.raises(DeviceError) as caught:
         devices.check(table)
-    assert str(caught.value) == expected
+    assert str(caught.value).startswith(expected)

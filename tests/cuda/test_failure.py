@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpumagic.cuda import driver, failure, nvml_check, probe, torch_cuda
+from gpumagic.cuda import driver, failure, init_trace, probe, torch_cuda
 from gpumagic.cuda.driver import DriverState
 from gpumagic.cuda.process_state import STATE, InitFailure
 from gpumagic.cuda.visible_devices import MASK
@@ -56,12 +56,12 @@ def test_nothing_is_queried_without_a_suspicion_or_where_it_could_not_show(copy:
 def test_a_failure_is_found_once_and_final(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
     copy.answer = probe.Start(count=0)
     monkeypatch.setattr(STATE, "nvml_check_set", True)
-    monkeypatch.setenv(nvml_check.VARIABLE, "1")
+    monkeypatch.setenv(init_trace.NVML_CHECK, "1")
     failure.suspect(hidden=True)
     for _ in range(2):
         assert failure.has_failed(VISIBLE)
     assert copy.queries == 1
-    assert nvml_check.VARIABLE not in os.environ  # NVML would say that there is a GPU
+    assert init_trace.NVML_CHECK not in os.environ  # NVML would say that there is a GPU
     assert driver.state().failed is (driver.state().initialized is False)
 
 
@@ -71,19 +71,6 @@ def test_a_suspicion_that_is_wrong_is_dropped(copy: Copy) -> None:
         assert not failure.has_failed(VISIBLE)
     assert copy.queries == 1
     assert not failure.suspected()
-
-
-def test_a_copy_that_returned_nothing_is_queried_again_with_other_variables(
-    copy: Copy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copy.answer = probe.Start(message="a copy of this process returned nothing")
-    failure.suspect(hidden=True)
-    for mask, queries in ((None, 1), (None, 1), ("0", 2), ("0", 2), ("1", 3)):
-        if mask is not None:
-            monkeypatch.setenv(MASK, mask)
-        assert not failure.has_failed(VISIBLE)
-        assert copy.queries == queries
-    assert failure.suspected()
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 from gpumagic.cells.hooks import CellHooks
 from gpumagic.cuda import init_trace
+from gpumagic.cuda.process_state import STATE
 from tests.support.kernels import Kernel
 from tests.support.own_files import names_our_files
 from tests.support.shells import Ran, registered
@@ -38,20 +38,11 @@ def location(kernel: Kernel) -> str:
             "while cell [{n}] ran torch.cuda.init() (line 3)",
         ),
         (
-            "%%cudatime\nx = torch.ones(1)\n\ny = x.cuda()\nz = 1",
-            "while cell [{n}] ran y = x.cuda() (line 4)",
-        ),
-        (
-            "%%gpu 0-3\nimport asyncio; await asyncio.sleep(0)\ndef f():\n    return x.cuda()\n"
-            "x = torch.ones(1)\nf()",
-            "while cell [{n}] ran f() (line 6)",
-        ),
-        (
             "%%cudatime -q\nx = torch.ones(1, requires_grad=True)\nx.backward()",
-            "while cell [{n}] ran %%cudatime -q (line 1)",
+            "while cell [{n}] ran %%cudatime (line 1)",
         ),
     ],
-    ids=["tensor", "backward", "await", "in a magic", "awaiting in a magic", "not by torch.cuda"],
+    ids=["tensor", "backward", "await", "in a magic"],
 )
 def test_the_statement_is_named(kernel: Callable[..., Kernel], cell: str, expected: str) -> None:
     fresh = kernel()
@@ -153,19 +144,6 @@ def test_a_query_within_the_statement_itself(
     assert str(trace.location).endswith("ran `ask()` (line 2)")
 
 
-def test_no_object_of_the_user_is_referenced(
-    trace: init_trace.InitTrace, ip: Any, run_cell: Callable[..., Ran]
-) -> None:
-    """Also after a silent request, which has no event at its end."""
-    result = ip.run_cell("object()", silent=True, store_history=False)
-    reference = weakref.ref(result)
-    del result
-    ip.last_execution_result = None
-    ip.displayhook.exec_result = None
-    gc.collect()
-    assert reference() is None
-
-
 def test_an_error_of_the_trace_ends_only_the_trace(
     trace: init_trace.InitTrace, ip: Any, run_cell: Callable[..., Ran]
 ) -> None:
@@ -182,3 +160,18 @@ def test_nothing_of_ours_is_on_the_stack(
 ) -> None:
     mine = run_cell("import inspect\n[f.filename for f in inspect.stack()]").value
     assert not names_our_files("\n".join(mine))
+
+
+# --- the variable that makes torch query NVML ----------------------------------------------------
+
+
+@pytest.mark.parametrize("users", [None, "1", "0"])
+def test_the_variable_is_unset_where_nvml_cannot_be_initialised(
+    monkeypatch: pytest.MonkeyPatch, users: str | None
+) -> None:
+    """A value that the user has set is kept."""
+    monkeypatch.setenv(init_trace.NVML_CHECK, users or "1")
+    monkeypatch.setattr(STATE, "nvml_check_set", users is None)
+    init_trace.withdraw_nvml_check()
+    assert os.environ.get(init_trace.NVML_CHECK) == users
+    assert not init_trace.nvml_check_is_ours()

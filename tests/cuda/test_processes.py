@@ -9,7 +9,7 @@ import pytest
 
 import gpumagic
 from gpumagic.cuda import devices
-from gpumagic.cuda.processes import command_name
+from gpumagic.cuda.devices import command_name
 from gpumagic.results.processes import Process
 from tests.support.gpu_processes import running
 

@@ -189,7 +189,7 @@ def test_an_nvml_that_does_not_start(
     cause: str,
 ) -> None:
     nvml_fails(monkeypatch, code)
-    monkeypatch.setattr(machine.machine, "kernel_module", lambda: module)
+    monkeypatch.setattr(machine.cuda_driver, "kernel_module", lambda: module)
     # Too old besides, which would be the smaller trouble.
     changes = {"driver_cuda": (11, 8), "start": Start(0), "container": container}
     result = judged(**changes, table=DeviceTable(error="NVML has failed"))
@@ -404,7 +404,7 @@ def test_a_dead_context(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_threads, "number", lambda: 5)
+    monkeypatch.setattr(torch_cuda, "cpu_threads", lambda: 5)
     monkeypatch.setattr(cpu_threads, "cores", lambda: cpu_threads.Cores(4, 4))
     found = only(process.threads(HEALTHY))
     assert (found.status, "set_num_threads(4)" in str(found.remedy)) == ("warn", True)

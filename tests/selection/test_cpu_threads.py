@@ -46,10 +46,10 @@ def test_cores(cores: Cores, allowed: int, text: str) -> None:
 def test_the_number_before_the_first_use_comes_back() -> None:
     assert not cpu_threads.undo()
     assert cpu_threads.use(BEFORE + 1) == BEFORE + 1
-    assert cpu_threads.use(BEFORE + 2) == cpu_threads.number() == BEFORE + 2
+    assert cpu_threads.use(BEFORE + 2) == torch_cuda.cpu_threads() == BEFORE + 2
     assert cpu_threads.is_ours()
     assert cpu_threads.undo()
-    assert cpu_threads.number() == BEFORE
+    assert torch_cuda.cpu_threads() == BEFORE
     assert not cpu_threads.is_ours()
 
 
@@ -58,7 +58,7 @@ def test_a_number_that_the_user_set_since_stays() -> None:
     torch.set_num_threads(BEFORE + 2)
     assert not cpu_threads.is_ours()
     assert not cpu_threads.undo()
-    assert cpu_threads.number() == BEFORE + 2
+    assert torch_cuda.cpu_threads() == BEFORE + 2
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_selection_with_threads(
     chosen = Selection(spec, {}, status)
     wanted = None if count is None else BEFORE + count
     found = cpu_threads.with_threads(chosen, parse(spec), wanted)
-    assert cpu_threads.number() == BEFORE + threads
+    assert torch_cuda.cpu_threads() == BEFORE + threads
     assert len(found.notes) == (note is not None)
     if note is not None:
         assert found.notes[0].startswith(f"{note} {BEFORE + threads} thread")
@@ -89,13 +89,13 @@ def test_a_selection_with_threads(
 def test_on_and_reset_undo_the_number(spec: str) -> None:
     cpu_threads.use(BEFORE + 1)
     found = cpu_threads.with_threads(Selection(spec, {}, "applied"), parse(spec), None)
-    assert cpu_threads.number() == BEFORE
+    assert torch_cuda.cpu_threads() == BEFORE
     assert len(found.notes) == 1
 
 
 def test_without_torch_the_note_names_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_cuda, "loaded", lambda: None)
-    assert cpu_threads.number() is None
+    assert torch_cuda.cpu_threads() is None
     assert cpu_threads.note().endswith("torch is not loaded yet. Set its threads with --threads N")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cuda import machine, torch_cuda
+from gpumagic.cuda import torch_cuda
 from gpumagic.results.timing import NO_SIGN
 from gpumagic.timing.event_timer import Reading
 from gpumagic.timing.run import (
@@ -60,7 +60,7 @@ def test_cpu_time_that_was_used_is_counted() -> None:
 def test_a_device_without_a_sign_of_work_has_no_gpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until lines show some: the time is there with a note, and then is left out."""
     monkeypatch.setattr(torch_cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(machine, "conditions", lambda *_: None)
+    monkeypatch.setattr("gpumagic.timing.run.conditions", lambda *_: None)
     reading = Reading(0.01, idle=True, worked=False, finished=0.0)
     found = summarize([Run(wall=1.0, host=1.0, cpu=0.0, readings={0: reading})])
     assert found.gpu is not None

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import IO, Any, NoReturn
 
 from gpumagic.cells import tracebacks
-from gpumagic.cuda import failure, nvml_check
+from gpumagic.cuda import failure, init_trace
 from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import RestartError
 from gpumagic.magics.extension import of
@@ -90,8 +90,8 @@ def _environment() -> dict[str, str]:
         variables.pop(name, None)
         if value is not None:
             variables[name] = value
-    if nvml_check.is_ours():
-        del variables[nvml_check.VARIABLE]
+    if init_trace.nvml_check_is_ours():
+        del variables[init_trace.NVML_CHECK]
     return variables
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpumagic.cells.compile import CompiledCell
 from gpumagic.cells.coroutines import run_or_await
-from gpumagic.cuda import allocator, torch_cuda
+from gpumagic.cuda import torch_cuda
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics.output import hand_over
 from gpumagic.memory.fit import FitSearch
@@ -80,7 +80,7 @@ def _available(ordinal: int) -> int | None:
     bounds = []
     if memory.free is not None and memory.reserved is not None and memory.allocated is not None:
         bounds.append(memory.free + memory.reserved - memory.allocated)
-    limit = allocator.memory_limit(ordinal)
+    limit = torch_cuda.memory_limit(ordinal)
     if limit is not None and memory.allocated is not None:
         bounds.append(limit - memory.allocated)
     return min(bounds, default=None)

@@ -292,18 +292,10 @@ def test_what_can_never_fit_is_not_waited_for(fresh_kernel: Kernel) -> None:
 
 
 def test_an_environment_that_was_replaced(fresh_kernel: Kernel) -> None:
-    """What is written to a plain dictionary would reach neither CUDA nor children."""
-    fresh_kernel.run("import os, subprocess; os.environ = dict(os.environ)")
-    child = "subprocess.run('echo $CUDA_VISIBLE_DEVICES', shell=True, capture_output=True).stdout"
-    choose(fresh_kernel, "1", status="applied")
-    assert fresh_kernel.value(child).startswith(b"GPU-")
-    choose(fresh_kernel, "off", status="applied")
-    assert fresh_kernel.value(child) == b"-1\n"
-    choose(fresh_kernel, "on")
-    assert fresh_kernel.value(child) == b"\n"
-    choose(fresh_kernel, "2", status="applied")
-    fresh_kernel.run("import torch; torch.cuda.init()")
-    assert fresh_kernel.value("torch._C._cuda_getDeviceCount()") == 1
+    """What is written to a plain dictionary reaches neither CUDA nor children."""
+    fresh_kernel.run("import os; os.environ = dict(os.environ)")
+    problem = "os.environ was replaced, so CUDA_VISIBLE_DEVICES does not reach the driver"
+    choose(fresh_kernel, "1", status="too-late", problem=problem)
 
 
 def test_too_late_changes_no_figure(fresh_kernel: Kernel) -> None:
