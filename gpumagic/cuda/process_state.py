@@ -18,10 +18,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from gpumagic.cuda.init_trace import InitTrace
     from gpumagic.selection.claims import HeldClaims
     from gpumagic.selection.gate import Gate
 
@@ -109,8 +108,8 @@ class ProcessState:
     init_failure: InitFailure = field(default_factory=InitFailure)
     #: What destroyed this process's CUDA context (`failure`); None while nothing is known.
     dead_context: str | None = None
-    #: The trace that is attached, or that has found where CUDA was initialised.
-    init_trace: InitTrace | None = None
+    #: The `init_trace.InitTrace` that is attached, or that has found where CUDA was initialised.
+    init_trace: Any = None
     #: None before the first claim.
     claims: HeldClaims | None = None
 

@@ -13,7 +13,7 @@ import pytest
 from gpumagic.cuda import devices, driver, failure, init_trace, nvml, torch_cuda
 from gpumagic.cuda.driver import DriverState
 from gpumagic.cuda.probe import Build, Start
-from gpumagic.cuda.process_state import STATE
+from gpumagic.cuda.process_state import STATE, InitFailure
 from gpumagic.doctor import build, judge, machine, process
 from gpumagic.doctor.diagnosis import Diagnosis, Finding
 from gpumagic.doctor.facts import Facts, _container
@@ -53,6 +53,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process in which nothing has happened, on a machine with nothing but a driver."""
     for name in ("CUDA_VISIBLE_DEVICES", "CUDA_MODULE_LOADING", "PYTORCH_CUDA_ALLOC_CONF"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(STATE, "init_failure", InitFailure())
     monkeypatch.setattr(driver, "installed", lambda: True)
     monkeypatch.setattr(failure, "check_context", lambda: None)
     monkeypatch.setattr(torch_cuda, "in_bad_fork", lambda: False)
