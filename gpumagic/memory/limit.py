@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 from gpumagic.cuda import failure, torch_cuda
@@ -68,12 +69,12 @@ class MemoryLimit:
 
     def _bound(self) -> None:
         size = cast(int, self.size)
-        for ordinal in torch_cuda.boundable():
+        for ordinal in _boundable():
             if ordinal not in self._fractions:
-                own = torch_cuda.memory_fraction(ordinal)
+                own = _current_fraction(ordinal)
                 # The user's own, smaller fraction stays.
-                torch_cuda.set_memory_fraction(ordinal, min(_fraction(size, ordinal), own))
-                self._fractions[ordinal] = own, torch_cuda.memory_fraction(ordinal)
+                set_fraction(ordinal, min(_fraction(size, ordinal), own))
+                self._fractions[ordinal] = own, _current_fraction(ordinal)
 
     def state(self) -> LimitState:
         """Return the limit, and where more is reserved already."""
@@ -92,9 +93,73 @@ class MemoryLimit:
         self.size = None
         torch_cuda.cancel(self._begin)
         for ordinal, (own, ours) in self._fractions.items():
-            if torch_cuda.memory_fraction(ordinal) == ours:
-                torch_cuda.set_memory_fraction(ordinal, own)
+            if _current_fraction(ordinal) == ours:
+                set_fraction(ordinal, own)
         self._fractions.clear()
+
+
+# --- torch's fraction ----------------------------------------------------------------------------
+
+
+def memory_limit(ordinal: int) -> int | None:
+    """Return the bytes that torch may reserve on a device, by its size and the memory fraction.
+
+    Only for a device that has a context (`torch_cuda.contexts`). None where the device is lost.
+    """
+    torch = cast(Any, torch_cuda.loaded())
+    try:
+        total = torch.cuda.get_device_properties(ordinal).total_memory
+    except RuntimeError:  # the device is lost
+        return None
+    return int(total * _current_fraction(ordinal))
+
+
+def _boundable() -> tuple[int, ...]:
+    """Return the CUDA ordinals whose memory fraction can be set without creating a context.
+
+    Those with a context and, since torch 2.10, all others; for use once CUDA is initialised, or
+    while it is being initialised.
+    """
+    torch = cast(Any, torch_cuda.loaded())
+    ordinals = range(torch._C._cuda_getDeviceCount())
+    if torch.__version__ >= (2, 10):  # earlier ones read the device's size through a context
+        return tuple(ordinals)
+    return tuple(filter(torch._C._cuda_hasPrimaryContext, ordinals))
+
+
+def _current_fraction(ordinal: int) -> float:
+    """Return the part of a device that torch's allocator may reserve; only for a `_boundable` one.
+
+    1 where the allocator has none (a pluggable one).
+    """
+    try:
+        with _current_restored(ordinal):
+            return float(cast(Any, torch_cuda.loaded())._C._cuda_getMemoryFraction(ordinal))
+    except (RuntimeError, AttributeError):
+        return 1.0
+
+
+def set_fraction(ordinal: int, fraction: float) -> None:
+    """Bound torch's allocator on a `_boundable` device.
+
+    Raises:
+        DeviceError: it cannot be bounded (a pluggable one).
+    """
+    try:
+        with _current_restored(ordinal):
+            cast(Any, torch_cuda.loaded()).cuda.set_per_process_memory_fraction(fraction, ordinal)
+    except RuntimeError as error:
+        raise DeviceError(f"torch cannot bound its allocator ({text.reason(error)})") from None
+
+
+def _current_restored(ordinal: int) -> AbstractContextManager[Any]:
+    """Restore the current device, which torch 2.6 changes in functions of the memory fraction."""
+    torch = cast(Any, torch_cuda.loaded())
+    # To enter the scope of a device without a context would create one.
+    in_use = torch._C._cuda_hasPrimaryContext(ordinal)
+    return cast(
+        "AbstractContextManager[Any]", torch.cuda.device(ordinal) if in_use else nullcontext()
+    )
 
 
 def _fraction(size: int, ordinal: int) -> float:

@@ -14,6 +14,7 @@ from gpumagic.cells import tracebacks
 from gpumagic.cuda import torch_cuda
 from gpumagic.memory.blocks import UnreadableError
 from gpumagic.memory.holders import Survey
+from gpumagic.memory.limit import memory_limit
 from gpumagic.memory.report import memory_report
 from gpumagic.memory.roots import NotebookReferences
 from gpumagic.results.base import Explanation
@@ -100,7 +101,7 @@ def explain(error: BaseException, shell: Any) -> OutOfMemory | Explanation | Non
 def _with_figures(known: OutOfMemory, device: int) -> OutOfMemory:
     """Return the report with the device's figures."""
     free, total = torch_cuda.memory_info(device)
-    limit = torch_cuda.memory_limit(device)
+    limit = memory_limit(device)
     now = memory_report().devices[device]
     return replace(
         known,

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from gpumagic.cells.hooks import CellHook, CellHooks
 from gpumagic.cells.records import CellRecords, first_line
 from gpumagic.cuda import torch_cuda
+from gpumagic.memory.limit import memory_limit
 from gpumagic.memory.peak_ledger import LEDGER, Scope
 from gpumagic.results.logs import CellLog, CellMemory
 from gpumagic.system import text
@@ -65,7 +66,7 @@ class EveryCell:
 
     def log(self) -> CellLog:
         """Return the records until now."""
-        limits = {i: torch_cuda.memory_limit(i) for i in torch_cuda.contexts()}
+        limits = {i: memory_limit(i) for i in torch_cuda.contexts()}
         known = {i: limit for i, limit in limits.items() if limit is not None}
         return CellLog(tuple(self._cells), self._cells.dropped, known, self.watching)
 

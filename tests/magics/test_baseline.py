@@ -13,7 +13,7 @@ import pytest
 from IPython.core.error import UsageError
 
 import gpumagic
-from gpumagic.cuda import machine
+from gpumagic.cuda import torch_cuda
 from gpumagic.errors import RegressionError, SpecError
 from gpumagic.magics.baseline import Baseline
 from gpumagic.results.base import Conditions
@@ -94,7 +94,7 @@ def test_a_higher_peak_fails(measured: Run) -> None:
 def test_a_device_of_another_kind_that_the_cell_does_not_use_changes_nothing(
     measured: Run, run_cell: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "_name", {0: "NVIDIA H100", 1: "NVIDIA T4"}.__getitem__)
+    monkeypatch.setattr(torch_cuda, "name", {0: "NVIDIA H100", 1: "NVIDIA T4"}.__getitem__)
     measured("--save peak.json", 40)
     run_cell("torch.ones(1, device='cuda:1')")
     failed = measured("--against peak.json --fail-above 10%", 120, raising=False)

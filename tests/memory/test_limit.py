@@ -9,6 +9,7 @@ import pytest
 
 from gpumagic.cuda import failure, torch_cuda
 from gpumagic.errors import DeviceError
+from gpumagic.memory import limit
 from gpumagic.memory.limit import LIMIT
 
 MIB, GIB = 2**20, 2**30
@@ -80,7 +81,7 @@ def test_a_fraction_that_is_set_while_limited_stays(torch: Any) -> None:
 def test_a_device_that_cannot_be_bounded_leaves_none_bounded(
     torch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bound = torch_cuda.set_memory_fraction
+    bound = limit.set_fraction
 
     def fails_for_the_second(ordinal: int, fraction: float) -> None:
         if ordinal == 1 and fraction < 1:
@@ -88,7 +89,7 @@ def test_a_device_that_cannot_be_bounded_leaves_none_bounded(
         bound(ordinal, fraction)
 
     torch.empty(1, device="cuda:1")
-    monkeypatch.setattr(torch_cuda, "set_memory_fraction", fails_for_the_second)
+    monkeypatch.setattr(limit, "set_fraction", fails_for_the_second)
     with pytest.raises(DeviceError):
         LIMIT.set(GIB)
     assert LIMIT.size is None

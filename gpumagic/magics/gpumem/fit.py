@@ -16,7 +16,7 @@ from gpumagic.cuda import torch_cuda
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics.output import hand_over
 from gpumagic.memory.fit import FitSearch
-from gpumagic.memory.limit import LIMIT
+from gpumagic.memory.limit import LIMIT, memory_limit
 from gpumagic.memory.measurement import Measurement
 from gpumagic.memory.oom import is_out_of_memory
 from gpumagic.memory.report import memory_report
@@ -80,7 +80,7 @@ def _available(ordinal: int) -> int | None:
     bounds = []
     if memory.free is not None and memory.reserved is not None and memory.allocated is not None:
         bounds.append(memory.free + memory.reserved - memory.allocated)
-    limit = torch_cuda.memory_limit(ordinal)
+    limit = memory_limit(ordinal)
     if limit is not None and memory.allocated is not None:
         bounds.append(limit - memory.allocated)
     return min(bounds, default=None)
