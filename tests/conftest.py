@@ -8,6 +8,7 @@ import importlib
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,13 +27,19 @@ if TYPE_CHECKING:
 
 pytest_plugins = [
     "tests.virtual_gpu.plugin",
-    "tests.support.times",
     "tests.support.own_process",
-    "tests.support.ending",
+    "tests.support.forks",
     "tests.support.other_user",
     "tests.support.gpu_work",
-    "tests.support.spread",
 ]
+
+#: What takes long: begun first, so that all workers end together.
+_LONG = (
+    "tests/tools/test_demo.py",
+    "tests/frontends/",
+    "tests/restart/",
+    "tests/cluster/",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -61,9 +68,22 @@ def pytest_configure(config: pytest.Config) -> None:
         # Started in the background by a shell: kernels and notebooks need Ctrl-C all the same.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     device.under_the_virtual_gpu(config)
+    if not hasattr(config, "workerinput"):
+        _own_temporary_files(config)
+
+
+def _own_temporary_files(config: pytest.Config) -> None:
+    """Have this run's temporary files in a folder that goes with it; not what pytest keeps."""
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    folder = tempfile.TemporaryDirectory(prefix="gpumagic-tests-", ignore_cleanup_errors=True)
+    Path(folder.name).chmod(0o711)  # some tests are run as another user
+    os.environ["TMPDIR"] = tempfile.tempdir = folder.name
+    config.add_cleanup(folder.cleanup)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: not item.nodeid.startswith(_LONG))
     if config.getoption("hardware"):
         return
     skip = pytest.mark.skip(reason="needs a real GPU: pytest tests/hardware --hardware")

@@ -13,7 +13,7 @@ import pytest
 from jupyter_client.ioloop import AsyncIOLoopKernelManager
 from traitlets.config import Config
 
-from tests.support.kernels import PATIENCE, Kernel, started_by
+from tests.support.kernels import PATIENCE, Kernel, manage
 
 LAUNCHER = "tests.support.colab_launcher"
 CLASSES = (
@@ -82,7 +82,7 @@ def test_a_kernel_that_dies_is_started_again(
 async def _watched(environment: dict[str, str], folder: Path) -> None:
     watch = Config({"KernelRestarter": {"time_to_dead": 0.1, "random_ports_until_alive": False}})
     manager = AsyncIOLoopKernelManager(kernel_name="python3", config=watch)
-    started_by(LAUNCHER, manager, fresh=True)
+    manage(manager, launcher=LAUNCHER, fresh=True)
     await manager.start_kernel(env=environment, cwd=str(folder))
     deaths: list[bool] = []
     died = asyncio.Event()

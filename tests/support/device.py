@@ -16,8 +16,6 @@ from tests.support import outside
 ROOT = Path(__file__).parents[2]
 #: What most tests see.
 DEVICES = 4
-#: The environment of this run before any test: processes that outlive a test are started with it.
-ENVIRONMENT: dict[str, str] = {}
 
 
 def real(config: pytest.Config) -> bool:
@@ -41,7 +39,6 @@ def under_the_virtual_gpu(config: pytest.Config) -> None:
         # readline, once imported, writes the terminal's size where a worker's start finds it.
         for name in ("COLUMNS", "LINES"):
             os.environ.pop(name, None)
-        ENVIRONMENT.update(os.environ)
         return
     outside.leave()
     # Capturing has begun: give the terminal back before the new process takes it over.

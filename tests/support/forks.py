@@ -1,12 +1,11 @@
 """Python processes, forked from a template where that makes no difference, else started.
 
-See `tests.support.template`. A template is started when it is first wanted, one for each run of
-pytest, whose workers share it, and ends with it.
+See `tests.support.template`. One template, for each run of pytest and all of its workers, starts
+and ends with it: a pytest plugin. A run fails whose forks have left a process behind.
 """
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import signal
@@ -15,55 +14,117 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
-from jupyter_client.provisioning import KernelProvisionerFactory, LocalProvisioner
+import pytest
 
-from tests.support import device, ports, template
-from tests.virtual_gpu.build import cache_root
+from tests.support import device, template
 
-#: Read by the dynamic loader, Python, libc, OpenMP or torch before a fork can be told of them.
-_AT_START = ("LD_", "PYTHON", "LC_", "LANG", "GLIBC_", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_")
-_AT_IMPORT = ("OPENBLAS_", "TORCH", "PYTORCH", "ATEN_", "JUPYTER_PLATFORM", "PYDEVD_", "IPYTHON_")
-#: Set in the process of the tests by torch's compiler, gpumagic and debugpy, and read when they are
-#: used; the last one is also set where debugpy is imported, as in the template.
-_WHEN_USED = ("TORCHINDUCTOR_", "PYTORCH_NVML_BASED_CUDA_CHECK", "PYDEVD_USE_FRAME_EVAL")
-#: The address of the template that the workers of this run share.
-_SHARED = "GPUMAGIC_TESTS_TEMPLATE"
+#: The address of the template of this run.
+_ADDRESS = "GPUMAGIC_TESTS_TEMPLATE"
 #: A safety net, not a measure: a machine may be slow.
 _PATIENCE = 300.0
 
+_address: str | None = None
+#: In the process that has started it: the template, and the socket at whose end it ends.
+_started: tuple[subprocess.Popen[bytes], socket.socket] | None = None
+_left = ""
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Before xdist, which is told of the start later, starts workers: they use the same one."""
+    global _address, _started
+    _address = os.environ.get(_ADDRESS)
+    # Nothing is forked for a real GPU.
+    if _address is not None or "VIRTUAL_GPU_STATE" not in os.environ:
+        return
+    owner, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    _address = f"gpumagic-tests-template-{os.getpid()}-{time.time_ns()}"
+    with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(f"\0{_address}")  # a name that is no file
+        listening.listen(64)
+        _started = _start(theirs.fileno(), listening.fileno()), owner
+    os.environ[_ADDRESS] = _address
+
+
+def _start(*sockets: int) -> subprocess.Popen[bytes]:
+    from tests.support.kernels import python_environment
+    from tests.virtual_gpu import Scenario, environment
+
+    # What is loaded cannot be missed again: each fork loads what its scenario has.
+    variables = environment(Scenario(driver=False, nvml=False))
+    if "VIRTUAL_GPU_HIDE" in variables:  # from all forks: a scenario without a driver is started
+        variables = environment(Scenario())
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.support.template", *map(str, sockets)],
+        env={**python_environment(variables), **template.OWN},
+        cwd=device.ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=sockets,
+        start_new_session=True,
+    )
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    """Looks once everything has been torn down, also where that has failed."""
+    global _started, _left
+    try:
+        yield
+    finally:
+        if _started is not None:
+            (process, owner), _started = _started, None
+            with owner:
+                owner.shutdown(socket.SHUT_WR)
+                _left = owner.recv(template.MESSAGE).decode().strip()
+            process.wait()
+            del os.environ[_ADDRESS]
+            if _left and session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _left:
+        terminalreporter.section("processes left behind, ended now", red=True)
+        terminalreporter.write_line(_left)
+
 
 class ForkedProcess:
-    """A fork, with the interface of `subprocess.Popen`; it leads a session of its own."""
+    """A fork, with the interface of `subprocess.Popen`; it leads a session of its own.
+
+    It ends with its object: the template kills it when the connection is closed.
+    """
 
     stdin = stdout = stderr = None
 
-    def __init__(self, origin: Template, pid: int, arguments: Sequence[str]) -> None:
-        self._template = origin
+    def __init__(self, connection: socket.socket, pid: int, arguments: Sequence[str]) -> None:
+        self._connection = connection
         self.pid = pid
         self.args = list(arguments)
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        if self.returncode is None:
-            self.returncode = self._template.poll(self.pid)
-        return self.returncode
+        return self._ended(0)
 
     def wait(self, timeout: float | None = None) -> int:
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while (code := self.poll()) is None:
-            if deadline is not None and time.monotonic() > deadline:
-                raise subprocess.TimeoutExpired(self.args, timeout or 0)
-            time.sleep(0.005)
+        code = self._ended(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
         return code
 
+    def _ended(self, timeout: float | None) -> int | None:
+        if self.returncode is None:
+            self._connection.settimeout(timeout)
+            with suppress(TimeoutError, BlockingIOError):
+                self.returncode = _receive(self._connection)
+                self._connection.close()
+        return self.returncode
+
     def send_signal(self, number: int) -> None:
-        # `poll` alone reaps it: until then no other process can have the pid.
         if self.poll() is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -75,144 +136,48 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
 
-class Template:
-    """A running template process: its owner's, or one that the owner shares with others."""
-
-    def __init__(self, channel: socket.socket, process: subprocess.Popen[bytes] | None) -> None:
-        self._channel = channel
-        self._process = process
-        self.owner = os.getpid()
-        data = channel.recv(template.MESSAGE)
-        if not data:
-            raise RuntimeError("the template process did not start; see above for why")
-        hello = json.loads(data)
-        self.pid: int = hello["pid"]
-        self._compared = _compared(hello["environment"])
-
-    def fits(self, command: Sequence[str], wanted: Mapping[str, str]) -> bool:
-        """Whether a fork is what a process started with this command and environment would be."""
-        return (
-            len(command) > 2
-            and command[0] == sys.executable
-            and command[1] in ("-m", "-c")
-            and _compared(wanted) == self._compared
-            and sum(len(os.fsencode(k + v)) + 2 for k, v in wanted.items()) < template.ROOM
-        )
-
-    def fork(
-        self, command: Sequence[str], env: Mapping[str, str], cwd: str, fds: Sequence[int]
-    ) -> ForkedProcess:
-        request = {"command": list(command), "env": dict(env), "cwd": cwd}
-        socket.send_fds(self._channel, [json.dumps(request).encode()], fds)
-        return ForkedProcess(self, self._answer(), command)
-
-    def poll(self, pid: int) -> int | None:
-        self._channel.send(json.dumps({"poll": pid}).encode())
-        return self._answer()
-
-    def _answer(self) -> Any:
-        data = self._channel.recv(template.MESSAGE)
-        if not data:
-            raise RuntimeError("the template process has ended")
-        return json.loads(data)
-
-    def close(self) -> None:
-        if os.getpid() == self.owner:
-            with suppress(ConnectionError):
-                self._channel.send(b'{"leave": true}')
-        self._channel.close()
-        if self._process is not None and os.getpid() == self.owner:
-            self._process.wait()
+def _receive(connection: socket.socket) -> Any:
+    data = connection.recv(template.MESSAGE)
+    if not data:
+        raise RuntimeError("the template process has ended; see above for why")
+    return json.loads(data)
 
 
-def _compared(variables: Mapping[str, str]) -> dict[str, str]:
-    read = [k for k in variables if k.startswith((*_AT_START, *_AT_IMPORT))]
-    compared = {k: variables[k] for k in read if not k.startswith(_WHEN_USED)}
-    # Whether there is a driver, and NVML, is settled in the fork.
-    path = compared.pop("LD_LIBRARY_PATH", "")
-    others = [each for each in path.split(":") if not each.startswith(str(cache_root()))]
-    return {**compared, "LD_LIBRARY_PATH": ":".join(others)}
+def fork(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: str | os.PathLike[str],
+    **streams: Any,
+) -> ForkedProcess | None:
+    """Fork the template; None where a new process with this command would be another one.
 
-
-def _start(*others: socket.socket) -> tuple[socket.socket, subprocess.Popen[bytes]]:
-    """Start a template, for this process and for those who connect to another socket."""
-    from tests.support.kernels import python_environment
-    from tests.virtual_gpu import Scenario, environment
-
-    base = device.ENVIRONMENT or dict(os.environ)
-    # What is loaded cannot be missed again: each fork loads what its scenario has.
-    variables = environment(Scenario(driver=False, nvml=False), base)
-    if "VIRTUAL_GPU_HIDE" in variables:  # from all forks: a scenario without a driver is started
-        variables = environment(Scenario(), base)
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
-        passed = [_roomy(each).fileno() for each in (theirs, *others)]
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.template", *map(str, passed)],
-            env={**python_environment(variables), **template.OWN},
-            cwd=device.ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=passed,
-            start_new_session=True,
-        )
-    return _roomy(ours), process
-
-
-def _roomy(channel: socket.socket) -> socket.socket:
-    """Let this socket send the longest message."""
-    channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * template.MESSAGE)
-    return channel
-
-
-def _connected(address: str) -> socket.socket:
-    channel = _roomy(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-    channel.connect(f"\0{address}")
-    return channel
-
-
-_running: list[Template] = []
-_shared: list[tuple[socket.socket, subprocess.Popen[bytes]]] = []
-
-
-def _template() -> Template:
-    """The template of this process, or of its run; started now if there is none."""
-    # Not that of a process which has forked this one.
-    _running[:] = [each for each in _running if each.owner == os.getpid()]
-    if not _running:
-        address = os.environ.get(_SHARED)
-        channel, process = (_connected(address), None) if address else _start()
-        _running.append(Template(channel, process))
-        atexit.register(close)
-    return _running[0]
-
-
-def share() -> None:
-    """Start the template of all processes that this one starts, which have its environment."""
-    address = f"gpumagic-tests-template-{os.getpid()}-{time.time_ns()}"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-        listening.bind(f"\0{address}")  # a name that is no file
-        listening.listen(64)
-        _shared.append(_start(listening))
-    os.environ[_SHARED] = address
-
-
-def close() -> None:
-    """End this process's templates."""
-    for each in _running:
-        each.close()
-    _running.clear()
-    for channel, process in _shared:
-        channel.close()
-        process.wait()
-        del os.environ[_SHARED]
-    _shared.clear()
-
-
-def are_the_same(command: Sequence[str], env: Mapping[str, str]) -> bool:
-    """Whether a fork is what a process started with this command and environment would be."""
-    # Nothing is forked for a real GPU.
-    return "VIRTUAL_GPU_STATE" in env and _template().fits(command, env)
+    ``stdin``, ``stdout`` and ``stderr`` are as `subprocess.Popen` takes them.
+    """
+    module_or_code = command[0] == sys.executable and [*command[1:2]] in (["-m"], ["-c"])
+    if _address is None or "VIRTUAL_GPU_STATE" not in env or not module_or_code:
+        return None
+    request = {"command": list(command), "env": dict(env), "cwd": os.fspath(cwd)}
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * template.MESSAGE)
+    connection.connect(f"\0{_address}")
+    with Path(os.devnull).open("r+b") as null:
+        fds: list[int] = []
+        for default, name in enumerate(("stdin", "stdout", "stderr")):
+            stream = streams.get(name)
+            if stream is subprocess.DEVNULL:
+                stream = null
+            elif stream is subprocess.STDOUT:
+                stream = fds[1]
+            elif stream is None:
+                stream = default
+            fds.append(stream if isinstance(stream, int) else stream.fileno())
+        socket.send_fds(connection, [json.dumps(request).encode()], fds)
+    pid = _receive(connection)
+    if pid is None:
+        connection.close()
+        return None
+    return ForkedProcess(connection, pid, command)
 
 
 def popen(
@@ -220,30 +185,17 @@ def popen(
     *,
     env: Mapping[str, str],
     cwd: str | os.PathLike[str],
-    stdin: Any = None,
-    stdout: Any = None,
-    stderr: Any = None,
     fresh: bool = False,
+    **streams: Any,
 ) -> Any:
     """A process that leads a session of its own: a fork where that is the same, else a new one.
 
     The streams are as `subprocess.Popen` takes them, but for pipes.
     """
-    wanted = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
-    command = list(command)
-    if fresh or subprocess.PIPE in wanted.values() or not are_the_same(command, env):
-        return subprocess.Popen(command, env=dict(env), cwd=cwd, start_new_session=True, **wanted)
-    with Path(os.devnull).open("r+b") as null:
-        fds = []
-        for default, (name, stream) in enumerate(wanted.items()):
-            if stream is subprocess.DEVNULL:
-                stream = null
-            elif stream is subprocess.STDOUT and name == "stderr":
-                stream = fds[1]
-            elif stream is None:
-                stream = default
-            fds.append(stream if isinstance(stream, int) else stream.fileno())
-        return _template().fork(command, env, os.fspath(cwd), fds)
+    forked = None if fresh else fork(command, env=env, cwd=cwd, **streams)
+    if forked is not None:
+        return forked
+    return subprocess.Popen(command, env=dict(env), cwd=cwd, start_new_session=True, **streams)
 
 
 def run(
@@ -255,59 +207,13 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a process as `popen` starts it, to its end; what it writes is captured."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
-        process = popen(
-            command,
-            env=env,
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=errors,
-            fresh=fresh,
-        )
+        streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": errors}
+        process = popen(command, env=env, cwd=cwd, fresh=fresh, **streams)
         try:
             process.wait(_PATIENCE)
         finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+            process.kill()
+            process.wait()
         out.seek(0)
         errors.seek(0)
         return subprocess.CompletedProcess(command, process.returncode, out.read(), errors.read())
-
-
-class ForkProvisioner(LocalProvisioner):
-    """Forks kernels for a `KernelManager`, where a fork is the same as a fresh process."""
-
-    async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:
-        env, cwd = kwargs.get("env"), kwargs.get("cwd")
-        others = kwargs.keys() - {"env", "cwd", "stdout", "stderr", "log"}
-        if env is None or others or not are_the_same(cmd, env):
-            return await super().launch_kernel(cmd, **kwargs)
-        # As jupyter_client does: a kernel ends when its parent has ended.
-        env = {**env, "JPY_PARENT_PID": str(_template().pid)}
-        self.process = popen(
-            cmd,
-            env=env,
-            cwd=cwd or Path.cwd(),
-            stdin=subprocess.DEVNULL,
-            stdout=kwargs.get("stdout"),
-            stderr=kwargs.get("stderr"),
-        )
-        self.pid = self.pgid = self.process.pid
-        return self.connection_info
-
-
-def manage(manager: Any, *, fresh: bool = False) -> Any:
-    """Have this `KernelManager` use ports of ours, and fork its kernels; returns it."""
-    manager.cache_ports = False
-    names = ("shell_port", "iopub_port", "stdin_port", "hb_port", "control_port")
-    for name, port in zip(names, ports.take(len(names)), strict=True):
-        setattr(manager, name, port)
-    if fresh:
-        return manager
-    name = "forked"
-    KernelProvisionerFactory.instance().provisioners[name] = EntryPoint(
-        name, f"{__name__}:{ForkProvisioner.__name__}", KernelProvisionerFactory.GROUP_NAME
-    )
-    manager.kernel_spec.metadata["kernel_provisioner"] = {"provisioner_name": name}
-    return manager

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import queue
+import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 from jupyter_client.manager import KernelManager
+from jupyter_client.provisioning import KernelProvisionerFactory, LocalProvisioner
 
-from tests.support import forks
+from tests.support import forks, ports
 from tests.support.device import DEVICES, ROOT
 
 #: A safety net, not a measure: a machine may be slow.
@@ -100,7 +103,7 @@ class Kernel:
         launcher: str = LAUNCHER,
     ) -> None:
         self.environment = environment
-        self.manager = started_by(launcher, KernelManager(kernel_name="python3"), fresh=fresh)
+        self.manager = manage(KernelManager(kernel_name="python3"), launcher=launcher, fresh=fresh)
         self.manager.start_kernel(
             env=dict(environment), cwd=str(cwd), extra_arguments=list(arguments)
         )
@@ -207,11 +210,39 @@ class Kernel:
         self.manager.cleanup_resources()
 
 
-def started_by(launcher: str, manager: Any, *, fresh: bool = False) -> Any:
-    """Let a `KernelManager` start its kernels by this module; returns the manager."""
+class ForkProvisioner(LocalProvisioner):
+    """Forks kernels for a `KernelManager`, where a fork is the same as a fresh process."""
+
+    async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:
+        env, streams = kwargs.get("env"), {k: kwargs.get(k) for k in ("stdout", "stderr")}
+        forked = None
+        if env is not None and kwargs.keys() <= {"env", "cwd", "log", *streams}:
+            cwd, streams["stdin"] = kwargs.get("cwd") or Path.cwd(), subprocess.DEVNULL
+            forked = forks.fork(cmd, env=env, cwd=cwd, **streams)
+        if forked is None:
+            return await super().launch_kernel(cmd, **kwargs)
+        self.process = forked
+        self.pid = self.pgid = forked.pid
+        return self.connection_info
+
+
+def manage(manager: Any, *, launcher: str = LAUNCHER, fresh: bool = False) -> Any:
+    """Have this `KernelManager` use ports of ours, and fork its kernels; returns it.
+
+    ``launcher`` is the module that starts them.
+    """
     command = manager.kernel_spec.argv
     command[command.index(LAUNCHER)] = launcher
-    return forks.manage(manager, fresh=fresh)
+    manager.cache_ports = False
+    names = ("shell_port", "iopub_port", "stdin_port", "hb_port", "control_port")
+    for name, port in zip(names, ports.take(len(names)), strict=True):
+        setattr(manager, name, port)
+    if not fresh:
+        name, group = "forked", KernelProvisionerFactory.GROUP_NAME
+        found = EntryPoint(name, f"{__name__}:{ForkProvisioner.__name__}", group)
+        KernelProvisionerFactory.instance().provisioners[name] = found
+        manager.kernel_spec.metadata["kernel_provisioner"] = {"provisioner_name": name}
+    return manager
 
 
 def python_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -12,15 +12,14 @@ import nbformat
 from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
 
-from tests.support import forks
-from tests.support.kernels import PATIENCE
+from tests.support.kernels import PATIENCE, manage
 
 
 class Client(NotebookClient):
     """nbclient, whose kernels are forked where that is the same."""
 
     def create_kernel_manager(self) -> KernelManager:
-        return forks.manage(super().create_kernel_manager())
+        return manage(super().create_kernel_manager())
 
 
 def execute_notebook(

@@ -1,15 +1,16 @@
 """A process that has imported what kernels import, and forks one in milliseconds.
 
-``python -m tests.support.template FD [LISTENING]`` reads requests from the socket FD, and from
-those who connect to the socket LISTENING, and answers each; `tests.support.forks` sends them. With
-LISTENING it imports nothing before the first one connects. A fork becomes what the request says:
-command, environment, working folder, standard streams. It differs from a process that was started
-in what it need not import any more; `tests/support/test_forks.py` lists the differences.
+`tests.support.forks` starts it, as ``python -m tests.support.template OWNER LISTENING``, and
+connects to the socket LISTENING for each fork. A request says what the fork is to be: command,
+environment, working folder, standard streams; the answer is its pid, or null where a new process
+would be another. The connection lives as long as the fork: it ends with the exit code, and a fork
+whose connection is closed is killed. At the end of the socket OWNER the template tells what its
+forks have left running, ends that, and ends.
 
-torch, gpumagic and what comes with them are hidden again after their import: ``'torch' in
-sys.modules`` is false until the fork imports it, which then costs nothing: see
-`tests.support.hidden`. The template has one thread, has not
-initialized CUDA, and has no context of ZeroMQ.
+torch and what gpumagic imports late are hidden again after their import: ``'torch' in sys.modules``
+is false until the fork imports it, which then costs nothing: see `tests.support.hidden`. gpumagic
+itself is imported by each fork. The template has one thread, has not initialized CUDA, and has no
+context of ZeroMQ. It imports nothing before the first request.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.support import nanny
-from tests.support.hidden import Hidden, OneByOne
+from tests.support.hidden import Hidden
+from tests.virtual_gpu.build import cache_root
 from tests.virtual_gpu.remap import remap
 
 #: What a kernel, an engine and a terminal import before they run anything.
@@ -66,14 +67,24 @@ _HIDDEN = (
     ("torch",),
     ("rich.console", "rich.table"),
     ("cloudpickle",),
+    ("pynvml",),
     ("torch._dynamo", "torch._inductor"),
 )
+#: Read by the dynamic loader, Python, libc, OpenMP or torch before a fork can be told of them.
+_AT_START = ("LD_", "PYTHON", "LC_", "LANG", "GLIBC_", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_")
+_AT_IMPORT = ("OPENBLAS_", "TORCH", "PYTORCH", "ATEN_", "JUPYTER_PLATFORM", "PYDEVD_", "IPYTHON_")
+#: Set in the process of the tests by torch's compiler, gpumagic and debugpy, and read when they are
+#: used; the last one is also set where debugpy is imported, as in the template.
+_WHEN_USED = ("TORCHINDUCTOR_", "PYTORCH_NVML_BASED_CUDA_CHECK", "PYDEVD_USE_FRAME_EVAL")
 #: The largest environment of a fork.
 ROOM = 32 * 1024
 #: The longest request, environment included.
 MESSAGE = 1 << 17
 #: Variables of the template alone: forks are not compared by them.
 OWN = {"OPENBLAS_NUM_THREADS": "1", "GPUMAGIC_TESTS_ROOM": "x" * ROOM}
+#: Seconds that processes have to end after the last test: a safety net, a machine may be slow.
+_PATIENCE = 30.0
+_BECOME_SUBREAPER = 36  # of prctl(2)
 
 
 def _import_everything() -> Hidden:
@@ -85,83 +96,123 @@ def _import_everything() -> Hidden:
     hidden = Hidden()
     for names in _HIDDEN:
         hidden.hide(*names)
-    ours = OneByOne()
-    hidden.hide("gpumagic", by=ours.hide)
-    sys.meta_path[:0] = [ours, hidden]
+    sys.meta_path.insert(0, hidden)
     threads = len(list(Path("/proc/self/task").iterdir()))
     if threads != 1:
         raise RuntimeError(f"the template has {threads} threads: a fork would have one of them")
+    # At a fork's end torch would take apart its libraries, and touch 40 MB of memory for that.
+    for finalizer in list(vars(weakref.finalize)["_registry"]):
+        finalizer.atexit = False
+    # Forks do not look through what is here: each collection would write to all of its memory.
+    gc.collect()
+    gc.freeze()
     return hidden
 
 
 def serve(
-    owner: socket.socket, listening: socket.socket | None, started_with: Mapping[str, str]
+    owner: socket.socket, listening: socket.socket, started_with: Mapping[str, str]
 ) -> dict[str, Any] | None:
     """Answer requests until the owner is gone; a fork returns the request that it is for."""
-    forks: dict[socket.socket, set[int]] = {}
-    hello = json.dumps({"pid": os.getpid(), "environment": started_with}).encode()
-
-    def begin(client: socket.socket) -> None:
-        with contextlib.suppress(ConnectionError):
-            client.send(hello)
-        forks[client] = set()
-
-    begin(owner)
-    sockets = [] if listening is None else [listening]
+    running: dict[socket.socket, int] = {}
+    compared = _compared(started_with)
+    # A child's end wakes up the loop.
+    woken, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wakes)
     while True:
-        for ready in select.select([*sockets, *forks], [], [])[0]:
-            if ready is listening:
-                begin(listening.accept()[0])
-                continue
-            request = _receive(ready)
-            if request is None:
-                if ready is owner:
-                    return None
-                _end_forks(forks.pop(ready))
+        for ready in select.select([owner, listening, woken, *running], [], [])[0]:
+            if ready is owner:
+                return None
+            if ready == woken:
+                os.read(woken, 4096)
+            elif ready is not listening:  # its client has closed it
+                _kill(running.pop(ready))
                 ready.close()
-                continue
-            if "leave" in request:
-                # What is still running is found by whoever looks for processes left behind.
-                forks[ready].clear()
-                continue
-            if "poll" in request:
-                answer = _poll(request["poll"])
-                if answer is not None:
-                    forks[ready].discard(request["poll"])
             else:
-                answer = os.fork()
-                if answer == 0:
-                    for each in (*sockets, *forks):
+                client = listening.accept()[0]
+                request = _receive(client)
+                fits = request is not None and _fits(request["env"], compared)
+                pid = os.fork() if fits else None
+                if pid == 0:
+                    signal.set_wakeup_fd(-1)
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    for each in (owner, listening, client, *running):
                         each.close()
+                    os.close(woken)
+                    os.close(wakes)
                     return request
-                forks[ready].add(answer)
-            for fd in request["fds"]:
-                os.close(fd)
-            with contextlib.suppress(ConnectionError):
-                ready.send(json.dumps(answer).encode())
+                for fd in request["fds"] if request else ():
+                    os.close(fd)
+                with contextlib.suppress(ConnectionError):
+                    client.send(json.dumps(pid).encode())
+                if pid is None:
+                    client.close()
+                else:
+                    running[client] = pid
+        _reap(running)
 
 
-def _receive(channel: socket.socket) -> dict[str, Any] | None:
+def _receive(client: socket.socket) -> dict[str, Any] | None:
     """Read a request, with its descriptors; None when the other side is gone."""
     try:
-        data, fds, _, _ = socket.recv_fds(channel, MESSAGE, 3)
+        data, fds, _, _ = socket.recv_fds(client, MESSAGE, 3)
     except ConnectionError:
         return None
     return {**json.loads(data), "fds": fds} if data else None
 
 
-def _end_forks(pids: set[int]) -> None:
-    """End the forks of a process that is gone, killed perhaps."""
-    for pid in pids:
+def _fits(wanted: Mapping[str, str], compared: Mapping[str, str]) -> bool:
+    """Whether a fork can have this environment as a new process would."""
+    room = sum(len(os.fsencode(k + v)) + 2 for k, v in wanted.items())
+    return _compared(wanted) == compared and room < ROOM
+
+
+def _compared(variables: Mapping[str, str]) -> dict[str, str]:
+    read = [k for k in variables if k.startswith((*_AT_START, *_AT_IMPORT))]
+    compared = {k: variables[k] for k in read if not k.startswith(_WHEN_USED)}
+    # Whether there is a driver, and NVML, is settled in the fork.
+    path = compared.pop("LD_LIBRARY_PATH", "")
+    others = [each for each in path.split(":") if not each.startswith(str(cache_root()))]
+    return {**compared, "LD_LIBRARY_PATH": ":".join(others)}
+
+
+def _reap(running: dict[socket.socket, int]) -> None:
+    """Tell the clients of forks that have ended; what forks have left behind is reaped too."""
+    while True:
+        try:
+            ended, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if not ended:
+            return
+        for client in [each for each, pid in running.items() if pid == ended]:
+            del running[client]
+            with contextlib.suppress(ConnectionError):
+                client.send(json.dumps(os.waitstatus_to_exitcode(status)).encode())
+            client.close()
+
+
+def _kill(pid: int) -> None:
+    """End a fork, and what is in its session; it may have none yet."""
+    for kill in (os.killpg, os.kill):
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+            kill(pid, signal.SIGKILL)
 
 
-def _poll(pid: int) -> int | None:
-    """The exit code of a fork as `subprocess.Popen.returncode` has it; None while it runs."""
-    ended, status = os.waitpid(pid, os.WNOHANG)
-    return os.waitstatus_to_exitcode(status) if ended else None
+def _end_all() -> str:
+    """End what forks have left running, and return it: a line for each process."""
+    import psutil
+
+    this, deadline = psutil.Process(), time.monotonic() + _PATIENCE
+    while (left := this.children(recursive=True)) and time.monotonic() < deadline:
+        _reap({})
+        time.sleep(0.1)
+    lines = []
+    for each in left:
+        with contextlib.suppress(psutil.Error):
+            lines.append(f"{each.pid}: {' '.join(each.cmdline())[:500]}")
+            each.kill()
+    return "\n".join(lines)
 
 
 def become(request: dict[str, Any], hidden: Hidden) -> None:
@@ -176,6 +227,8 @@ def become(request: dict[str, Any], hidden: Hidden) -> None:
     old = os.environ["VIRTUAL_GPU_STATE"]
     os.environ.clear()
     os.environ.update(request["env"])
+    if "JPY_PARENT_PID" in os.environ:  # a kernel ends when its parent has ended
+        os.environ["JPY_PARENT_PID"] = str(os.getppid())
     _rewrite_start(dict(os.environ))
     if "VIRTUAL_GPU_STATE" in os.environ:
         remap(Path(old), Path(os.environ["VIRTUAL_GPU_STATE"]))
@@ -262,24 +315,20 @@ def run(command: list[str], cwd: str) -> None:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for pytest; forks end with it
-    owner, *others = (socket.socket(fileno=int(word)) for word in sys.argv[1:])
+    owner, listening = (socket.socket(fileno=int(word)) for word in sys.argv[1:])
     # The owner says nothing; when it is gone, it is readable too.
-    if others and owner in select.select([owner, *others], [], [])[0]:
+    if owner in select.select([owner, listening], [], [])[0]:
         os._exit(0)
     started_with = {name: text for name, text in os.environ.items() if name not in OWN}
+    # What its forks have started, and not ended, becomes its own.
+    ctypes.CDLL(None).prctl(_BECOME_SUBREAPER, 1, 0, 0, 0)
     hidden = _import_everything()
-    # At a fork's end torch would take apart its libraries, and touch 40 MB of memory for that.
-    for finalizer in list(vars(weakref.finalize)["_registry"]):
-        finalizer.atexit = False
-    # Forks do not look through what is here: each collection would write to all of its memory.
-    gc.collect()
-    gc.freeze()
-    request = serve(owner, others[0] if others else None, started_with)
+    request = serve(owner, listening, started_with)
     if request is None:
+        with contextlib.suppress(ConnectionError):
+            owner.send(_end_all().encode()[:MESSAGE] or b"\n")
         os._exit(0)
     become(request, hidden)
-    if request["command"][1:3] == ["-m", "ipyparallel.engine"]:
-        nanny.prepare()
     _end(run, request["command"], request["cwd"])
 
 

@@ -31,18 +31,10 @@ _PATIENCE = 400
 class _ForkedTerminal(fdspawn):
     """`pexpect.spawn` of a fork of the template, as far as a terminal here uses it."""
 
-    def __init__(self, command: list[str], env: Mapping[str, str], cwd: Path, columns: int) -> None:
-        ours, theirs = os.openpty()
-        try:
-            fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, columns, 0, 0))
-            modes = termios.tcgetattr(theirs)
-            modes[3] &= ~termios.ECHO
-            termios.tcsetattr(theirs, termios.TCSANOW, modes)
-            self._fork = forks.popen(command, env=env, cwd=cwd, **dict.fromkeys(_STREAMS, theirs))
-        finally:
-            os.close(theirs)
-        super().__init__(ours, encoding="utf-8", timeout=_PATIENCE)
-        self.pid = self._fork.pid
+    def __init__(self, fork: forks.ForkedProcess, terminal: int) -> None:
+        super().__init__(terminal, encoding="utf-8", timeout=_PATIENCE)
+        self._fork = fork
+        self.pid = fork.pid
         self.terminated = False
 
     def sendintr(self) -> None:
@@ -50,8 +42,25 @@ class _ForkedTerminal(fdspawn):
 
     def wait(self) -> int:
         self.terminated = True
-        code: int = self._fork.wait()
-        return code
+        return self._fork.wait()
+
+
+def _forked(
+    command: list[str], env: Mapping[str, str], cwd: Path, columns: int
+) -> _ForkedTerminal | None:
+    ours, theirs = os.openpty()
+    try:
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, columns, 0, 0))
+        modes = termios.tcgetattr(theirs)
+        modes[3] &= ~termios.ECHO
+        termios.tcsetattr(theirs, termios.TCSANOW, modes)
+        fork = forks.fork(command, env=env, cwd=cwd, **dict.fromkeys(_STREAMS, theirs))
+    finally:
+        os.close(theirs)
+    if fork is None:
+        os.close(ours)
+        return None
+    return _ForkedTerminal(fork, ours)
 
 
 class Terminal:
@@ -69,11 +78,11 @@ class Terminal:
         options += [f"--colors={PLAIN}"] if kind == "dumb" else []
         command = [sys.executable, "-m", "IPython", *options, *arguments]
         environment = {**environment, "TERM": kind}
-        self.process: Any
+        self.process: Any = None
         # Of another kind, libraries see it when they are imported.
-        if kind == "dumb" and forks.are_the_same(command, environment):
-            self.process = _ForkedTerminal(command, environment, cwd, columns)
-        else:
+        if kind == "dumb":
+            self.process = _forked(command, environment, cwd, columns)
+        if self.process is None:
             self.process = pexpect.spawn(
                 command[0],
                 command[1:],

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from tests.__main__ import SPREAD
 from tests.support.device import ROOT
 
 VERSIONS = ROOT / "tests" / "colab.txt"
@@ -77,7 +78,7 @@ def demo() -> list[str]:
 def tests(arguments: Sequence[str]) -> int:
     """Run the tests, or those that are named."""
     named = any(Path(word.split("::")[0]).exists() for word in arguments)
-    spread = ("-n", str(2 * len(os.sched_getaffinity(0))), "--dist", "loadgroup")
+    spread = ("-n", str(2 * len(os.sched_getaffinity(0))), *SPREAD)
     which = () if named else (*TESTS, LEFT_OUT, *spread)
     return subprocess.call(
         [sys.executable, "-m", "pytest", "-W", _NOT_CLOSED, *which, *arguments], cwd=ROOT
