@@ -51,6 +51,10 @@ test-colab: .venv-colab/ready ## Run the notebooks and the tests in the versions
 test-vendor: $(VENV)/ready ## Run the tests on NVIDIA's own libraries, with no GPU (Debian's packages)
 	@$(RUN) -m tests.vendor $(ARGS)
 
+.PHONY: test-wheel
+test-wheel: $(VENV)/ready-wheel ## Build the wheel, and use it in an environment of its own
+	@$(RUN) -m tests.tools.wheel
+
 .PHONY: bench
 bench: $(VENV)/ready-bench ## Measure what is promised of speed and exactness; figures in build/bench.json
 	@$(RUN) -m tests.benchmarks $(ARGS)
@@ -102,6 +106,10 @@ $(VENV)/ready-site: $(VENV)/ready
 
 $(VENV)/ready-bench: $(VENV)/ready
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --group bench
+	@touch $@
+
+$(VENV)/ready-wheel: $(VENV)/ready
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --group wheel
 	@touch $@
 
 .venv-oldest/ready: pyproject.toml tests/support/oldest.py

@@ -26,7 +26,7 @@ StoppedBy = Literal["precision", "max-time"]
 _LONG_COMPILE = 0.1
 
 #: ``gpu_note`` of a time with no sign of work, until the lines have shown some or it is left out.
-NO_SIGN = "at most: no sign of GPU work was seen"
+NO_SIGN = "at most: no GPU work was seen"
 
 
 @dataclass(frozen=True)

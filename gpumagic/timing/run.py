@@ -21,7 +21,9 @@ from gpumagic.timing.event_timer import EventPair, EventTimer, Reading
 
 ENDED = "at most: the GPU was done as soon as the code was, and may have waited in between"
 #: Also where there was some: work that has ended by the time the code returns may leave no sign.
-NO_SIGN_OF_WORK = "no GPU time: no sign of GPU work was seen"
+NO_SIGN_OF_WORK = "no GPU time: no GPU work was seen"
+#: A single run of code that launches little: the GPU is done before the host.
+_REPEAT_IT = "; if it was very short, repeat it: -n 100"
 INTERRUPTED = "interrupted while waiting for the GPU"
 _WHY = "TORCH_LOGS=recompiles,graph_breaks, set before Python starts, says why"
 
@@ -165,9 +167,8 @@ def without_unseen_work(timing: CudaTiming) -> CudaTiming:
     """Return ``timing`` without the GPU time of a device that showed no sign of work."""
     if timing.gpu_note != NO_SIGN:
         return timing
-    return replace(
-        timing, gpu=None, per_device={}, gpu_at_most=False, gpu_note=NO_SIGN_OF_WORK, bound=None
-    )
+    note = NO_SIGN_OF_WORK + _REPEAT_IT * (timing.loops == timing.repeat == 1)
+    return replace(timing, gpu=None, per_device={}, gpu_at_most=False, gpu_note=note, bound=None)
 
 
 @dataclass(frozen=True)
