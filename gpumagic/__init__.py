@@ -34,10 +34,9 @@ if TYPE_CHECKING:
     from gpumagic.memory.measurement import gpumem
     from gpumagic.results.allocator import Freed
     from gpumagic.results.comparison import Comparison
-    from gpumagic.results.devices import Device, DeviceTable
+    from gpumagic.results.devices import Device, DeviceTable, Process
     from gpumagic.results.holders import Holder, Holders, OutOfMemory
     from gpumagic.results.memory import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
-    from gpumagic.results.processes import Process
     from gpumagic.results.selection import Selection
     from gpumagic.results.stored import load
     from gpumagic.results.timing import CudaTiming, Sample
@@ -58,10 +57,9 @@ _MODULES = {
         "memory.measurement": "gpumem",
         "results.allocator": "Freed",
         "results.comparison": "Comparison",
-        "results.devices": "Device DeviceTable",
+        "results.devices": "Device DeviceTable Process",
         "results.holders": "Holder Holders OutOfMemory",
         "results.memory": "DeviceMemory DeviceMemoryDelta MemoryDelta MemoryReport",
-        "results.processes": "Process",
         "results.selection": "Selection",
         "results.stored": "load",
         "results.timing": "CudaTiming Sample",

@@ -13,8 +13,7 @@ from gpumagic.cluster.calls import described
 from gpumagic.cluster.connection import Cluster, package
 from gpumagic.cluster.engine import RESULT, result_of
 from gpumagic.errors import DeviceError
-from gpumagic.results.cluster import EngineResult
-from gpumagic.results.cluster_cells import ClusterMemory, ClusterTiming
+from gpumagic.results.cluster import ClusterMemory, ClusterTiming, EngineResult
 
 #: Seconds between two looks, for engines to end after an interrupt, and for the last output.
 _LOOK, _INTERRUPT_TIMEOUT, _OUTPUT_TIMEOUT = 0.5, 5.0, 1.0
@@ -32,8 +31,6 @@ class Outcome:
     """What the engines have sent."""
 
     engines: tuple[EngineResult, ...]
-    #: Seconds from sending the cell until the last reply.
-    elapsed: float
     #: The exception to raise when the results have been shown; None if there is none.
     exception: BaseException | None
 
@@ -52,7 +49,7 @@ def cudatime(
     outcome = run(cluster, engines, "cudatime", options, code)
     if isinstance(outcome.exception, KeyboardInterrupt):
         raise outcome.exception
-    return ClusterTiming(outcome.engines, outcome.elapsed)
+    return ClusterTiming(outcome.engines)
 
 
 def gpumem(cluster: Cluster, code: str, engines: Sequence[int] | None = None) -> ClusterMemory:
@@ -60,7 +57,7 @@ def gpumem(cluster: Cluster, code: str, engines: Sequence[int] | None = None) ->
     outcome = run(cluster, engines, "gpumem", "", code)
     if isinstance(outcome.exception, KeyboardInterrupt):
         raise outcome.exception
-    return ClusterMemory(outcome.engines, outcome.elapsed)
+    return ClusterMemory(outcome.engines)
 
 
 def run(
@@ -97,12 +94,11 @@ def run(
         except KeyboardInterrupt as interrupt:
             interrupted = interrupt
             _interrupt(cluster.client, result, present)
-    elapsed = time.monotonic() - started
     replies = dict(zip(present, result._children, strict=True))
     rows = [_row(engine, replies.get(engine)) for engine in wanted]
     raised = [reply.result() for reply in replies.values() if reply.done()]
     raised = [each for each in raised if isinstance(each, Exception)]
-    return Outcome(tuple(rows), elapsed, interrupted or _composite(raised, result))
+    return Outcome(tuple(rows), interrupted or _composite(raised, result))
 
 
 def _interrupt(client: Any, result: Any, engines: Sequence[int]) -> None:

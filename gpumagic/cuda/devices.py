@@ -24,8 +24,7 @@ from gpumagic.cuda import driver, nvml, torch_cuda, visible_devices
 from gpumagic.cuda.visible_devices import uuid_key
 from gpumagic.errors import DeviceError
 from gpumagic.results.base import Conditions
-from gpumagic.results.devices import Device, DeviceTable
-from gpumagic.results.processes import Process
+from gpumagic.results.devices import Device, DeviceTable, Process
 from gpumagic.system import system_files
 
 #: Below this, memory in use without a process is the driver's own (by NVML's version 2).

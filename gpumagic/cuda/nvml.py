@@ -11,8 +11,7 @@ from typing import Any
 
 from gpumagic.cuda import driver
 from gpumagic.errors import DeviceError
-from gpumagic.results.devices import MigInstance
-from gpumagic.results.processes import Process
+from gpumagic.results.devices import MigInstance, Process
 
 #: Errors after which a device can no longer be read, and their texts.
 _LOST = {

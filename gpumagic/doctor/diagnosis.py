@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from gpumagic.render.blocks import Block, Cell, Column, Fold, Grid, Line, Style
 from gpumagic.results.base import Series
@@ -14,12 +14,6 @@ Health = Literal["ok", "warn", "bad", "unknown"]
 
 _STYLES: Mapping[Health, Style] = {"ok": "good", "warn": "warn", "bad": "bad", "unknown": "dim"}
 _SIGNS: Mapping[Health, str] = {"ok": "✓", "warn": "!", "bad": "✗", "unknown": "?"}
-_COLUMNS = (
-    Column(""),
-    Column("Check"),
-    Column("Found", least=24, wrap=True),
-    Column("To do", least=24, wrap=True),
-)
 
 
 @dataclass(frozen=True)
@@ -37,7 +31,7 @@ class Finding:
     cause: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Diagnosis(Series[Finding]):
     """The doctor's report: a verdict, and the findings on which it is based."""
 
@@ -64,9 +58,10 @@ class Diagnosis(Series[Finding]):
         if unknown := self._with_status("unknown"):
             subjects = ", ".join(found.subject for found in unknown)
             summary = f"? {plural(len(unknown), 'check')} not known: {subjects}"
-            blocks.append(Fold(summary, [_grid(unknown)]))
+            blocks.append(Fold(Line.of(summary), [_grid(unknown)]))
         if passed := self._with_status("ok"):
-            blocks.append(Fold(f"✓ {plural(len(passed), 'check')} passed", [_grid(passed)]))
+            summary = f"✓ {plural(len(passed), 'check')} passed"
+            blocks.append(Fold(Line.of(summary), [_grid(passed)]))
         return blocks
 
     def _tone(self) -> Style:
@@ -75,10 +70,6 @@ class Diagnosis(Series[Finding]):
             return "dim" if self.usable is None else "bad"
         return "warn" if self._with_status("bad") else "good"
 
-    def __repr__(self) -> str:
-        worst = ", ".join(found.subject for found in self._with_status("bad", "warn"))
-        return f"<Diagnosis: {self.verdict} To look at: {worst or 'nothing'}>"
-
 
 def _grid(findings: Sequence[Finding]) -> Grid:
     """Return a table; what is the same for several GPUs is one row."""
@@ -86,15 +77,14 @@ def _grid(findings: Sequence[Finding]) -> Grid:
     for found in findings:
         same = found.status, found.evidence, found.remedy or ""
         subjects.setdefault(same, []).append(found.subject)
-    rows = [
-        [
-            Cell(_SIGNS[status], _STYLES[status]),
-            Cell(", ".join(names), "strong"),
-            Cell(evidence),
-            Cell(remedy, "command" if remedy.startswith("%") else ""),
-        ]
-        for (status, evidence, remedy), names in subjects.items()
+    columns: list[Column[Any]] = [
+        Column("", lambda of: Cell(_SIGNS[of[0]], _STYLES[of[0]])),
+        Column("Check", lambda of: Cell(", ".join(subjects[of]), "strong")),
+        Column("Found", lambda of: of[1], least=24, wrap=True),
+        Column("To do", lambda of: _to_do(of[2]), least=24, wrap=True),
     ]
-    if any(found.remedy for found in findings):
-        return Grid(_COLUMNS, rows)
-    return Grid(_COLUMNS[:-1], [row[:-1] for row in rows])
+    return Grid.of(subjects, columns)
+
+
+def _to_do(remedy: str) -> Cell:
+    return Cell(remedy, "command" if remedy.startswith("%") else "")

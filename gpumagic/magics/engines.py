@@ -9,7 +9,7 @@ from gpumagic.cluster import cells
 from gpumagic.magics.gpu.cluster import current
 from gpumagic.magics.output import LiveDisplay, hand_over
 from gpumagic.magics.parsing import MagicLine
-from gpumagic.results.cluster_cells import ClusterMemory, ClusterTiming
+from gpumagic.results.cluster import ClusterMemory, ClusterTiming
 
 _RESULTS = {"cudatime": ClusterTiming, "gpumem": ClusterMemory}
 #: The options that are for this kernel, and do not go to the engines.
@@ -31,7 +31,7 @@ def run(magics: Any, magic: str, line: MagicLine, cell: str | None, code: str) -
 
         sent = options_sent(line.text.strip().removesuffix(line.code))
         outcome = cells.run(cluster, engines, magic, sent, cell, code, progress)
-    result = _RESULTS[magic](outcome.engines, outcome.elapsed)
+    result = _RESULTS[magic](outcome.engines)
     returned = hand_over(magics.shell, result, line.options)
     if outcome.exception is not None:
         raise outcome.exception.with_traceback(None)

@@ -241,8 +241,8 @@ class Progress:
         parts = [share(min(done, 1.0)), seconds(now - self._started)]
         if (known := median()) is not None:
             parts.append(f"median {seconds(known)}")
-        cells = (Cell(self._what), Cell(" · ".join(parts), bar=done))
-        self._live.blocks([Grid((Column("Magic"), Column("Done")), [cells], header=False)])
+        cells = (self._what, Cell(" · ".join(parts), bar=done))
+        self._live.blocks([Grid.of([cells], [Column("Magic"), Column("Done")], header=False)])
 
     def close(self) -> None:
         """Remove what is shown."""

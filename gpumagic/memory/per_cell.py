@@ -68,7 +68,7 @@ class EveryCell:
         """Return the records until now."""
         limits = {i: memory_limit(i) for i in torch_cuda.contexts()}
         known = {i: limit for i, limit in limits.items() if limit is not None}
-        return CellLog(tuple(self._cells), self._cells.dropped, known, self.watching)
+        return CellLog(tuple(self._cells), self._cells.dropped, self.watching, known)
 
     # --- the hooks ---------------------------------------------------------------------------
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from gpumagic.render.source_code import CodeLine, SourceCode
+from gpumagic.render.units import bytes_
 from gpumagic.system.text import listed
 
+#: The parts of a line of source.
+Code = Literal["keyword", "string", "number", "comment", "name"]
 #: ``good``, ``warn`` and ``bad`` are colours; ``dim`` is less prominent, ``strong`` more; ``code``
 #: is a line of source with its indentation, ``command`` a command to type.
-Style = Literal["", "dim", "strong", "good", "warn", "bad", "code", "command"]
+Style = Literal["", "dim", "strong", "good", "warn", "bad", "code", "command", Code]
 #: The use of a part of a device's memory; the rest of a bar is free memory.
 Use = Literal["allocated", "cached", "outside", "others", "unknown"]
 USES: Mapping[Use, str] = {
@@ -23,59 +25,89 @@ USES: Mapping[Use, str] = {
     "unknown": "in use, not known by what",
 }
 
-#: A value that is not known.
-DASH = "–"
 #: The most rows of a table, and the most blocks of one result, that are drawn.
 ROWS = 1000
+
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table, or a part of a line; ``bar`` is the filled part of a bar, 0 to 1."""
+    """A cell of a table, or a part of a line."""
 
     text: str
     style: Style = ""
-    bar: float | None = None
-    #: The parts of a bar by their use, 0 to 1, in place of ``bar``.
-    stack: Mapping[Use, float] | None = None
+    #: The filled part of a bar beside the text, 0 to 1; or its parts by their use.
+    bar: float | Mapping[Use, float] | None = None
     #: The whole of a shortened text, shown on hover; never data of another user, since it is saved
     #: with the notebook.
     whole: str | None = None
-    #: Of which source ``text`` is a line: drawn in the colours of its parts.
-    code: CodeLine | None = None
+    #: The parts of ``text`` where it is a line of source (`source_code.source_cells`).
+    parts: Sequence[tuple[str, Style]] = ()
 
-    @classmethod
-    def of_code(cls, source: SourceCode, place: int) -> Cell:
-        """Return a cell with a line of a source."""
-        return cls(source.lines[place], "code", code=CodeLine(source, place))
 
-    @property
-    def has_bar(self) -> bool:
-        return self.bar is not None or self.stack is not None
+#: What has no style may be a string.
+Text: TypeAlias = "str | Cell"
 
 
 @dataclass(frozen=True)
-class Column:
-    """The header of a table's column, and how it is shortened in a narrow terminal."""
+class Column(Generic[_Item]):
+    """A table's column: its header, its cell of an item, and its place in a narrow terminal."""
 
     header: str
-    align: Literal["left", "right"] = "left"
+    #: None where the items are sequences, with a cell for each column.
+    cell: Callable[[_Item], Text] | None = None
     #: Narrow terminals drop the columns of the highest rank first; rank 0 is never dropped.
     rank: int = 0
     #: The width to which its cells are shortened before that; 0 if they are not.
     least: int = 0
     #: Whether a cell is broken between words, rather than shortened.
     wrap: bool = False
+    align: Literal["left", "right"] = "left"
+
+
+@dataclass(frozen=True)
+class Figures(Column[_Item]):
+    """A column of figures, which end together."""
+
+    align: Literal["left", "right"] = "right"
 
 
 @dataclass(frozen=True)
 class Grid:
     """A table. ``rows`` hold as many cells as there are ``columns``."""
 
-    columns: Sequence[Column]
+    columns: Sequence[Column[Any]]
     rows: Sequence[Sequence[Cell]]
     #: Whether the columns' headers are shown.
     header: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        items: Iterable[Any],
+        columns: Sequence[Column[Any]],
+        *,
+        dim: Callable[[Any], bool] = lambda _: False,
+        header: bool = True,
+    ) -> Grid:
+        """Return a table with a row for each item; ``dim`` says whether its strings are dim.
+
+        A column in which no row has anything is left out.
+        """
+        rows = [
+            [
+                _cell(column.cell(item) if column.cell else item[i], "dim" if dim(item) else "")
+                for i, column in enumerate(columns)
+            ]
+            for item in items
+        ]
+        used = [
+            i
+            for i in range(len(columns))
+            if not rows or any(row[i].text or row[i].bar is not None for row in rows)
+        ]
+        return cls([columns[i] for i in used], [[row[i] for i in used] for row in rows], header)
 
 
 @dataclass(frozen=True)
@@ -83,106 +115,85 @@ class Line:
     """A line of text, possibly several styles in one line."""
 
     parts: Sequence[Cell]
-    #: The text that a notebook shows when the line is opened; omitted in a terminal.
-    folded: str = ""
 
     @classmethod
-    def of(cls, text: str, style: Style = "", folded: str = "") -> Line:
+    def of(cls, text: str, style: Style = "") -> Line:
         """Return a line of one style."""
-        return cls((Cell(text, style),), folded)
+        return cls((Cell(text, style),))
+
+
+def line(*parts: Text) -> Line:
+    """Return a line of several parts."""
+    return Line([_cell(part) for part in parts])
+
+
+def _cell(text: Text, style: Style = "") -> Cell:
+    return text if isinstance(text, Cell) else Cell(text, style if text else "")
 
 
 @dataclass(frozen=True)
 class Callout:
-    """Blocks with a vertical rule in the colour of ``style`` on their left."""
+    """Blocks with a red vertical rule on their left."""
 
-    blocks: Sequence[Line | Grid]
-    style: Style = "bad"
+    blocks: Sequence[Block]
 
 
 @dataclass(frozen=True)
 class Fold:
-    """Blocks below a summary: folded in a notebook; in a terminal only the summary is shown."""
+    """Blocks below a line: folded in a notebook; in a terminal only the line is shown."""
 
-    summary: str
-    blocks: Sequence[Line | Grid]
-
-
-@dataclass(frozen=True)
-class Legend:
-    """The legend of the stacked bars above."""
-
-    uses: Sequence[Use]
+    summary: Line
+    blocks: Sequence[Block]
 
 
-Block: TypeAlias = Grid | Line | Callout | Fold | Legend
+Block: TypeAlias = "Grid | Line | Callout | Fold"
 
 
 #: A text, and the command at its end.
 _WITH_COMMAND = re.compile(r"(.*: )(%{1,2}[a-z]+(?: [^.:;,]+)?)")
 
 
-def without_empty(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> Grid:
-    """Return a table without the columns in which no row has anything."""
-    used = [i for i in range(len(columns)) if any(row[i].text or row[i].has_bar for row in rows)]
-    return Grid([columns[i] for i in used], [[row[i] for i in used] for row in rows])
-
-
 def dim_lines(texts: Iterable[str]) -> list[Block]:
     """Return a dim line for each text: the notes of a result. A command at the end is one."""
     found = [(text, _WITH_COMMAND.fullmatch(text)) for text in texts]
     return [
-        Line.of(text, "dim")
-        if with_command is None
-        else Line((Cell(with_command[1], "dim"), Cell(with_command[2], "command")))
-        for text, with_command in found
+        Line.of(text, "dim") if match is None else line(Cell(match[1], "dim"), command(match[2]))
+        for text, match in found
     ]
 
 
-def names_line(before: str, names: Sequence[str], after: str = "") -> Line:
+def command(text: str) -> Cell:
+    """Return a command to type."""
+    return Cell(text, "command")
+
+
+def names_line(before: str, names: Sequence[str], after: str = "") -> Block:
     """Return a dim line with the names; of many, with the first ones, and all of them folded."""
     short, every = listed(names), ", ".join(names)
-    return Line.of(f"{before}{short}{after}", "dim", "" if short == every else every)
+    summary = Line.of(f"{before}{short}{after}", "dim")
+    return summary if short == every else Fold(summary, [Line.of(every)])
 
 
-def use_of(
-    total: int | None,
-    free: int | None,
-    *,
-    allocated: int | None,
-    reserved: int | None,
-    outside: int | None,
-    others: int | None,
-) -> Mapping[Use, float] | None:
-    """Return the shares of a device's memory by use; None where not known. Arguments in bytes.
+def device_title(names: Sequence[str | None]) -> list[Block]:
+    """Return a line with the name of several devices; empty where it is not the same for all."""
+    if len({*names}) != 1 or names[0] is None:
+        return []
+    count = f"{len(names)} × " * (len(names) > 1)
+    return [Line.of(f"{count}{names[0]}", "strong")]
 
-    Memory in use that no argument counts is ``unknown``.
+
+def marked_memory(text: str, used: float | None, bar: Mapping[Use, float] | None = None) -> Cell:
+    """Return a cell with a device's memory, marked if of its share ``used`` little is free.
+
+    The bar is that share, or its parts by use.
     """
-    if not total or free is None:
-        return None
-    uses: dict[Use, int] = {
-        "allocated": allocated or 0,
-        "cached": max((reserved or 0) - (allocated or 0), 0),
-        "outside": outside or 0,
-        "others": others or 0,
-    }
-    uses["unknown"] = max(total - free - sum(uses.values()), 0)
-    # Below a hundredth it is a rounding difference between NVML and the CUDA runtime.
-    if uses["unknown"] < total / 100:
-        uses["unknown"] = 0
-    return {use: size / total for use, size in uses.items() if size}
-
-
-def marked_memory(text: str, used: float | None, **bar: Any) -> Cell:
-    """Return a cell with a device's memory, marked if of its share ``used`` little is free."""
     tone: Style = "" if used is None or used < 0.9 else "warn" if used < 0.97 else "bad"
-    return Cell("! " * bool(tone) + text, tone, **bar)
+    return Cell("! " * bool(tone) + text, tone, used if bar is None else bar)
 
 
-def legend(stacks: Iterable[Mapping[Use, float] | None]) -> list[Block]:
-    """Return the legend of stacked bars, with the uses that occur; empty if there are no bars."""
-    shown = {use for stack in stacks for use in stack or ()}
-    return [Legend([use for use in USES if use in shown])] if shown else []
+def size(value: int | None, *, sign: bool = False) -> Cell:
+    """Return a cell with bytes, or a change of bytes; 0 and what is not known are dim."""
+    return Cell(bytes_(value, sign=sign), "" if value else "dim")
 
 
 def filled(share: float, steps: int) -> int:
@@ -240,9 +251,7 @@ def bounded(blocks: Sequence[Block]) -> Iterator[Block]:
     Other processes may determine the length of a table.
     """
     for block in blocks[:ROWS]:
-        if isinstance(block, (Callout, Fold)):
-            yield replace(block, blocks=tuple(bounded(block.blocks)))  # type: ignore[arg-type]
-        elif isinstance(block, Grid) and len(block.rows) > ROWS:
+        if isinstance(block, Grid) and len(block.rows) > ROWS:
             yield replace(block, rows=block.rows[:ROWS])
             yield _more(len(block.rows))
         else:

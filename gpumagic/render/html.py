@@ -5,6 +5,7 @@ All text is escaped: other users choose the names of processes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 
@@ -18,6 +19,7 @@ from gpumagic.render.blocks import (
     Fold,
     Grid,
     Line,
+    Style,
     Use,
     bounded,
     stack_slots,
@@ -30,44 +32,39 @@ _STYLES: Mapping[str, str] = {
     "code": "font-family:var(--jp-code-font-family, monospace);white-space:pre",
     # One click selects a command.
     "command": "white-space:nowrap;user-select:all",
-    **{style: colors.text(color) for style, color in colors.STATES.items()},
+    **{style: colors.text(color) for style, color in {**colors.STATES, **colors.CODE}.items()},
 }
 #: Notes are as large as data: JupyterLab and others have tables smaller than text.
 _FONT = "font-size:var(--jp-ui-font-size1, inherit)"
 # In a narrow notebook bars give way to figures.
 _WIDTH, _STACK_WIDTH = "width:5em;max-width:6vw", "width:12em;max-width:15vw"
+_SWATCH = "display:inline-block;width:.7em;height:.7em;border-radius:2px;margin-right:.35em"
 #: The parts of a stacked bar: a smaller one would not be visible.
 _SLOTS = 100
 
 
 def render(blocks: Sequence[Block]) -> str:
     """Return the blocks as one ``<div>``."""
-    return f'<div class="gpumagic" style="{_FONT}">{_blocks(tuple(bounded(blocks)))}</div>'
+    return f'<div class="gpumagic" style="{_FONT}">{_blocks(blocks)}</div>'
 
 
 def _blocks(blocks: Sequence[Block]) -> str:
-    return "".join(map(_block, blocks))
+    return "".join(map(_block, bounded(blocks)))
 
 
 def _block(block: Block) -> str:
-    if isinstance(block, Line):
-        return _line(block)
     if isinstance(block, Grid):
         return _table(block)
     if isinstance(block, Callout):
-        edge = colors.STATES.get(block.style, "currentColor")
-        style = f"border-left:4px solid {edge};padding:.1em 0 .1em .8em;margin:.4em 0"
+        edge = f"border-left:4px solid {colors.STATES['bad']}"
+        style = f"{edge};padding:.1em 0 .1em .8em;margin:.4em 0"
         return f'<div role="note" style="{style}">{_blocks(block.blocks)}</div>'
     if isinstance(block, Fold):
-        summary = f'<div style="display:inline">{_text(block.summary)}</div>'
-        return f"<details><summary>{summary}</summary>{_blocks(block.blocks)}</details>"
-    swatch = "display:inline-block;width:.7em;height:.7em;border-radius:2px;margin:0 .35em 0 0"
-    entries = (
-        f'<span style="margin-right:1em;white-space:nowrap"><span style="{swatch};'
-        f'background:{colors.USES[use]}"></span>{USES[use]} </span>'
-        for use in block.uses
-    )
-    return f"<div>{''.join(entries)}</div>"
+        # Beside the mark that opens it.
+        summary = f'<div style="display:inline">{_parts(block.summary)}</div>'
+        inner = f'<div style="margin-left:1.2em">{_blocks(block.blocks)}</div>'
+        return f"<details><summary>{summary}</summary>{inner}</details>"
+    return f'<div style="white-space:pre-wrap">{_parts(block)}</div>'
 
 
 def _text(text: str) -> str:
@@ -79,28 +76,34 @@ def _style(*rules: str) -> str:
     return f' style="{joined}"' if joined else ""
 
 
+def _parts(line: Line) -> str:
+    return "".join(_swatch(part) + _part(part) for part in line.parts)
+
+
+def _swatch(cell: Cell) -> str:
+    """Return the piece of a bar before the text of a legend."""
+    uses = cell.bar if isinstance(cell.bar, Mapping) else {}
+    return "".join(f'<span style="{_SWATCH};background:{colors.USES[use]}"></span>' for use in uses)
+
+
 def _part(cell: Cell) -> str:
     tag = "code" if cell.style == "command" else "span"
     hidden = cell.whole is not None and cell.whole.strip() != cell.text.strip()
     hover = f' title="{_text(str(cell.whole))}"' if hidden else ""
-    content = _text(cell.text)
-    if cell.code is not None and not cell.code.source.is_long:
-        content = cell.code.source.html[cell.code.place]
+    content = "".join(_colored(*part) for part in cell.parts) or _text(cell.text)
+    if cell.style == "code":
+        # nbconvert reduces a text of blanks alone to one, and with it the indentation.
+        content = re.sub("^ +", lambda blanks: "&nbsp;" * len(blanks[0]), content)
     return f"<{tag}{hover}{_style(_STYLES.get(cell.style, ''))}>{content}</{tag}>"
 
 
-def _line(line: Line) -> str:
-    parts = "".join(map(_part, line.parts))
-    style = _style("white-space:pre-wrap")
-    if not line.folded:
-        return f"<div{style}>{parts}</div>"
-    opened = f'<div style="margin-left:1.2em">{_text(line.folded)}</div>'
-    return f"<details{style}><summary>{parts}</summary>{opened}</details>"
+def _colored(text: str, style: Style) -> str:
+    return f"<span{_style(_STYLES[style])}>{_text(text)}</span>" if style else _text(text)
 
 
 def _table(grid: Grid) -> str:
     # A bar has its place in each row of the column, so that all are aligned.
-    slots = [any(row[i].has_bar for row in grid.rows) for i in range(len(grid.columns))]
+    slots = [any(row[i].bar is not None for row in grid.rows) for i in range(len(grid.columns))]
     head = "".join(
         f'<th scope="col"{_style(*_placed(column))}>{_text(column.header)}</th>'
         for column in grid.columns
@@ -117,35 +120,29 @@ def _table(grid: Grid) -> str:
     )
 
 
-def _placed(column: Column) -> list[str]:
+def _placed(column: Column[object]) -> list[str]:
     """Return how a column is aligned, and that it is not broken: what is indented stays so."""
     return [f"text-align:{column.align}", "" if column.wrap else "white-space:pre"]
 
 
-def _table_cell(cell: Cell, column: Column, slot: bool) -> str:
+def _table_cell(cell: Cell, column: Column[object], slot: bool) -> str:
     content = _part(cell)
     if slot:
         end = "space-between" if column.align == "right" else "flex-start"
         flex = f"display:flex;align-items:center;gap:.5em;justify-content:{end}"
-        picture = _bar(cell)
+        picture = _stack(cell.bar) if isinstance(cell.bar, Mapping) else _bar(cell.bar, cell.style)
         content = f'<span style="{flex}">{picture}{content}</span>'
     return f"<td{_style(*_placed(column))}>{content}</td>"
 
 
-def _bar(cell: Cell) -> str:
-    if cell.stack is not None:
-        return _stack(cell.stack)
-    if cell.bar is None:
+def _bar(filled: float | None, style: Style) -> str:
+    if filled is None:
         return f'<span style="flex:none;{_WIDTH}"></span>'
-    share = min(max(cell.bar, 0.0), 1.0) * 100
+    share = min(max(filled, 0.0), 1.0) * 100
     # Limits that remain visible after rounding to pixels: neither empty nor full.
     width = share if share in (0.0, 100.0) else min(max(share, 2.0), 98.0)
-    color = colors.STATES.get(cell.style, colors.BAR)
-    return (
-        f'<span role="img" aria-label="{share:.0f} %" style="flex:none;{_WIDTH};height:.7em;'
-        f'border-radius:2px;background:{colors.TRACK}"><span style="display:block;height:100%;'
-        f'width:{width:.0f}%;border-radius:2px;background:{color}"></span></span>'
-    )
+    part = f'<span style="width:{width:.0f}%;background:{colors.STATES.get(style, colors.BAR)}">'
+    return _track(f"{share:.0f} %", _WIDTH, f"{part}</span>")
 
 
 def _stack(stack: Mapping[Use, float]) -> str:
@@ -158,9 +155,13 @@ def _stack(stack: Mapping[Use, float]) -> str:
         for use, count in slots.items()
     )
     left = _SLOTS - sum(slots.values())
-    rest = f'<span style="flex:{left} 0 0;min-width:2px"></span>' if left else ""
+    return _track(label, _STACK_WIDTH, f'{parts}<span style="flex:{left} 0 0"></span>')
+
+
+def _track(label: str, width: str, parts: str) -> str:
+    """Return the slot of a bar, with its parts; a label says the same."""
+    style = f"flex:none;display:flex;{width};height:.7em;border-radius:2px;overflow:hidden"
     return (
-        f'<span role="img" aria-label="{label}" title="{label}" style="flex:none;display:flex;'
-        f'{_STACK_WIDTH};height:.8em;border-radius:2px;overflow:hidden;background:{colors.TRACK}">'
-        f"{parts}{rest}</span>"
+        f'<span role="img" aria-label="{label}" title="{label}" '
+        f'style="{style};background:{colors.TRACK}">{parts}</span>'
     )

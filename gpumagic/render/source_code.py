@@ -1,82 +1,41 @@
-"""Python source in colours, by pygments; imported where source is drawn in colour."""
+"""Lines of Python source in colours, by pygments."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
-from gpumagic.render import colors
+from gpumagic.render.blocks import Cell, Style
 from gpumagic.system.text import harmless
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 #: Longer sources are drawn without colours: pygments takes a second for 500,000 characters.
 _LONGEST = 200_000
-_COLOR = re.compile(r"color: (#\w{6})")
 
 
-@dataclass
-class SourceCode:
-    """Lines of source, tabs expanded; each is coloured as a part of the whole."""
-
-    lines: Sequence[str]
-
-    def __post_init__(self) -> None:
-        self.lines = [harmless(line.expandtabs(4)) for line in self.lines]
-
-    @property
-    def is_long(self) -> bool:
-        """Whether it is drawn without colours."""
-        return sum(map(len, self.lines)) > _LONGEST
-
-    @cached_property
-    def html(self) -> list[str]:
-        """Each line in HTML."""
-        from pygments import highlight, token
-        from pygments.formatters.html import HtmlFormatter
-        from pygments.lexers.python import PythonLexer
-        from pygments.style import Style
-
-        class Colors(Style):  # type: ignore[misc]
-            styles = {  # noqa: RUF012 - so pygments has it
-                token.Keyword: colors.CODE["keyword"],
-                token.Operator.Word: colors.CODE["keyword"],
-                token.String: colors.CODE["string"],
-                token.Number: colors.CODE["number"],
-                token.Comment: colors.CODE["comment"],
-                **dict.fromkeys(
-                    (token.Name.Function, token.Name.Class, token.Name.Builtin), colors.CODE["name"]
-                ),
-            }
-
-        formatter = HtmlFormatter(style=Colors, noclasses=True, nowrap=True)
-        lexer = PythonLexer(stripnl=False, ensurenl=False)
-        drawn = highlight("\n".join(self.lines), lexer, formatter)
-        drawn = _COLOR.sub(lambda found: colors.text(found[1]), drawn)
-        # nbconvert reduces a text of blanks alone to one, and with it the indentation.
-        drawn_lines = drawn.split("\n")[: len(self.lines)]
-        return [re.sub("^ +", _unbroken, line) for line in drawn_lines]
-
-    @cached_property
-    def terminal(self) -> list[Text]:
-        """Each line in the colours of the terminal's own palette."""
-        from rich.syntax import Syntax
-
-        drawn = Syntax("", "python", theme="ansi_dark").highlight("\n".join(self.lines))
-        return list(drawn.split("\n", allow_blank=True))
+def source_cells(lines: Sequence[str]) -> list[Cell]:
+    """Return a cell for each line of a source, coloured as a part of the whole; tabs expanded."""
+    lines = [harmless(line.expandtabs(4)) for line in lines]
+    if sum(map(len, lines)) > _LONGEST:
+        return [Cell(line, "code") for line in lines]
+    parts: list[list[tuple[str, Style]]] = [[]]
+    for text, style in _parts("\n".join(lines)):
+        first, *rest = text.split("\n")
+        parts[-1].append((first, style))
+        parts += [[(each, style)] for each in rest]
+    return [Cell(line, "code", parts=of) for line, of in zip(lines, parts, strict=False)]
 
 
-def _unbroken(blanks: re.Match[str]) -> str:
-    return "&nbsp;" * len(blanks[0])
+def _parts(source: str) -> Iterator[tuple[str, Style]]:
+    """Yield the parts of a source, each in one style; a part may have several lines."""
+    from pygments import lex
+    from pygments.lexers.python import PythonLexer
+    from pygments.token import Token
 
-
-@dataclass(frozen=True)
-class CodeLine:
-    """A line of a source."""
-
-    source: SourceCode
-    place: int
+    styles: dict[object, Style] = {
+        **dict.fromkeys((Token.Keyword, Token.Operator.Word), "keyword"),
+        **dict.fromkeys((Token.Name.Function, Token.Name.Class, Token.Name.Builtin), "name"),
+        Token.String: "string",
+        Token.Number: "number",
+        Token.Comment: "comment",
+    }
+    for kind, text in lex(source, PythonLexer(stripnl=False, ensurenl=False)):
+        yield text, next((styles[each] for each in reversed(kind.split()) if each in styles), "")

@@ -14,13 +14,12 @@ from rich.console import Console
 from rich.text import Text
 
 from gpumagic.render.blocks import (
-    USES,
     Block,
     Callout,
     Cell,
     Fold,
     Grid,
-    Legend,
+    Style,
     Use,
     bounded,
     filled,
@@ -28,9 +27,11 @@ from gpumagic.render.blocks import (
 )
 from gpumagic.system.text import harmless
 
-_STYLES = {
-    **{"": "", "dim": "dim", "strong": "bold", "code": "", "command": "bold"},
+#: In the colours of the terminal's own palette.
+_STYLES: Mapping[Style, str] = {
+    **{"dim": "dim", "strong": "bold", "command": "bold"},
     **{"good": "green", "warn": "yellow", "bad": "red"},
+    **{"keyword": "magenta", "string": "green", "number": "cyan", "comment": "dim", "name": "blue"},
 }
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _BAR_WIDTH, _STACK_WIDTH = 8, 16
@@ -61,7 +62,7 @@ def render(
         highlight=False,
         force_jupyter=False,
     )
-    for line in _lines(tuple(bounded(blocks)), width, color):
+    for line in _lines(blocks, width):
         console.print(_wrapped(line, width, console) if wrap else line, soft_wrap=True)
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()).strip("\n")
 
@@ -77,20 +78,21 @@ def columns() -> int:
     return _COLUMNS
 
 
-def _lines(blocks: Sequence[Block], width: int, color: bool) -> Iterator[Text]:
-    for block in blocks:
+def _lines(blocks: Sequence[Block], width: int) -> Iterator[Text]:
+    for block in bounded(blocks):
         if isinstance(block, Callout):
-            edge = Text.assemble(("┃ ", _STYLES[block.style]))  # not the style of what follows
-            yield from (edge + line for line in _lines(block.blocks, width - 2, color))
-        elif isinstance(block, Fold):
-            yield Text(harmless(block.summary))
-        elif isinstance(block, Legend):
-            yield Text("  ".join(f"{_USE_SIGNS[use]} {USES[use]}" for use in block.uses), "dim")
+            edge = Text.assemble(("┃ ", "red"))  # not the style of what follows
+            yield from (edge + line for line in _lines(block.blocks, width - 2))
         elif isinstance(block, Grid):
-            yield from _table(block, width, color)
+            yield from _table(block, width)
         else:
-            parts = ((harmless(part.text), _STYLES[part.style]) for part in block.parts)
-            yield Text.assemble(*parts)
+            parts = (block.summary if isinstance(block, Fold) else block).parts
+            yield Text().join(_part(part) for part in parts)
+
+
+def _part(cell: Cell) -> Text:
+    """Return a part of a line; a legend's has a piece of a bar before it."""
+    return _bar(cell, 1) + Text(" ") + _text(cell) if cell.bar is not None else _text(cell)
 
 
 def _wrapped(line: Text, width: int, console: Console) -> Text:
@@ -102,15 +104,15 @@ def _wrapped(line: Text, width: int, console: Console) -> Text:
     return Text("\n" + " " * indent).join(rows)
 
 
-def _table(grid: Grid, width: int, color: bool) -> Iterator[Text]:
+def _table(grid: Grid, width: int) -> Iterator[Text]:
     """Yield the lines of a table in ``width`` columns of text, and the headers that are hidden.
 
     Not by rich's own table, which measures every cell several times: 20 ms for a table of 8
     devices.
     """
-    made = [_column(grid, i, color, bars=True) for i in range(len(grid.columns))]
+    made = [_column(grid, i, bars=True) for i in range(len(grid.columns))]
     if _too_wide(_least(grid, made), width):  # bars go before any column does
-        made = [_column(grid, i, color, bars=False) for i in range(len(grid.columns))]
+        made = [_column(grid, i, bars=False) for i in range(len(grid.columns))]
     widths = _widths(grid, made, width)
     for row in range(0 if grid.header else 1, len(grid.rows) + 1):
         cells = [_fitted(made[i][row], widths[i], wrap=grid.columns[i].wrap) for i in widths]
@@ -129,33 +131,33 @@ def _table(grid: Grid, width: int, color: bool) -> Iterator[Text]:
         yield Text(f"hidden (too narrow): {comma.join(hidden)}", "dim")
 
 
-def _column(grid: Grid, i: int, color: bool, *, bars: bool) -> list[Text]:
+def _column(grid: Grid, i: int, *, bars: bool) -> list[Text]:
     """Return the header and the cells of a column, with their bars left of the figures."""
     cells = [row[i] for row in grid.rows]
-    texts = [_text(cell, color) for cell in cells]
-    if bars and any(cell.has_bar for cell in cells):
-        width = _STACK_WIDTH if any(cell.stack is not None for cell in cells) else _BAR_WIDTH
-        widest = max(map(_length, texts))
+    texts = [_text(cell) for cell in cells]
+    if bars and any(cell.bar is not None for cell in cells):
+        is_stack = any(isinstance(cell.bar, Mapping) for cell in cells)
+        width, widest = _STACK_WIDTH if is_stack else _BAR_WIDTH, max(map(_length, texts))
         for text in texts:
             text.align(grid.columns[i].align, widest)
         texts = [_bar(c, width) + Text(" ") + text for c, text in zip(cells, texts, strict=True)]
     return [Text(harmless(grid.columns[i].header) if grid.header else "", "bold"), *texts]
 
 
-def _text(cell: Cell, color: bool) -> Text:
-    if cell.code is not None and color and not cell.code.source.is_long:
-        return cell.code.source.terminal[cell.code.place].copy()
-    return Text(harmless(cell.text), _STYLES[cell.style])
+def _text(cell: Cell) -> Text:
+    if cell.parts:
+        return Text.assemble(*((text, _STYLES.get(style, "")) for text, style in cell.parts))
+    return Text(harmless(cell.text), _STYLES.get(cell.style, ""))
 
 
 def _bar(cell: Cell, width: int) -> Text:
     """Return a cell's bar in ``width`` columns of text; blanks if it has none, or for the rest."""
-    if cell.stack is not None:
-        parts = stack_slots(cell.stack, width)
+    if isinstance(cell.bar, Mapping):
+        parts = stack_slots(cell.bar, width)
         return Text("".join(_USE_SIGNS[use] * n for use, n in parts.items()).ljust(width))
     full, part = divmod(0 if cell.bar is None else filled(cell.bar, 8 * width), 8)
     bar = "█" * full + (_EIGHTHS[part] if part else "")
-    return Text(bar.ljust(width), _STYLES[cell.style])
+    return Text(bar.ljust(width), _STYLES.get(cell.style, ""))
 
 
 def _length(cell: Text) -> int:

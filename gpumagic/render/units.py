@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from gpumagic.render.blocks import DASH
-
+#: A value that is not known.
+DASH = "–"
 #: As wide as a plus sign, and no line break is inserted after it.
 MINUS = "\N{MINUS SIGN}"
 #: What is less is rounded to 0.

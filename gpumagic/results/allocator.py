@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any
 
-from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, cut, dim_lines
+from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, cut, dim_lines
 from gpumagic.render.units import bytes_, seconds
-from gpumagic.results.base import Result, data_frame
-from gpumagic.system.text import noun
-
-if TYPE_CHECKING:
-    import pandas
+from gpumagic.results.base import Result
 
 _VIZ = "https://docs.pytorch.org/memory_viz"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class HistoryState(Result):
     """Whether the allocator's history is recorded."""
 
@@ -38,11 +34,8 @@ class HistoryState(Result):
         )
         return [*blocks, Line.of(text, "dim")]
 
-    def __repr__(self) -> str:
-        return f"<HistoryState: {'recording' if self.recording else 'off'}>"
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SnapshotFile(Result):
     """A snapshot of the allocator in a file that torch's memory_viz reads."""
 
@@ -62,11 +55,8 @@ class SnapshotFile(Result):
             blocks.append(Line.of("For a timeline with stacks, '%gpumem record on' first.", "dim"))
         return blocks
 
-    def __repr__(self) -> str:
-        return f"<SnapshotFile {self.path!r}>"
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LimitState(Result):
     """The limit of torch's allocator."""
 
@@ -89,9 +79,6 @@ class LimitState(Result):
             *dim_lines(self.notes),
         ]
 
-    def __repr__(self) -> str:
-        return f"<LimitState: {'no limit' if self.size is None else bytes_(self.size)}>"
-
 
 @dataclass(frozen=True)
 class FitRun:
@@ -107,7 +94,7 @@ class FitRun:
         return self.peak is not None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Fit(Result):
     """The result of ``%%gpumem --fit NAME=LOW:HIGH``."""
 
@@ -121,21 +108,16 @@ class Fit(Result):
     exact: bool
     notes: tuple[str, ...] = ()
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a DataFrame with a row a run, in their order (needs pandas). Bytes."""
-        rows = [(run.value, run.peak, run.fits) for run in self.runs]
-        return data_frame(rows, ["value", "peak", "fits"], types={"peak": "Int64"})
+    def _records(self) -> Iterable[Mapping[str, Any]]:
+        return ({"value": run.value, "peak": run.peak, "fits": run.fits} for run in self.runs)
 
     def _blocks(self) -> list[Block]:
-        rows = [
-            (
-                Cell(f"{run.value:,}"),
-                Cell(bytes_(run.peak)) if run.fits else Cell("✗ out of memory", "bad"),
-            )
-            for run in sorted(self.runs, key=lambda run: run.value)
+        columns: list[Column[FitRun]] = [
+            Figures(self.name, lambda run: f"{run.value:,}"),
+            Figures("Peak", lambda r: bytes_(r.peak) if r.fits else Cell("✗ out of memory", "bad")),
         ]
-        columns = (Column(self.name, "right"), Column("Peak", "right"))
-        return [Line.of(self._verdict()), Grid(columns, rows), *dim_lines(self.notes)]
+        grid = Grid.of(sorted(self.runs, key=lambda run: run.value), columns)
+        return [Line.of(self._verdict()), grid, *dim_lines(self.notes)]
 
     def _verdict(self) -> str:
         if self.largest is None:
@@ -148,9 +130,6 @@ class Fit(Result):
         if failed is not None:
             return f"{value} fits, {failed:,} does not; a value between them may."
         return f"{value} is the largest value that ran; a larger one may fit."
-
-    def __repr__(self) -> str:
-        return f"<Fit: {self.name} = {self.largest}>"
 
 
 #: Characters of a step that are shown: it may name many variables.
@@ -168,7 +147,7 @@ class FreeStep:
     reserved: Mapping[int, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Freed(Result):
     """The memory that ``%gpumem free`` has freed."""
 
@@ -183,45 +162,29 @@ class Freed(Result):
     notes: tuple[str, ...] = ()
 
     def _blocks(self) -> list[Block]:
-        devices = [i for i in self.allocated_before if self._has_changed(i)]
-        if not devices:
-            done = f"Deleted {', '.join(self.deleted)}: no" if self.deleted else "No"
-            text = f"{done} GPU memory was freed."
-            return [Line.of(text), *dim_lines(self.notes)]
-        blocks: list[Block] = []
-        for ordinal in devices:
-            columns = [Column(f"cuda:{ordinal} freed"), Column("Allocated", "right")]
-            columns.append(Column("Reserved", "right"))
-            rows = [
-                [
-                    cut(step.what, _LONGEST),
-                    Cell(bytes_(step.allocated.get(ordinal, 0))),
-                    Cell(bytes_(step.reserved.get(ordinal, 0))),
-                ]
-                for step in self.steps
-            ]
-            blocks += [Grid(columns, rows), self._now(ordinal)]
-        return [*blocks, *dim_lines(self.notes)]
+        blocks = [block for i in self.allocated_before for block in self._of_device(i)]
+        done = f"Deleted {', '.join(self.deleted)}: no" if self.deleted else "No"
+        nothing = Line.of(f"{done} GPU memory was freed.")
+        return [*(blocks or [nothing]), *dim_lines(self.notes)]
 
-    def __repr__(self) -> str:
-        total = sum(self.allocated_before.values()) - sum(self.allocated_after.values())
-        return f"<Freed: {total} B>"
-
-    def _has_changed(self, ordinal: int) -> bool:
-        pairs = (
-            (self.allocated_before, self.allocated_after),
-            (self.reserved_before, self.reserved_after),
-        )
-        return any(before.get(ordinal) != after.get(ordinal) for before, after in pairs)
-
-    def _now(self, ordinal: int) -> Line:
-        """Return the change: ``allocated 30.0 GiB → 2.00 GiB, reserved …``."""
-        pairs = (
-            ("allocated", self.allocated_before, self.allocated_after),
-            ("reserved", self.reserved_before, self.reserved_after),
-        )
-        texts = (f"{n} {bytes_(b.get(ordinal))} → {bytes_(a.get(ordinal))}" for n, b, a in pairs)
-        return Line.of(", ".join(texts), "good")
+    def _of_device(self, ordinal: int) -> list[Block]:
+        """Return the steps and the change, if any: ``allocated 30.0 GiB → 2.00 GiB, …``."""
+        changes = {
+            name: (before.get(ordinal), after.get(ordinal))
+            for name, before, after in (
+                ("allocated", self.allocated_before, self.allocated_after),
+                ("reserved", self.reserved_before, self.reserved_after),
+            )
+        }
+        if all(before == after for before, after in changes.values()):
+            return []
+        columns: list[Column[FreeStep]] = [
+            Column(f"cuda:{ordinal} freed", lambda step: cut(step.what, _LONGEST)),
+            Figures("Allocated", lambda step: bytes_(step.allocated.get(ordinal, 0))),
+            Figures("Reserved", lambda step: bytes_(step.reserved.get(ordinal, 0))),
+        ]
+        texts = (f"{name} {_change(*change)}" for name, change in changes.items())
+        return [Grid.of(self.steps, columns), Line.of(", ".join(texts), "good")]
 
 
 @dataclass(frozen=True)
@@ -238,8 +201,13 @@ class DeviceParking:
     #: Held by this process outside torch's allocator (CUDA context, libraries); None if unknown.
     outside: int | None = None
 
+    @property
+    def stay(self) -> int:
+        """The bytes that could not be parked."""
+        return sum(self.stays.values())
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class ParkedMemory(Result):
     """The result of ``%gpumem park``, by CUDA ordinal."""
 
@@ -256,23 +224,19 @@ class ParkedMemory(Result):
     def _blocks(self) -> list[Block]:
         if not self.parked:
             return [Line.of("There is nothing to park."), *self._stays(), *dim_lines(self.notes)]
-        columns = [Column("Device"), Column("Parked", "right"), Column("Stays", "right")]
-        columns += [Column("Reserved", "right"), Column("Non-PyTorch", "right", rank=1)]
-        rows = [
-            [
-                Cell(f"cuda:{ordinal}"),
-                Cell(bytes_(device.parked), "good"),
-                Cell(bytes_(sum(device.stays.values())), "warn" if device.stays else ""),
-                Cell(f"{bytes_(device.reserved_before)} → {bytes_(device.reserved_after)}"),
-                Cell(bytes_(device.outside)),
-            ]
-            for ordinal, device in self.devices.items()
+        columns: list[Column[tuple[int, DeviceParking]]] = [
+            Column("Device", lambda of: f"cuda:{of[0]}"),
+            Figures("Parked", lambda of: Cell(bytes_(of[1].parked), "good")),
+            Figures("Stays", lambda of: Cell(bytes_(of[1].stay), "warn" if of[1].stays else "")),
+            Figures("Reserved", lambda of: _change(of[1].reserved_before, of[1].reserved_after)),
+            Figures("Non-PyTorch", lambda of: bytes_(of[1].outside), rank=1),
         ]
         text = (
             f"Copied to host memory in {_speed(self.parked, self.seconds)}; it comes back before "
             "the next cell that is not only lines of %gpu or %gpumem, and by %gpumem unpark"
         )
-        return [Grid(columns, rows), *self._stays(), *dim_lines((text, *self.notes))]
+        grid = Grid.of(self.devices.items(), columns)
+        return [grid, *self._stays(), *dim_lines((text, *self.notes))]
 
     def _stays(self) -> list[Line]:
         return [
@@ -281,11 +245,8 @@ class ParkedMemory(Result):
             for reason, size in device.stays.items()
         ]
 
-    def __repr__(self) -> str:
-        return f"<ParkedMemory: {self.parked} B>"
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Unparked(Result):
     """The memory that was brought back from the host."""
 
@@ -306,11 +267,12 @@ class Unparked(Result):
         passed = round(self.parked_for, 1) if self.parked_for >= 1 else self.parked_for
         return [Line.of(f"Brought back {sizes} in {speed}, parked for {seconds(passed)}.", "dim")]
 
-    def __repr__(self) -> str:
-        return f"<Unparked: {self.storages} {noun(self.storages, 'storage')}>"
-
 
 def _speed(size: int, took: float) -> str:
     """Return how long a copy took, and bytes per second where that is known."""
     rate = f" ({bytes_(round(size / took))}/s)" if took and size else ""
     return f"{seconds(took)}{rate}"
+
+
+def _change(before: int | None, after: int | None) -> str:
+    return f"{bytes_(before)} → {bytes_(after)}"

@@ -6,11 +6,11 @@ import dataclasses
 import json
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 
-from gpumagic.errors import SpecError
+from gpumagic.errors import DependencyError, SpecError
 from gpumagic.system.paths import output_path
 from gpumagic.system.text import harmless
 
@@ -25,16 +25,32 @@ _Item = TypeVar("_Item")
 class Result:
     """A result that is shown as text in a terminal, and as HTML in a notebook.
 
-    Subclasses define `_blocks`. The modules that draw the blocks are imported when a result is
-    first shown.
+    Subclasses define `_blocks`, and `_records` where `to_pandas` has other rows than one with all
+    fields. The modules that draw the blocks are imported when a result is first shown.
     """
+
+    #: The columns that are the index of the DataFrame, and those that an empty one has.
+    _index: ClassVar[tuple[str, ...]] = ()
+    _columns: ClassVar[tuple[str, ...]] = ()
 
     def _blocks(self) -> list[Block]:
         """Return the blocks that show the result."""
         raise NotImplementedError
 
+    def _records(self) -> Iterable[Mapping[str, Any]]:
+        """Return the rows of the DataFrame: values by column."""
+        return [self.to_dict()]
+
     def __str__(self) -> str:
         return as_text(self)
+
+    def __repr__(self) -> str:
+        """Return the type, and the first line that is shown outside of tables."""
+        from gpumagic.render.blocks import Line
+
+        lines = [block for block in self._blocks() if isinstance(block, Line)]
+        said = ": " + "".join(part.text for part in lines[0].parts) if lines else ""
+        return f"<{type(self).__name__}{harmless(said)}>"
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         return {"text/plain": as_text(self), "text/html": as_html(self)}
@@ -49,8 +65,16 @@ class Result:
         """Return the result as JSON; ``options`` go to `json.dumps`."""
         return json.dumps(self.to_dict(), **options)
 
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a DataFrame with a row for each item of what the result lists.
 
-@dataclasses.dataclass(frozen=True)
+        Raises:
+            DependencyError: pandas is not installed.
+        """
+        return _data_frame([*self._records()], self._index, self._columns)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
 class Explanation(Result):
     """One line on why a cell failed."""
 
@@ -60,9 +84,6 @@ class Explanation(Result):
         from gpumagic.render.blocks import Line
 
         return [Line.of(self.text, "dim")]
-
-    def __repr__(self) -> str:
-        return f"<Explanation: {self.text}>"
 
 
 class Series(Result, Sequence[_Item]):
@@ -87,6 +108,9 @@ class Series(Result, Sequence[_Item]):
 
     def __iter__(self) -> Iterator[_Item]:
         return iter(self._items())
+
+    def _records(self) -> Iterable[Mapping[str, Any]]:
+        return map(plain, self)
 
 
 def as_text(result: Result, width: int | None = None, *, color: bool = False) -> str:
@@ -114,30 +138,25 @@ def plain(value: Any) -> Any:
     return value
 
 
-def data_frame(
-    rows: Sequence[Any] | Mapping[str, Any],
-    columns: Sequence[str] | None = None,
-    *,
-    index: str | list[str] | None = None,
-    types: Mapping[str, Any] | None = None,
+def _data_frame(
+    rows: Sequence[Mapping[str, Any]], index: Sequence[str], columns: Sequence[str]
 ) -> pandas.DataFrame:
-    """Return a DataFrame of rows, or of columns by name.
-
-    ``types`` has the types of columns for which pandas infers another one.
-
-    Raises:
-        DependencyError: pandas is not installed.
-    """
+    """Return a DataFrame of rows; integers that are not all known stay integers."""
     try:
         import pandas
     except ImportError as error:
-        from gpumagic.errors import DependencyError
-
         raise DependencyError(
             "a DataFrame needs pandas, which is not installed: pip install pandas"
         ) from error
-    frame = pandas.DataFrame(rows, columns=columns).astype(types or {})
-    return frame if index is None else frame.set_index(index)
+
+    def column(values: list[Any]) -> Any:
+        kinds = {*map(type, values)}
+        integers, unknown = kinds == {int, type(None)}, kinds <= {type(None)}
+        return pandas.Series(values, dtype="Int64" if integers else float if unknown else None)
+
+    names = dict.fromkeys([*index, *columns, *(name for row in rows for name in row)])
+    frame = pandas.DataFrame({name: column([row.get(name) for row in rows]) for name in names})
+    return frame.set_index([*index]) if index else frame
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,25 +1,25 @@
-"""What the engines of a cluster report: the base, their GPUs and choices."""
+"""What the engines of a cluster report: their GPUs, what was chosen, and what a cell did there."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line, few
-from gpumagic.render.units import bytes_, percent, spans
-from gpumagic.results.base import Series, data_frame, plain
-from gpumagic.results.devices import Device, DeviceTable, memory_cell
-from gpumagic.results.processes import Process, most_memory
+from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Style, Text, few
+from gpumagic.render.units import DASH, bytes_, cpu_seconds, percent, seconds, spans
+from gpumagic.results.base import Series, plain
+from gpumagic.results.devices import Device, DeviceTable, Process, memory_cell, process_table
+from gpumagic.results.memory import MemoryDelta
 from gpumagic.results.selection import STATUS_STYLES
-from gpumagic.system.text import plural
+from gpumagic.results.timing import CudaTiming, Sample, at_most
+from gpumagic.system.text import noun, plural
 
-if TYPE_CHECKING:
-    import pandas
-
+#: How many times as long as the median a straggler takes at least.
+_STRAGGLER = 1.2
 #: The most engines that each have a row; of more engines, half as many have one.
-ROWS = 16
+_ROWS = 16
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class EngineResult:
     error: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ClusterResult(Series[EngineResult]):
     """A result of each engine, by engine id."""
 
@@ -55,34 +55,35 @@ class ClusterResult(Series[EngineResult]):
         """Why there is no value, by engine id."""
         return {each.engine: each.error for each in self.engines if each.error is not None}
 
-    def _failures(self) -> list[Block]:
-        """Return a line for each reason, with the engines that have it."""
-        engines: dict[str, list[int]] = {}
-        for engine, reason in self.failed.items():
-            engines.setdefault(reason, []).append(engine)
-        return [Line.of(f"✗ {engine_ids(ids)}: {reason}", "bad") for reason, ids in engines.items()]
-
     def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {plural(len(self.engines), 'engine')}>"
+        return f"<{type(self).__name__}: {plural(len(self), 'engine')}>"
+
+    def _failures(self) -> list[Block]:
+        return _by_engines(self.failed.items(), "✗ ", "bad")
+
+
+def _by_engines(texts: Iterable[tuple[int, str]], sign: str, style: Style) -> list[Block]:
+    """Return a line for each text, with the engines that have it."""
+    engines: dict[str, list[int]] = {}
+    for engine, text in texts:
+        engines.setdefault(text, []).append(engine)
+    return [Line.of(f"{sign}{engine_ids(of)}: {text}", style) for text, of in engines.items()]
 
 
 def engine_ids(numbers: Sequence[int]) -> str:
     """Return ``engine 3`` or ``engines 0–3``."""  # noqa: RUF002
-    return f"engine{'' if len(numbers) == 1 else 's'} {spans(numbers)}"
+    return f"{noun(len(numbers), 'engine')} {spans(numbers)}"
 
 
-def highest(
-    engines: Iterable[EngineResult], value: Callable[[EngineResult], float]
-) -> list[EngineResult]:
-    """Return the engines with a value; of more than `ROWS` those with the highest, by id."""
+def _highest(
+    engines: Iterable[EngineResult], values: Mapping[int, float]
+) -> tuple[list[EngineResult], int]:
+    """Return the engines with a value, and how many are left out: few of many, the highest."""
     measured = [each for each in engines if each.value is not None]
-    if len(measured) <= ROWS:
-        return measured
-    chosen = sorted(measured, key=value, reverse=True)[: ROWS // 2]
-    return sorted(chosen, key=lambda each: each.engine)
-
-
-# --- the devices -------------------------------------------------------------------------------
+    if len(measured) <= _ROWS:
+        return measured, 0
+    chosen = sorted(measured, key=lambda each: values.get(each.engine, 0.0), reverse=True)
+    return sorted(chosen[: _ROWS // 2], key=lambda each: each.engine), len(measured)
 
 
 @dataclass(frozen=True, repr=False)
@@ -102,38 +103,42 @@ class ClusterTable(ClusterResult):
                 found.setdefault(each.host, []).append(each)
         return {host: tuple(engines) for host, engines in sorted(found.items())}
 
+    _index: ClassVar[tuple[str, ...]] = ("engine", "index")
+    _columns: ClassVar[tuple[str, ...]] = ("host", *DeviceTable._columns)
+
+    def _records(self) -> Iterator[Mapping[str, Any]]:
+        for each in self.engines:
+            for device in each.value or ():
+                yield {"engine": each.engine, "host": each.host, **plain(device)}
+
     def _blocks(self) -> list[Block]:
-        columns = (
+        columns: list[Column[Any]] = [
             Column("Host"),
-            Column("GPU", "right"),
+            Figures("GPU"),
             Column("Engines"),
             Column("Name", rank=1),
-            Column("Memory used / total", "right"),
-            Column("Util", "right", rank=2),
-            Column("Processes", "right", rank=3),
-        )
-        rows = [row for host, engines in self.hosts.items() for row in _host(host, engines)]
-        blocks: list[Block] = [Grid(columns, rows)] if rows else []
-        blocks += self._failures()
+            Figures("Memory used / total"),
+            Figures("Util", rank=2),
+            Figures("Processes", rank=3),
+        ]
+        rows = [
+            [Cell(host, "strong") if place == 0 else "", *row]
+            for host, engines in self.hosts.items()
+            for place, row in enumerate(_of_host(engines))
+        ]
         count = f"{plural(len(self), 'engine')} on {plural(len(self.hosts), 'host')}"
         if self.failed:
             count = f"{len(self) - len(self.failed)} of {count}"
-        blocks.append(Line.of(f"{count} ({self.source})", "dim"))
-        return [*blocks, *(_processes(self) if self.show_processes else ())]
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a DataFrame with a row an engine and device (needs pandas)."""
-        rows = [
-            {"engine": each.engine, "host": each.host, **plain(device)}
-            for each in self.engines
-            for device in each.value or ()
+        return [
+            *([Grid.of(rows, columns)] if rows else []),
+            *self._failures(),
+            Line.of(f"{count} ({self.source})", "dim"),
+            *(process_table([*_processes(self.hosts)]) if self.show_processes else []),
         ]
-        columns = ["engine", "host", *(f.name for f in dataclasses.fields(Device))]
-        return data_frame(rows, columns, index=["engine", "index"])
 
 
-def _host(host: str, engines: Sequence[EngineResult]) -> list[list[Cell]]:
-    """Return a row for each device, with the engines that see it, and for engines that see none."""
+def _of_host(engines: Sequence[EngineResult]) -> Iterator[list[Text]]:
+    """Yield a row for each device, with the engines that see it, and for engines that see none."""
     devices: dict[str, Device] = {}
     seen_by: dict[str, dict[str, list[int]]] = {}
     without: dict[str, list[int]] = {}
@@ -147,63 +152,33 @@ def _host(host: str, engines: Sequence[EngineResult]) -> list[list[Cell]]:
                 seen_by.setdefault(key, {}).setdefault(name, []).append(each.engine)
         if not any(device.visible for device in table):
             without.setdefault(table.error or "no GPU", []).append(each.engine)
-    rows = [
-        _device(device, seen_by.get(key, {}))
-        for key, device in sorted(devices.items(), key=lambda pair: pair[1].index)
-    ]
+    for key, device in sorted(devices.items(), key=lambda pair: pair[1].index):
+        sees = sorted(seen_by.get(key, {}).items())
+        named = "; ".join(f"{spans(of)} as {name}" for name, of in sees)
+        yield [
+            Cell(str(device.index), "strong"),
+            Cell(named, "good") if named else Cell("none", "dim"),
+            device.name or DASH,
+            memory_cell(device),
+            percent(device.utilization),
+            DASH if device.processes is None else str(len(device.processes)),
+        ]
     for why, of in without.items():
-        rows.append([Cell(DASH, "dim"), Cell(spans(of)), Cell(why, "dim"), *[Cell("")] * 3])
-    first = Cell(host, "strong")
-    return [[first if place == 0 else Cell(""), *row] for place, row in enumerate(rows)]
+        yield [Cell(DASH, "dim"), spans(of), Cell(why, "dim"), "", "", ""]
 
 
-def _device(device: Device, engines: Mapping[str, Sequence[int]]) -> list[Cell]:
-    sees = "; ".join(f"{spans(of)} as {name}" for name, of in sorted(engines.items()))
-    if device.error is not None:
-        lost = [Cell(device.name or DASH), Cell(f"✗ {device.error}", "bad"), Cell(""), Cell("")]
-        return [Cell(str(device.index), "strong"), Cell(sees or DASH), *lost]
-    return [
-        Cell(str(device.index), "strong"),
-        Cell(sees, "good") if sees else Cell("none", "dim"),
-        Cell(device.name or DASH),
-        memory_cell(device),
-        Cell(percent(device.utilization)),
-        Cell(DASH if device.processes is None else str(len(device.processes))),
-    ]
-
-
-def _processes(table: ClusterTable) -> list[Block]:
+def _processes(
+    hosts: Mapping[str, Sequence[EngineResult]],
+) -> Iterable[tuple[str, int, str, Process]]:
     """Return the processes on the hosts' devices, each once, and which of them are engines."""
-    columns = (
-        Column("Host"),
-        Column("GPU", "right"),
-        Column("PID", "right"),
-        Column("Engine", "right"),
-        Column("User", rank=2),
-        Column("Memory", "right"),
-        Column("Command", least=12),
-    )
-    found: dict[tuple[str, int, int], tuple[str, Process]] = {}
-    for host, engines in table.hosts.items():
+    found: dict[tuple[str, int, int], tuple[str, int, str, Process]] = {}
+    for host, engines in hosts.items():
         of_pid = {each.pid: str(each.engine) for each in engines}
         for device in (device for each in engines for device in each.value):
             for process in device.processes or ():
-                engine = of_pid.get(process.pid, DASH)
-                found[host, device.index, process.pid] = (engine, process)
-    if not found:
-        return [Line.of("No process uses a GPU, as far as NVML lists them.", "dim")]
-    shown, rest = most_memory([((key, engine), each) for key, (engine, each) in found.items()])
-    rows = [
-        [
-            *(Cell(host), Cell(str(index)), Cell(str(pid)), Cell(engine)),
-            *(Cell(process.user or DASH), Cell(bytes_(process.memory)), process.title),
-        ]
-        for ((host, index, pid), engine), process in shown
-    ]
-    return [Grid(columns, rows), *rest]
-
-
-# --- choices -----------------------------------------------------------------------------------
+                row = (host, device.index, of_pid.get(process.pid, DASH), process)
+                found[host, device.index, process.pid] = row
+    return found.values()
 
 
 @dataclass(frozen=True, repr=False)
@@ -219,31 +194,207 @@ class ClusterSelection(ClusterResult):
         return tuple(i for i, chosen in self.per_engine.items() if chosen.status == "too-late")
 
     def _blocks(self) -> list[Block]:
-        columns = (
-            Column("Engine", "right"),
-            Column("Host", rank=1),
-            Column("Status"),
-            Column("Sees"),
-        )
         groups: dict[tuple[str, str, tuple[str, ...]], list[int]] = {}
         for each in self:
             if each.value is not None:
                 outcome = (each.host or DASH, each.value.status, _names(each.value.devices))
                 groups.setdefault(outcome, []).append(each.engine)
         rows = [
-            [
-                *(Cell(spans(of)), Cell(host), Cell(status, STATUS_STYLES[status])),
-                few(devices, 4) if devices else Cell("no GPU"),
-            ]
+            (spans(of), host, Cell(status, STATUS_STYLES[status]), few(devices or ["no GPU"], 4))
             for (host, status, devices), of in groups.items()
         ]
-        notes: dict[str, list[int]] = {}
-        for engine, chosen in self.per_engine.items():
-            for note in chosen.notes:
-                notes.setdefault(note, []).append(engine)
-        lines = [Line.of(f"{engine_ids(of)}: {note}", "dim") for note, of in notes.items()]
-        return [*([Grid(columns, rows)] if rows else []), *self._failures(), *lines]
+        notes = [(engine, note) for engine, of in self.per_engine.items() for note in of.notes]
+        grid = Grid.of(
+            rows, [Figures("Engine"), Column("Host", rank=1), Column("Status"), Column("Sees")]
+        )
+        return [*([grid] if rows else []), *self._failures(), *_by_engines(notes, "", "dim")]
 
 
 def _names(devices: Sequence[Device]) -> tuple[str, ...]:
     return tuple(f"cuda:{'?' if d.ordinal is None else d.ordinal} = GPU {d.index}" for d in devices)
+
+
+@dataclass(frozen=True, repr=False)
+class ClusterTiming(ClusterResult):
+    """The times of a cell on every engine (`CudaTiming`), and statistics over the engines.
+
+    ``gpu``, ``wall`` and ``cpu`` are `Sample`s in seconds with one value an engine: its median.
+    They are None where no engine has such a time.
+    """
+
+    @property
+    def gpu(self) -> Sample | None:
+        return self._over("gpu")
+
+    @property
+    def wall(self) -> Sample | None:
+        return self._over("wall")
+
+    @property
+    def cpu(self) -> Sample | None:
+        return self._over("cpu")
+
+    def _over(self, quantity: str) -> Sample | None:
+        samples = [getattr(timing, quantity) for timing in self.per_engine.values()]
+        values = tuple(sample.median for sample in samples if sample is not None)
+        return Sample(values) if values else None
+
+    @property
+    def seconds(self) -> dict[int, float]:
+        """The compared times, by engine id: median GPU times if all have one, else wall times."""
+        timings = self.per_engine
+        quantity = "gpu" if all(each.gpu is not None for each in timings.values()) else "wall"
+        return {engine: getattr(each, quantity).median for engine, each in timings.items()}
+
+    @property
+    def slowest(self) -> EngineResult | None:
+        """The engine with the longest time; None where no engine has a timing."""
+        times = self.seconds
+        timed = [each for each in self.engines if each.engine in times]
+        return max(timed, key=lambda each: times[each.engine], default=None)
+
+    @property
+    def straggler(self) -> EngineResult | None:
+        """The slowest, if it took over 1.2 times as long as the median engine."""
+        slowest, times = self.slowest, self.seconds
+        if slowest is None or len(times) < 2:
+            return None
+        median = statistics.median(times.values())
+        return slowest if times[slowest.engine] > _STRAGGLER * median else None
+
+    _index: ClassVar[tuple[str, ...]] = ("engine",)
+
+    def _records(self) -> Iterator[Mapping[str, Any]]:
+        """Yield the medians of each engine, in seconds per loop."""
+        for each in self.engines:
+            samples = {name: getattr(each.value, name, None) for name in ("gpu", "wall", "cpu")}
+            medians = {f"{name}_time": of and of.median for name, of in samples.items()}
+            bound = getattr(each.value, "bound", None)
+            named = {"engine": each.engine, "host": each.host}
+            yield {**named, **medians, "bound": bound, "error": each.error}
+
+    def _blocks(self) -> list[Block]:
+        if not self.per_engine:
+            return self._failures()
+        is_bound = any(timing.gpu_at_most for timing in self.per_engine.values())
+
+        def figures(header: str, of: Callable[[Sample], float]) -> Column[Any]:
+            def figure(row: tuple[str, Sample | None]) -> str:
+                name, sample = row
+                value = None if sample is None else of(sample)
+                return at_most(value, is_bound=is_bound and name == "GPU")
+
+            return Figures(header, figure)
+
+        columns = [
+            Column[Any]("Over the engines", lambda row: row[0]),
+            figures("Median", lambda sample: sample.median),
+            figures("Min", lambda sample: sample.best),
+            figures("Max", lambda sample: sample.worst),
+        ]
+        over = Grid.of((("GPU", self.gpu), ("Wall", self.wall), ("CPU", self.cpu)), columns)
+        return [over, *self._each(), *self._summary(), *self._kernels(), *self._failures()]
+
+    def _each(self) -> Iterator[Block]:
+        """Yield a table of the engines."""
+        straggler = self.straggler
+
+        def number(each: EngineResult) -> Text:
+            return Cell(f"! {each.engine}", "warn") if each is straggler else str(each.engine)
+
+        def gpu(timing: CudaTiming) -> str:
+            median = None if timing.gpu is None else timing.gpu.median
+            return at_most(median, is_bound=timing.gpu_at_most)
+
+        columns: list[Column[EngineResult]] = [
+            Figures("Engine", number),
+            Column("Host", lambda each: each.host or DASH, rank=1),
+            Figures("GPU", lambda each: gpu(each.value)),
+            Figures("Wall", lambda each: seconds(each.value.wall.median)),
+            Figures("CPU", lambda e: cpu_seconds(e.value.cpu.median, e.value.loops), rank=2),
+            Column("Limited by", lambda each: Cell(_BOUND[each.value.bound], "dim"), rank=3),
+        ]
+        shown, of_all = _highest(self.engines, self.seconds)
+        yield Grid.of(shown, columns)
+        if of_all:
+            yield Line.of(f"the {len(shown)} slowest of {of_all} engines", "dim")
+
+    def _summary(self) -> Iterator[Block]:
+        """Yield lines on the slowest engine and those whose GPU waits."""
+        slowest, times = self.slowest, self.seconds
+        if slowest is not None and len(times) > 1:
+            where = f"engine {slowest.engine} on {slowest.host}"
+            if self.straggler is slowest:
+                ratio = times[slowest.engine] / statistics.median(times.values())
+                more = f"{ratio:.1f}\N{MULTIPLICATION SIGN} the median"
+                yield Line.of(f"straggler: {where} took {more}", "warn")
+            else:
+                yield Line.of(f"slowest: {where}", "dim")
+        if waiting := [i for i, timing in self.per_engine.items() if timing.bound == "host"]:
+            text = f"host-bound, the GPU waits for work to be launched: {engine_ids(waiting)}"
+            yield Line.of(text, "warn")
+
+    def _kernels(self) -> list[Block]:
+        """Return the kernels of the slowest engine that has some (``--kernels``)."""
+        found = {i: each.kernels for i, each in self.per_engine.items() if each.kernels is not None}
+        if not found:
+            return []
+        slowest = max(found, key=lambda engine: self.seconds[engine])
+        title = f"kernels of engine {slowest}, the slowest; the result has those of all"
+        return [Line.of(title, "dim"), *found[slowest]._blocks()]
+
+
+_BOUND = {None: DASH, "gpu": "the GPU", "host": "the host"}
+
+
+@dataclass(frozen=True, repr=False)
+class ClusterMemory(ClusterResult):
+    """The change of GPU memory by a cell on every engine (`MemoryDelta`). Bytes, exact."""
+
+    @property
+    def peak(self) -> dict[int, int]:
+        """The highest peak among each engine's devices in bytes, by engine id."""
+        peaks = {
+            engine: max((device.peak for device in delta.devices.values()), default=None)
+            for engine, delta in self.per_engine.items()
+        }
+        return {engine: peak for engine, peak in peaks.items() if peak is not None}
+
+    @property
+    def highest(self) -> EngineResult | None:
+        """The engine with the highest peak; None where no engine used a GPU."""
+        peaks = self.peak
+        used = [each for each in self.engines if each.engine in peaks]
+        return max(used, key=lambda each: peaks[each.engine], default=None)
+
+    def _blocks(self) -> list[Block]:
+        columns: list[Column[Any]] = [
+            Figures("Engine"),
+            Column("Host", rank=1),
+            Column("Device"),
+            Figures("Allocated"),
+            Figures("Reserved"),
+            Figures("Peak above start"),
+        ]
+        peaks, top = self.peak, self.highest
+        shown, of_all = _highest(self.engines, peaks)
+        rows = [
+            [str(each.engine), each.host or DASH, *row] for each in shown for row in _of(each.value)
+        ]
+        blocks: list[Block] = [Grid.of(rows, columns)] if rows else []
+        if of_all:
+            blocks.append(Line.of(f"the {len(shown)} highest of {of_all} engines", "dim"))
+        if top is not None and len({*peaks.values()}) > 1:
+            median = bytes_(statistics.median_low(peaks.values()), sign=True)
+            text = f"highest peak: {bytes_(peaks[top.engine], sign=True)} at engine {top.engine}"
+            blocks.append(Line.of(f"{text} on {top.host}; median {median}", "dim"))
+        return [*blocks, *self._failures()]
+
+
+def _of(delta: MemoryDelta) -> Iterator[list[Text]]:
+    """Yield the change of each device; why there is none."""
+    for ordinal, device in delta.devices.items():
+        changes = (device.allocated, device.reserved, device.peak)
+        yield [f"cuda:{ordinal}", *(bytes_(change, sign=True) for change in changes)]
+    if not delta.devices:
+        yield [Cell(delta.error or "no GPU memory in use", "dim"), *[Cell(DASH, "dim")] * 3]

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Any, ClassVar, Literal
 
-from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, dim_lines
-from gpumagic.render.units import bytes_, seconds, share
-from gpumagic.results.base import Result, data_frame
+from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Text, dim_lines
+from gpumagic.render.units import DASH, bytes_, seconds, share
+from gpumagic.results.base import Result
 from gpumagic.results.timing import CudaTiming, Sample, at_most
-
-if TYPE_CHECKING:
-    import pandas
 
 #: ``"noise"``: the difference is not larger than the noise.
 Verdict = Literal["faster", "slower", "noise"]
@@ -34,7 +31,7 @@ class Compared:
     verdict: Verdict | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison(Result):
     """Timings compared by ``%cudatime --compare``; the first is the baseline."""
 
@@ -72,59 +69,54 @@ class Comparison(Result):
                 return entry
         raise KeyError(key)
 
-    def _blocks(self) -> list[Block]:
-        slowest = max(self.sample(entry).median for entry in self)
-        columns = (
-            Column("Name", least=8),
-            Column("GPU", "right"),
-            Column(f"Compared with {self.baseline}", least=12, wrap=True),
-            Column("Wall", "right", rank=1),
-            Column("IQR", "right", rank=2),
-        )
-        rows = [_row(self, entry, slowest) for entry in self]
-        return [Grid(columns, rows), *dim_lines(self.notes)]
+    _index: ClassVar[tuple[str, ...]] = ("name",)
 
-    def __repr__(self) -> str:
-        return f"<Comparison: {', '.join(entry.name for entry in self.entries)}>"
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a DataFrame with a row a timing: medians in seconds, ratios (needs pandas)."""
-        rows = []
-        for entry in self.entries:
+    def _records(self) -> Iterator[Mapping[str, Any]]:
+        """Yield the medians in seconds and the ratio of each timing."""
+        for entry in self:
             timing = entry.timing
             low, high = entry.interval or (None, None)
-            rows.append(
-                {
-                    "name": entry.name,
-                    "gpu": None if timing.gpu is None else timing.gpu.median,
-                    "wall": timing.wall.median,
-                    "cpu": timing.cpu.median,
-                    "iqr": self.sample(entry).iqr,
-                    "ratio": entry.ratio,
-                    "ratio_low": low,
-                    "ratio_high": high,
-                    "verdict": entry.verdict,
-                    "repeat": timing.repeat,
-                    "loops": timing.loops,
-                }
-            )
-        return data_frame(rows, index="name")
+            yield {
+                "name": entry.name,
+                "gpu": None if timing.gpu is None else timing.gpu.median,
+                "wall": timing.wall.median,
+                "cpu": timing.cpu.median,
+                "iqr": self.sample(entry).iqr,
+                "ratio": entry.ratio,
+                "ratio_low": low,
+                "ratio_high": high,
+                "verdict": entry.verdict,
+                "repeat": timing.repeat,
+                "loops": timing.loops,
+            }
 
+    def _blocks(self) -> list[Block]:
+        slowest = max(self.sample(entry).median for entry in self)
 
-def _row(result: Comparison, entry: Compared, slowest: float) -> tuple[Cell, ...]:
-    timing, compared = entry.timing, result.sample(entry)
-    gpu = at_most(timing.gpu.median if timing.gpu else None, is_bound=timing.gpu_at_most)
-    cells = {"gpu": Cell(gpu), "wall": Cell(seconds(timing.wall.median))}
-    bar = compared.median / slowest if slowest > 0 else None
-    cells[result.quantity] = Cell(cells[result.quantity].text, "strong", bar)
-    is_base = entry is result.entries[0]
-    return (
-        Cell(entry.name),
-        cells["gpu"],
-        Cell("baseline", "dim") if is_base else _ratio(entry),
-        cells["wall"],
-        Cell(seconds(compared.iqr) if len(compared.all) > 1 else DASH, "dim"),
-    )
+        def compared(entry: Compared, quantity: Quantity, text: str) -> Text:
+            part = self.sample(entry).median / slowest if slowest > 0 else None
+            return Cell(text, "strong", part) if quantity == self.quantity else text
+
+        def gpu(entry: Compared) -> str:
+            timing = entry.timing
+            median = None if timing.gpu is None else timing.gpu.median
+            return at_most(median, is_bound=timing.gpu_at_most)
+
+        def iqr(entry: Compared) -> Cell:
+            sample = self.sample(entry)
+            return Cell(seconds(sample.iqr) if len(sample.all) > 1 else DASH, "dim")
+
+        def ratio(entry: Compared) -> Cell:
+            return Cell("baseline", "dim") if entry is self.entries[0] else _ratio(entry)
+
+        columns: list[Column[Compared]] = [
+            Column("Name", lambda entry: entry.name, least=8),
+            Figures("GPU", lambda entry: compared(entry, "gpu", gpu(entry))),
+            Column(f"Compared with {self.baseline}", ratio, least=12, wrap=True),
+            Figures("Wall", lambda e: compared(e, "wall", seconds(e.timing.wall.median)), rank=1),
+            Figures("IQR", iqr, rank=2),
+        ]
+        return [Grid.of(self, columns), *dim_lines(self.notes)]
 
 
 def _ratio(entry: Compared) -> Cell:
@@ -151,7 +143,7 @@ def _times(ratio: float) -> str:
     return f"{ratio:.{2 if ratio < 10 else 1 if ratio < 100 else 0}f}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MemoryComparison(Result):
     """Peaks above the start in bytes, by CUDA ordinal: now and stored."""
 
@@ -159,15 +151,14 @@ class MemoryComparison(Result):
     notes: tuple[str, ...] = ()
 
     def _blocks(self) -> list[Block]:
-        columns = (Column("Device"), *(Column(c, "right") for c in ("Peak", "Stored", "Change")))
-        rows = [
-            (
-                Cell(f"cuda:{ordinal}"),
-                Cell(bytes_(now)),
-                Cell(bytes_(stored)),
-                Cell(share((now - stored) / stored, 1, sign=True) if stored else DASH),
-            )
-            for ordinal, (now, stored) in self.peaks.items()
+        def change(now: int, stored: int) -> str:
+            return share((now - stored) / stored, 1, sign=True) if stored else DASH
+
+        columns: list[Column[tuple[int, tuple[int, int]]]] = [
+            Column("Device", lambda of: f"cuda:{of[0]}"),
+            Figures("Peak", lambda of: bytes_(of[1][0])),
+            Figures("Stored", lambda of: bytes_(of[1][1])),
+            Figures("Change", lambda of: change(*of[1])),
         ]
-        grid = [Grid(columns, rows)] if rows or not self.notes else []
+        grid = [Grid.of(self.peaks.items(), columns)] if self.peaks or not self.notes else []
         return [*grid, *dim_lines(self.notes)]

@@ -1,53 +1,92 @@
-"""The devices of the machine, and which of them this process sees."""
+"""The devices of the machine, which of them this process sees, and the processes on them."""
 
 from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from gpumagic.render.blocks import (
-    DASH,
     Block,
     Cell,
     Column,
+    Figures,
     Grid,
     Line,
-    Style,
+    Text,
+    command,
+    device_title,
+    line,
     marked_memory,
     short_uuids,
+    shortened,
+    size,
 )
-from gpumagic.render.units import bytes_, percent, rounded, spans
-from gpumagic.results.base import Series, data_frame, plain
-from gpumagic.results.processes import Claim, Process, claim_lines, process_blocks
-from gpumagic.system.text import noun, plural
-
-if TYPE_CHECKING:
-    import pandas
+from gpumagic.render.units import DASH, bytes_, percent, rounded, spans
+from gpumagic.results.base import Series
+from gpumagic.system.text import noun
 
 _MASK, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
+#: The most processes that are shown, those with the most memory; and characters of a command.
+_MOST, _COMMAND = 50, 80
 
-#: A narrow terminal drops columns from the last one on.
-_COLUMNS = (
-    Column("GPU", "right"),
-    Column("Device"),
-    Column("Memory used / total", "right"),
-    Column("Util", "right", rank=1),
-    Column("Mine", "right", rank=2),
-    Column("Others", "right", rank=3),
-    Column("Temp", "right", rank=5),
-    Column("Power", "right", rank=6),
-)
-_NAME = Column("Name", rank=4)
-_MIG_COLUMNS = (
-    Column("GPU", "right"),
-    Column("MIG instance", rank=1),
-    Column("UUID"),
-    Column("Memory used / total", "right"),
-)
+
+@dataclass(frozen=True)
+class Process:
+    """A process that holds memory on a device, as NVML reports it."""
+
+    pid: int
+    #: Bytes of device memory; None where the driver does not report them (WDDM, MIG without
+    #: permission).
+    memory: int | None = None
+    #: ``"compute"`` or ``"graphics"``.
+    kind: str = "compute"
+    #: None where the process cannot be looked up (ended, another pid namespace, no permission).
+    user: str | None = None
+    #: The program and the script, ``python train.py``, never its arguments.
+    command: str | None = None
+    #: Whether it is this process; None where NVML's pids cannot be compared with this process's.
+    own: bool | None = None
+    #: Whether it belongs to the current user; None where it cannot be looked up.
+    mine: bool | None = None
+    #: The name of its notebook when its kernel started, if it is a kernel of the user's Jupyter;
+    #: the path where several have the same name; None where not known.
+    notebook: str | None = None
+
+    @property
+    def title(self) -> Cell:
+        """The notebook or the command; the whole of it on hover only where it is the user's own."""
+        text = self.notebook or self.command or DASH
+        return Cell(shortened(text, _COMMAND), whole=text if self.own or self.mine else None)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A process that has chosen a device, as the lock that it holds shows (`selection.claims`)."""
+
+    #: None for a process that this system does not list: it is in another container.
+    pid: int | None = None
+    #: None where the user's name is not known.
+    user: str | None = None
+    #: The name of its notebook, as in `Process`.
+    notebook: str | None = None
+    #: Whether it is this process.
+    own: bool = False
+    #: Whether it belongs to the current user.
+    mine: bool = False
+    #: The UUID of the MIG instance that it has chosen; None for a whole device.
+    instance: str | None = None
+
+    def __str__(self) -> str:
+        """Return notebook or process, and the user: ``process 4711 of ann``."""
+        if self.own:
+            return "this kernel"
+        if self.pid is None:
+            return "a process outside of this container"
+        who = self.notebook or f"process {self.pid}"
+        return who if self.mine else f"{who} of {self.user or 'another user'}"
 
 
 @dataclass(frozen=True)
@@ -118,11 +157,13 @@ class Device:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DeviceTable(Series[Device]):
     """The devices of the machine, and which of them this process sees: a sequence of `Device`."""
 
     items_in: ClassVar[str] = "devices"
+    _index: ClassVar[tuple[str, ...]] = ("index",)
+    _columns: ClassVar[tuple[str, ...]] = tuple(each.name for each in dataclasses.fields(Device))
 
     devices: tuple[Device, ...] = ()
     #: ``CUDA_VISIBLE_DEVICES`` and ``CUDA_DEVICE_ORDER`` of this process, as far as they are set.
@@ -152,66 +193,35 @@ class DeviceTable(Series[Device]):
         return [ordinals[ordinal] for ordinal in sorted(ordinals)]
 
     def _blocks(self) -> list[Block]:
-        if self.error is not None:
-            return [Line.of(f"No GPU to show: {self.error}.", "warn"), *_sees(self)]
-        if not self:
-            return [
-                Line.of("No GPU to show: NVML lists none on this machine.", "warn"),
-                *_sees(self),
-            ]
-        blocks = device_grid(self)
-        blocks += [Grid(_MIG_COLUMNS, rows)] if (rows := _mig_rows(self)) else []
-        blocks += _long_errors(self)
-        blocks += claim_lines({device.index: device.claims for device in self})
-        blocks += _sees(self)
-        if self.show_processes:
-            blocks += process_blocks({device.index: device.processes for device in self})
-        blocks += [Line.of(note, "warn") for note in self.notes]
-        return blocks
-
-    def __repr__(self) -> str:
-        return f"<DeviceTable: {plural(len(self), 'device')}>"
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a DataFrame with a row a device and a column a field (needs pandas)."""
-        rows = [plain(device) for device in self.devices]
-        columns = [f.name for f in dataclasses.fields(Device)]
-        return data_frame(rows, columns, index="index")
+        if self.error is not None or not self:
+            why = self.error or "NVML lists none on this machine"
+            return [Line.of(f"No GPU to show: {why}.", "warn"), *_sees(self)]
+        return [
+            *device_grid(self, self.gated),
+            *_instances(self),
+            *_long_errors(self),
+            *_claims(self),
+            *_sees(self),
+            *(_processes(self) if self.show_processes else ()),
+            *(Line.of(note, "warn") for note in self.notes),
+        ]
 
 
-def device_grid(table: DeviceTable) -> list[Block]:
+def device_grid(devices: Sequence[Device], gated: bool = False) -> list[Block]:
     """Return the table, and above it the devices' name if it is the same for all."""
-    names = Counter(device.name for device in table)
-    common = next(iter(names)) if len(names) == 1 else None
-    rows = [_row(device, table.gated) for device in table]
-    if common is not None:
-        count = f"{len(table)} × " * (len(table) > 1)
-        return [Line.of(f"{count}{common}", "strong"), Grid(_COLUMNS, rows)]
-    for device, row in zip(table, rows, strict=True):
-        row.append(Cell(device.name or DASH, "dim" if device.visible is False else ""))
-    return [Grid((*_COLUMNS, _NAME), rows)]
-
-
-def _row(device: Device, gated: bool) -> list[Cell]:
-    if device.error is not None:
-        blank = [Cell(DASH, "dim")] * (len(_COLUMNS) - 3)
-        error = error_cell(device.error)
-        return [Cell(str(device.index)), ordinal_cell(device, gated), error, *blank]
-    hidden: Style = "dim" if device.visible is False else ""
-    return [
-        Cell(str(device.index), hidden or "strong"),
-        ordinal_cell(device, gated),
-        memory_cell(device),
-        Cell(percent(device.utilization), hidden),
-        _bytes(device.memory_own),
-        _bytes(device.memory_others),
-        Cell(rounded(device.temperature, "°C"), hidden),
-        Cell(_power(device), hidden),
+    title = device_title([device.name for device in devices])
+    columns: list[Column[Device]] = [
+        Figures("GPU", lambda d: Cell(str(d.index), "dim" if d.visible is False else "strong")),
+        Column("Device", lambda d: ordinal_cell(d, gated)),
+        Figures("Memory used / total", memory_cell),
+        Figures("Util", lambda d: percent(d.utilization), rank=1),
+        Figures("Mine", lambda d: size(d.memory_own), rank=2),
+        Figures("Others", lambda d: size(d.memory_others), rank=3),
+        Figures("Temp", lambda d: rounded(d.temperature, "°C"), rank=5),
+        Figures("Power", _power, rank=6),
+        Column("Name", lambda d: "" if title else d.name or DASH, rank=4),
     ]
-
-
-def _bytes(value: int | None) -> Cell:
-    return Cell(bytes_(value), "" if value else "dim")
+    return [*title, Grid.of(devices, columns, dim=lambda d: d.visible is False)]
 
 
 def ordinal_cell(device: Device, gated: bool = False) -> Cell:
@@ -232,21 +242,32 @@ def _power(device: Device) -> str:
     return f"{device.power:.0f} / {limit} W"
 
 
-def _mig_rows(table: DeviceTable) -> list[list[Cell]]:
-    return [
-        [
-            Cell(str(device.index)),
-            Cell(part.name or DASH),
-            Cell(
-                short_uuids(part.uuid) + " ✓" * (part.uuid == device.instance),
-                "good" if part.uuid == device.instance else "",
-                whole=part.uuid,
-            ),
-            Cell(f"{bytes_(part.memory_used)} / {bytes_(part.memory_total)}"),
-        ]
-        for device in table
-        for part in device.mig
+def _instances(devices: Iterable[Device]) -> list[Block]:
+    """Return a table of MIG instances, if there are any."""
+
+    def uuid(device: Device, part: MigInstance) -> Cell:
+        seen = part.uuid == device.instance
+        return Cell(short_uuids(part.uuid) + " ✓" * seen, "good" if seen else "", whole=part.uuid)
+
+    columns: list[Column[tuple[Device, MigInstance]]] = [
+        Figures("GPU", lambda of: str(of[0].index)),
+        Column("MIG instance", lambda of: of[1].name or DASH, rank=1),
+        Column("UUID", lambda of: uuid(*of)),
+        Figures("Memory used / total", lambda of: _used_of(of[1])),
     ]
+    found = [(device, part) for device in devices for part in device.mig]
+    return [Grid.of(found, columns)] if found else []
+
+
+def _claims(devices: Iterable[Device]) -> Iterator[Line]:
+    """Yield a line for each process that claims GPUs, with these."""
+    indexes: dict[Claim, dict[int, None]] = {}
+    for device in devices:
+        for claim in device.claims:
+            of = indexes.setdefault(dataclasses.replace(claim, instance=None), {})
+            of[device.index] = None
+    for claim, found in indexes.items():
+        yield Line.of(f"GPU {spans(found)}: claimed by {claim}.", "dim")
 
 
 def _sees(table: DeviceTable) -> Iterator[Line]:
@@ -277,14 +298,14 @@ def _sees(table: DeviceTable) -> Iterator[Line]:
     if any(d.instance for d in table) and len(table) > 1:
         order += "; CUDA shows a process one MIG instance, and no other GPU beside it"
     if table.gated:
-        why = Cell(": '%gpu off --soft' allows no new work on a GPU; to lift that: ")
-        yield Line((Cell("! Gated", "warn"), why, Cell("%gpu on", "command")))
+        why = ": '%gpu off --soft' allows no new work on a GPU; to lift that: "
+        yield line(Cell("! Gated", "warn"), why, command("%gpu on"))
         count = count and f"Behind the gate {count[0].lower()}{count[1:]}"
     named = variables(table.environment)
     rest = f"; {state}{order}."
     if _is_too_late(table):
         rest = f" came after CUDA was initialised, without effect on this process{order}."
-    yield Line((Cell(count), Cell(short_uuids(named), "dim", whole=named), Cell(rest, "dim")))
+    yield line(count, Cell(short_uuids(named), "dim", whole=named), Cell(rest, "dim"))
 
 
 def _is_too_late(table: DeviceTable) -> bool:
@@ -308,11 +329,6 @@ def variables(environment: Mapping[str, str | None]) -> str:
     return text if order is None else f"{text}, {_ORDER}={order}"
 
 
-def error_cell(error: str) -> Cell:
-    """Return a cell with a device's error in place of its figures, shortened."""
-    return Cell(f"✗ {_short(error)}", "bad", whole=error)
-
-
 def _long_errors(devices: Iterable[Device]) -> Iterator[Line]:
     """Yield the errors that are shortened in the table: each once."""
     indexes: dict[str, list[int]] = {}
@@ -328,11 +344,54 @@ def _short(error: str) -> str:
 
 
 def memory_cell(device: Device) -> Cell:
-    """Return memory used of the total, with a bar."""
+    """Return memory used of the total with a bar; the error of a device that could not be read."""
     used, total = device.memory_used, device.memory_total
+    if device.error is not None:
+        return Cell(f"✗ {_short(device.error)}", "bad", whole=device.error)
     if used is None and total is None:
         return Cell(DASH, "dim")
-    text = f"{bytes_(used)} / {bytes_(total)}"
-    if used is None or not total:
-        return Cell(text)
-    return marked_memory(text, used / total, bar=used / total)
+    return marked_memory(_used_of(device), used / total if used is not None and total else None)
+
+
+def _used_of(place: Device | MigInstance) -> str:
+    return f"{bytes_(place.memory_used)} / {bytes_(place.memory_total)}"
+
+
+def _processes(devices: Sequence[Device]) -> Iterator[Block]:
+    """Yield the table of the devices' processes, and the devices whose processes are not known."""
+    listed = [("", device.index, "", each) for device in devices for each in device.processes or ()]
+    unlisted = [str(device.index) for device in devices if device.processes is None]
+    if listed or len(unlisted) < len(devices):
+        yield from process_table(listed)
+    if unlisted:
+        yield Line.of(f"NVML does not list the processes of GPU {', '.join(unlisted)}.", "dim")
+
+
+def process_table(listed: Sequence[tuple[str, int, str, Process]]) -> list[Block]:
+    """Return a table of processes, the user's own first: each with host, GPU's index and engine.
+
+    Empty hosts and engines are left out: the processes are those of this machine.
+    """
+    if not listed:
+        return [Line.of("No process uses a GPU, as far as NVML lists them.", "dim")]
+
+    def pid(process: Process, engine: str) -> Text:
+        if process.own and not engine:
+            return Cell(f"{process.pid} (this kernel)", "strong")
+        return str(process.pid)
+
+    columns: list[Column[tuple[str, int, str, Process]]] = [
+        Column("Host", lambda of: of[0]),
+        Figures("GPU", lambda of: str(of[1])),
+        Figures("PID", lambda of: pid(of[3], of[2])),
+        Figures("Engine", lambda of: of[2]),
+        Column("User", lambda of: of[3].user or DASH, rank=2),
+        Figures("Memory", lambda of: bytes_(of[3].memory)),
+        Column("Command", lambda of: of[3].title, least=12),
+    ]
+    ordered = sorted(listed, key=lambda of: -(of[3].memory or 0))
+    shown, rest = ordered[:_MOST], ordered[_MOST:]
+    shown.sort(key=lambda of: not (of[3].own or of[3].mine))
+    memory = bytes_(sum(process.memory or 0 for *_, process in rest))
+    more = Line.of(f"and {len(rest)} more, with {memory} in all", "dim")
+    return [Grid.of(shown, columns), *([more] if rest else [])]

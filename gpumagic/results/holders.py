@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any, ClassVar, TypeAlias
 
-from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, dim_lines, few, names_line
+from gpumagic.render.blocks import (
+    Block,
+    Cell,
+    Column,
+    Figures,
+    Grid,
+    Line,
+    Text,
+    command,
+    dim_lines,
+    few,
+    line,
+    names_line,
+)
 from gpumagic.render.units import bytes_, share
-from gpumagic.results.base import Result, data_frame
+from gpumagic.results.base import Result, plain
 from gpumagic.results.logs import cell_number, first_line
-from gpumagic.system.text import plural
 
-if TYPE_CHECKING:
-    import pandas
-
-#: The most holders of a device that have a row; the others are summed.
-_ROWS = 15
+#: The most holders that have a row in a table, and below an allocation that failed.
+_ROWS, _TOP = 15, 6
 #: What memory without a known variable is called.
 NO_VARIABLE = "not referenced by any variable"
 
@@ -77,7 +86,7 @@ class DeviceHolders:
         raise KeyError(name)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Holders(Result):
     """The holders of GPU memory: one `DeviceHolders` for each CUDA ordinal in use."""
 
@@ -85,6 +94,12 @@ class Holders(Result):
     notes: tuple[str, ...] = ()
     #: Why there are no figures, if there are none; one line.
     error: str | None = None
+
+    _index: ClassVar[tuple[str, ...]] = ("device", "name")
+
+    def _records(self) -> Iterator[Mapping[str, Any]]:
+        for ordinal, device in self.devices.items():
+            yield from ({"device": ordinal, **plain(holder)} for holder in device.holders)
 
     def _blocks(self) -> list[Block]:
         if self.error is not None:
@@ -99,72 +114,71 @@ class Holders(Result):
                 blocks.append(names_line("Hold only memory that is counted at others: ", unlisted))
         return [*blocks, *dim_lines(self.notes)]
 
-    def __repr__(self) -> str:
-        number = sum(len(device.holders) for device in self.devices.values())
-        return f"<Holders: {number} on {plural(len(self.devices), 'device')}>"
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a DataFrame with a row for each device and holder (needs pandas). Bytes."""
-        columns = ["device", "name", "kind", "bytes", "blocks", "frees", "shared", "by_notebook"]
-        rows = [
-            [ordinal, *(getattr(holder, column) for column in columns[1:])]
-            for ordinal, device in self.devices.items()
-            for holder in device.holders
-        ]
-        return data_frame(rows, columns, index=["device", "name"])
+#: A row of a table of holders: a name, bytes, and the holder that it is of, if there is one.
+_Row: TypeAlias = "tuple[str, int, Holder | None]"
 
 
 def _table(title: str, device: DeviceHolders) -> Grid:
     """Return the holders of one device, largest first, and the memory without a variable."""
-    counted = [holder for holder in device.holders if holder.bytes]
-    rows = [row for holder in counted[:_ROWS] for row in _rows(holder, device.allocated)]
-    if rest := counted[_ROWS:]:
-        size = sum(holder.bytes for holder in rest)
-        number = sum(holder.blocks for holder in rest)
-        rows.append(_plain(f"{len(rest)} more", size, device.allocated, number))
-    if device.unattributed:
-        rows.append(_plain(NO_VARIABLE, device.unattributed, device.allocated))
     columns = [
-        Column(title),
-        Column("Memory", "right"),
-        Column("Kind", rank=2, least=8),
-        Column("Blocks", "right", rank=4),
-        Column("Frees", "right", rank=3),
-        Column("Also held by", rank=1, least=12),
+        *_columns(title, device.allocated),
+        Figures[_Row]("Blocks", lambda row: str(row[2].blocks) if row[2] else "", rank=4),
+        Figures[_Row]("Frees", lambda row: _frees(row[2]) if row[2] else "", rank=3),
+        Column[_Row](
+            "Also held by",
+            lambda row: few(row[2].also, 3, "dim") if row[2] else "",
+            rank=1,
+            least=12,
+        ),
     ]
-    return Grid(columns, rows)
-
-
-def name_cell(holder: Holder) -> Cell:
-    """Return a holder's name, marked where the notebook references it."""
-    mark = "! " * holder.by_notebook
-    return Cell(mark + holder.name, "warn" if holder.by_notebook else "strong")
-
-
-def parts(holder: Holder) -> list[tuple[str, int]]:
-    """Return names and sizes of a holder's parts, largest first; empty for a single one."""
-    sizes = sorted(holder.parts.items(), key=lambda item: -item[1])
-    return [(f"└ {part or 'tensors'}", size) for part, size in sizes] if len(sizes) > 1 else []
-
-
-def _rows(holder: Holder, total: int) -> list[list[Cell]]:
-    """Return a holder's row, and below it one for each of its parts, if they are several."""
-    frees = "all" if holder.frees == holder.bytes else bytes_(holder.frees)
-    first = [
-        name_cell(holder),
-        Cell(bytes_(holder.bytes), bar=holder.bytes / total),
-        Cell(kind_of(holder), "dim"),
-        Cell(str(holder.blocks), "dim"),
-        Cell(frees, "dim"),
-        few(holder.also, 3, "dim"),
+    rows = [
+        row
+        for each in _rows(device.holders, _ROWS, device.unattributed)
+        for row in [each, *_parts(each)]
     ]
-    return [first, *(_plain(part, size, total) for part, size in parts(holder))]
+    return Grid.of(rows, columns, dim=lambda row: True)
 
 
-def _plain(name: str, size: int, total: int, number: int | None = None) -> list[Cell]:
-    blank = Cell("")
-    count = Cell("" if number is None else str(number), "dim")
-    return [Cell(name, "dim"), Cell(bytes_(size), "dim", size / total), blank, count, blank, blank]
+def _columns(title: str, total: int) -> list[Column[_Row]]:
+    """Return the columns of holders that all tables have."""
+
+    def name(name: str, _: int, holder: Holder | None) -> Text:
+        if holder is None:
+            return name
+        return Cell(f"! {name}", "warn") if holder.by_notebook else Cell(name, "strong")
+
+    def memory(_: str, size: int, holder: Holder | None) -> Cell:
+        return Cell(bytes_(size), "" if holder else "dim", size / total)
+
+    return [
+        Column(title, lambda row: name(*row)),
+        Figures("Memory", lambda row: memory(*row)),
+        Column("Kind", lambda row: kind_of(row[2]) if row[2] else "", rank=2, least=8),
+    ]
+
+
+def _rows(holders: Sequence[Holder], most: int, unattributed: int | None) -> list[_Row]:
+    """Return the largest of the holders, the sum of the others, and the memory without one."""
+    counted = [holder for holder in holders if holder.bytes]
+    rest = counted[most:]
+    rows: list[_Row] = [(holder.name, holder.bytes, holder) for holder in counted[:most]]
+    rows.append((f"{len(rest)} more", sum(holder.bytes for holder in rest), None))
+    rows.append((NO_VARIABLE, unattributed or 0, None))
+    return [row for row in rows if row[1]]
+
+
+def _parts(row: _Row) -> list[_Row]:
+    """Return the rows of a holder's parts, largest first; none for a single one."""
+    parts = row[2].parts if row[2] else {}
+    sizes = sorted(parts.items(), key=lambda item: -item[1])
+    return (
+        [(f"└ {part or 'tensors'}", size, None) for part, size in sizes] if len(sizes) > 1 else []
+    )
+
+
+def _frees(holder: Holder) -> str:
+    return "all" if holder.frees == holder.bytes else bytes_(holder.frees)
 
 
 def kind_of(holder: Holder) -> str:
@@ -195,12 +209,8 @@ def _sum(device: DeviceHolders) -> Line:
     ]
     terms = [f"{name} {bytes_(size)}" for name, size in parts if size]
     exact = f" ({device.allocated:,} B)" if device.allocated >= 1024 else ""
-    return Line(
-        (
-            Cell(f"{bytes_(device.allocated)} allocated{exact}", "strong"),
-            Cell(f" = {' + '.join(terms)}"),
-        )
-    )
+    allocated = Cell(f"{bytes_(device.allocated)} allocated{exact}", "strong")
+    return line(allocated, f" = {' + '.join(terms)}")
 
 
 @dataclass(frozen=True)
@@ -217,7 +227,7 @@ class CellHolding:
     blocks: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CellHoldings(Result):
     """Live GPU memory by the cell that allocated it; the sum is exactly what is allocated."""
 
@@ -225,65 +235,49 @@ class CellHoldings(Result):
     devices: Mapping[int, tuple[CellHolding, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    def _blocks(self) -> list[Block]:
-        columns = [
-            Column("Device"),
-            Column("Cell", "right"),
-            Column("First line", least=16),
-            Column("Memory", "right"),
-            Column("Share", "right"),
-            Column("Blocks", "right", rank=1),
-        ]
-        rows: list[list[Cell]] = []
+    _index: ClassVar[tuple[str, ...]] = ("device", "cell")
+
+    def _records(self) -> Iterator[Mapping[str, Any]]:
         for ordinal, held in self.devices.items():
-            total = sum(h.bytes for h in held)
-            names = [f"cuda:{ordinal}", *[""] * (len(held) - 1)]
-            rows += [_cell_row(name, h, total) for name, h in zip(names, held, strict=True)]
-            if len(held) > 1:
-                blocks = str(sum(h.blocks for h in held))
-                rows.append(
-                    [
-                        *(Cell(""), Cell(""), Cell("allocated", "dim")),
-                        *(Cell(bytes_(total), "strong"), Cell(""), Cell(blocks, "dim")),
-                    ]
-                )
+            for each in held:
+                sizes = {"bytes": each.bytes, "blocks": each.blocks}
+                yield {"device": ordinal, "cell": each.number, "source": each.source, **sizes}
+
+    def _blocks(self) -> list[Block]:
+        columns: list[Column[Any]] = [
+            Column("Device"),
+            Figures("Cell"),
+            Column("First line", least=16),
+            Figures("Memory"),
+            Figures("Share"),
+            Figures("Blocks", rank=1),
+        ]
+        rows = [row for ordinal, held in self.devices.items() for row in _held(ordinal, held)]
         if not rows:
             return [Line.of("No GPU memory is allocated"), *dim_lines(self.notes)]
-        return [Grid(columns, rows), *dim_lines(self.notes)]
+        return [Grid.of(rows, columns), *dim_lines(self.notes)]
 
-    def __repr__(self) -> str:
-        total = sum(h.bytes for holdings in self.devices.values() for h in holdings)
-        return f"<CellHoldings: {total} B on {plural(len(self.devices), 'device')}>"
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a DataFrame with a row for each device and cell (needs pandas)."""
-        rows = [
-            (ordinal, h.number, h.source, h.bytes, h.blocks)
-            for ordinal, holdings in self.devices.items()
-            for h in holdings
+def _held(ordinal: int, holdings: Sequence[CellHolding]) -> Iterator[list[Text]]:
+    """Yield the rows of a device: its cells, and the sum of several."""
+    total, device = sum(held.bytes for held in holdings), Cell(f"cuda:{ordinal}", "strong")
+    for held in holdings:
+        known, part = held.number is not None, held.bytes / total
+        yield [
+            device if held is holdings[0] else "",
+            cell_number(held.number) if known else "",
+            first_line(held.source, "" if known else "dim"),
+            bytes_(held.bytes),
+            Cell(share(part), "dim", bar=part),
+            Cell(str(held.blocks), "dim"),
         ]
-        columns = ["device", "cell", "source", "bytes", "blocks"]
-        return data_frame(rows, columns, index=["device", "cell"], types={"cell": "Int64"})
+    if len(holdings) > 1:
+        blocks = Cell(str(sum(held.blocks for held in holdings)), "dim")
+        sums = (Cell("allocated", "dim"), Cell(bytes_(total), "strong"), "", blocks)
+        yield ["", "", *sums]
 
 
-def _cell_row(device: str, held: CellHolding, total: int) -> list[Cell]:
-    part = held.bytes / total
-    known = held.number is not None
-    return [
-        Cell(device, "strong"),
-        cell_number(held.number) if known else Cell(""),
-        first_line(held.source, "" if known else "dim"),
-        Cell(bytes_(held.bytes)),
-        Cell(share(part), "dim", bar=part),
-        Cell(str(held.blocks), "dim"),
-    ]
-
-
-#: The most holders that have a row; the others are summed.
-_TOP = 6
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class OutOfMemory(Result):
     """The report on an allocation that failed. Bytes; None where not known."""
 
@@ -327,18 +321,14 @@ class OutOfMemory(Result):
         return self.requested - free if self.requested > free else None
 
     def _blocks(self) -> list[Block]:
-        blocks: list[Block] = [self._headline()]
-        if self.source:
-            blocks.append(Line.of(f"    {self.source}", "dim"))
+        source = [Line.of(f"    {self.source}", "dim")] if self.source else []
         if self.total is None:
-            return blocks
-        blocks.append(self._figures())
-        if self.holders:
-            blocks.append(self._holders())
-        return [*blocks, *self._hints(), *dim_lines(self.notes)]
-
-    def __repr__(self) -> str:
-        return f"<OutOfMemory: {self.requested} B on cuda:{self.device}>"
+            return [self._headline(), *source]
+        rows = _rows(self.holders, _TOP, self.unattributed) if self.holders else []
+        columns = _columns("Held by", self.allocated or 1)
+        table = [Grid.of(rows, columns, dim=lambda row: True)] if rows else []
+        blocks: list[Block] = [self._headline(), *source, self._figures(), *table, *self._hints()]
+        return [*blocks, *dim_lines(self.notes)]
 
     def _headline(self) -> Line:
         device = "the GPU" if self.device is None else f"cuda:{self.device}"
@@ -347,7 +337,7 @@ class OutOfMemory(Result):
         call = f": {self.where or 'the failed call'}{tried}" if tried or self.where else ""
         missing = f", {bytes_(self.missing)} short" if self.missing else ""
         head = Cell(f"✗ Out of memory on {device}{name}", "bad")
-        return Line((head, Cell(call), Cell(missing, "strong")))
+        return line(head, call, Cell(missing, "strong"))
 
     def _figures(self) -> Line:
         """Return where the memory is: ``2 GiB free of 80 GiB · 70 GiB allocated · …``."""
@@ -365,32 +355,15 @@ class OutOfMemory(Result):
         known = (f"{bytes_(size)} {what}" for what, size in figures.items() if size is not None)
         return Line.of(" · ".join(known))
 
-    def _holders(self) -> Grid:
-        columns = [Column("Held by"), Column("Memory", "right"), Column("Kind", rank=1, least=8)]
-        total = self.allocated or 1
-        rows: list[list[Cell]] = []
-        for holder in self.holders[:_TOP]:
-            memory = Cell(bytes_(holder.bytes), bar=holder.bytes / total)
-            rows.append([name_cell(holder), memory, Cell(kind_of(holder), "dim")])
-        rest = {
-            f"{len(self.holders) - _TOP} more": sum(h.bytes for h in self.holders[_TOP:]),
-            NO_VARIABLE: self.unattributed or 0,
-        }
-        for name, size in rest.items():
-            if size:
-                rows.append([Cell(name, "dim"), Cell(bytes_(size), "dim", size / total), Cell("")])
-        return Grid(columns, rows)
-
-    def _hints(self) -> list[Line]:
-        """Return what helps."""
+    def _hints(self) -> Iterator[Line]:
+        """Yield what helps."""
         if self.requested and self.total and self.requested > self.total:
-            return [Line.of("The request is larger than the device: ask for less.", "strong")]
-        lines = []
+            yield Line.of("The request is larger than the device: ask for less.", "strong")
+            return
         if self.recoverable:
             why = "what the failed functions and the outputs hold; %debug has nothing to show then"
-            gives = Cell(f" gives {bytes_(self.recoverable)}")
-            lines.append(Line((Cell("%gpumem free", "command"), gives, Cell(f": {why}", "dim"))))
+            gives = f" gives {bytes_(self.recoverable)}"
+            yield line(command("%gpumem free"), gives, Cell(f": {why}", "dim"))
         if self.fragmented:
             text = "Enough is cached, in pieces that are too small: restart with "
-            lines.append(Line((Cell(text), Cell(self.fragmented, "command"))))
-        return lines
+            yield line(text, command(self.fragmented))

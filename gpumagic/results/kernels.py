@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any
 
-from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, shortened
+from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, line, shortened
 from gpumagic.render.units import percent, seconds
-from gpumagic.results.base import Result, data_frame
+from gpumagic.results.base import Result, plain
 from gpumagic.system.text import plural
-
-if TYPE_CHECKING:
-    import pandas
 
 #: The most kernels that are shown, those of the longest total.
 _SHOWN = 20
@@ -39,7 +35,7 @@ class Kernel:
     devices: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class KernelReport(Result):
     """The kernels and copies of one run under torch's profiler. Seconds."""
 
@@ -64,37 +60,44 @@ class KernelReport(Result):
         """The number of kernels and copies that ran."""
         return sum(kernel.count for kernel in self.kernels)
 
-    def busy_share(self, ordinal: int) -> float | None:
-        """Return the part of the window in which the device was busy, 0 to 1."""
-        if not self.window or ordinal not in self.busy:
-            return None
-        return min(self.busy[ordinal] / self.window, 1.0)
+    def _records(self) -> Iterable[Mapping[str, Any]]:
+        return map(plain, self.kernels)
 
     def _blocks(self) -> list[Block]:
-        blocks: list[Block] = []
+        return [*self._described()]
+
+    def _described(self) -> Iterator[Block]:
         if not self.visible:
-            blocks.append(Line.of(_NOT_VISIBLE, "warn"))
+            yield Line.of(_NOT_VISIBLE, "warn")
         elif not self.kernels:
-            blocks.append(Line.of("no kernel ran, and nothing was copied", "dim"))
+            yield Line.of("no kernel ran, and nothing was copied", "dim")
         else:
-            blocks += [*(_busy(self, ordinal) for ordinal in self.busy), _table(self)]
+            yield from map(self._busy, self.busy)
+            yield self._table()
         if rest := self.kernels[_SHOWN:]:
             total = seconds(sum(kernel.total for kernel in rest))
-            blocks.append(Line.of(f"and {plural(len(rest), 'more kernel')}, {total}", "dim"))
+            yield Line.of(f"and {plural(len(rest), 'more kernel')}, {total}", "dim")
         if self.trace is not None:
-            shown = f"trace written to {self.trace}; ui.perfetto.dev opens it"
-            blocks.append(Line.of(shown, "dim"))
-        return blocks
+            yield Line.of(f"trace written to {self.trace}; ui.perfetto.dev opens it", "dim")
 
-    def __repr__(self) -> str:
-        if not self.visible:
-            return "<KernelReport: the profiler cannot see the GPU>"
-        return f"<KernelReport: {plural(self.count, 'kernel')}, {self.total:.6g} s>"
+    def _busy(self, ordinal: int) -> Line:
+        text = f"cuda:{ordinal} busy {seconds(self.busy[ordinal])}"
+        if not self.window:
+            return Line.of(text)
+        share = percent(100 * min(self.busy[ordinal] / self.window, 1.0))
+        why = Cell(" (under the profiler, which slows the host)", "dim")
+        return line(f"{text} of {seconds(self.window)}: ", Cell(share, "strong"), why)
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a DataFrame with a row a kernel and a kind of copy (needs pandas). Seconds."""
-        columns = [each.name for each in dataclasses.fields(Kernel)]
-        return data_frame([dataclasses.asdict(kernel) for kernel in self.kernels], columns)
+    def _table(self) -> Grid:
+        total = self.total or 1.0
+        columns: list[Column[Kernel]] = [
+            Column("Kernel or copy", lambda k: Cell(short(k.name), whole=k.name), least=24),
+            Figures("Count", lambda k: f"{k.count:,}"),
+            Figures("Total", lambda k: Cell(seconds(k.total), "strong")),
+            Figures("Share", lambda k: Cell(percent(100 * k.total / total), bar=k.total / total)),
+            Figures("Mean", lambda k: Cell(seconds(k.total / k.count), "dim"), rank=1),
+        ]
+        return Grid.of(self.kernels[:_SHOWN], columns)
 
 
 def short(name: str) -> str:
@@ -110,40 +113,3 @@ def short(name: str) -> str:
                 name = name[:i] or name
                 break
     return shortened(name, _LONGEST_NAME)
-
-
-def _busy(report: KernelReport, ordinal: int) -> Line:
-    text = f"cuda:{ordinal} busy {seconds(report.busy[ordinal])}"
-    share = report.busy_share(ordinal)
-    if share is None:
-        return Line.of(text)
-    return Line(
-        (
-            Cell(f"{text} of {seconds(report.window)}: "),
-            Cell(percent(100 * share), "strong"),
-            Cell(" (under the profiler, which slows the host)", "dim"),
-        )
-    )
-
-
-def _table(report: KernelReport) -> Grid:
-    columns = (
-        Column("Kernel or copy", least=24),
-        Column("Count", "right"),
-        Column("Total", "right"),
-        Column("Share", "right"),
-        Column("Mean", "right", rank=1),
-    )
-    rows = []
-    for kernel in report.kernels[:_SHOWN]:
-        share = kernel.total / report.total if report.total else None
-        rows.append(
-            (
-                Cell(short(kernel.name), whole=kernel.name),
-                Cell(f"{kernel.count:,}"),
-                Cell(seconds(kernel.total), "strong"),
-                Cell(percent(None if share is None else 100 * share), bar=share),
-                Cell(seconds(kernel.total / kernel.count), "dim"),
-            )
-        )
-    return Grid(columns, rows)

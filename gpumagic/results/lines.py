@@ -2,50 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import fsum
-from typing import TYPE_CHECKING
+from typing import Any, ClassVar, TypeAlias
 
 from gpumagic.render.blocks import (
-    DASH,
     Block,
     Cell,
     Column,
+    Figures,
     Grid,
     Line,
     Style,
+    Text,
     dim_lines,
-    without_empty,
+    size,
 )
-from gpumagic.render.source_code import SourceCode
-from gpumagic.render.units import bytes_, seconds
-from gpumagic.results.base import Result, Series, data_frame
+from gpumagic.render.blocks import line as line_of
+from gpumagic.render.source_code import source_cells
+from gpumagic.render.units import DASH, seconds
+from gpumagic.results.base import Result, Series
 from gpumagic.results.memory import MemoryDelta
 from gpumagic.system.text import plural
-
-if TYPE_CHECKING:
-    import pandas
 
 #: Of more than so many lines in a row without figures, the first and last few are shown.
 _LONGEST_GAP, _EDGE = 8, 2
 
 
-def folded(numbers: Iterable[int], relevant: Container[int]) -> list[int | None]:
-    """Return the numbers of the lines to show; None in place of irrelevant ones left out."""
-    shown: list[int | None] = []
-    irrelevant: list[int | None] = []
-    for number in [*numbers, None]:
-        if number is not None and number not in relevant:
-            irrelevant.append(number)
-            continue
-        if len(irrelevant) > _LONGEST_GAP:
-            irrelevant[_EDGE:-_EDGE] = [None]
-        shown += irrelevant
-        irrelevant = []
-        if number is not None:
-            shown.append(number)
-    return shown
+def folded(numbers: range, relevant: Container[int]) -> Iterator[range]:
+    """Yield the numbers of the lines to show, one by one; irrelevant ones left out together."""
+    start = numbers.start
+    for number in (*(number for number in numbers if number in relevant), numbers.stop):
+        gap = range(start, number)
+        if len(gap) > _LONGEST_GAP:
+            yield from map(_one, gap[:_EDGE])
+            yield gap[_EDGE:-_EDGE]
+            gap = gap[-_EDGE:]
+        yield from map(_one, gap)
+        if number < numbers.stop:
+            yield _one(number)
+        start = number + 1
+
+
+def _one(number: int) -> range:
+    return range(number, number + 1)
+
+
+def _number(numbers: range) -> Cell:
+    return Cell(str(numbers.start) if len(numbers) == 1 else "", "dim")
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ class SourceLines:
     runs: Mapping[int, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LineReport(Result):
     """The change of GPU memory by each line of a cell and of the named functions."""
 
@@ -90,83 +95,67 @@ class LineReport(Result):
     sources: tuple[SourceLines, ...] = ()
     notes: tuple[str, ...] = ()
 
+    _index: ClassVar[tuple[str, ...]] = ("source", "line", "device")
+
+    def _records(self) -> Iterator[Mapping[str, Any]]:
+        """Yield each line with a change. Bytes."""
+        for source in self.sources:
+            for ordinal, lines in source.devices.items():
+                for line, memory in sorted(lines.items()):
+                    yield {
+                        **{"source": source.name, "line": line, "device": ordinal},
+                        "text": source.lines[line - source.first].strip(),
+                        **vars(memory),
+                        "runs": source.runs.get(line),
+                    }
+
     def _blocks(self) -> list[Block]:
         blocks: list[Block] = []
         for source in self.sources:
-            if source.empty:
-                blocks.append(Line.of(f"{source.name}: nothing to run", "dim"))
-            elif not source.ran:
-                blocks.append(
-                    Line.of(f"{source.name}: was not seen to run in this cell's thread", "dim")
-                )
+            if source.empty or not source.ran:
+                blocks.append(_nothing(source.name, empty=source.empty))
             for ordinal, lines in source.devices.items():
-                name = Cell(source.name, "strong")
-                blocks.append(Line((name, Cell(f" on cuda:{ordinal}", "dim"))))
+                on = Cell(f" on cuda:{ordinal}", "dim")
+                blocks.append(line_of(Cell(source.name, "strong"), on))
                 blocks.append(_memory_grid(source, lines))
         return [*blocks, *self.cell._blocks(), *dim_lines(self.notes)]
 
-    def __repr__(self) -> str:
-        names = ", ".join(source.name for source in self.sources)
-        return f"<LineReport: {names or self.cell.error or 'nothing'}>"
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a DataFrame with a row for each line with a change (needs pandas). Bytes."""
-        rows = [
-            (
-                s.name,
-                line,
-                ordinal,
-                s.lines[line - s.first].strip(),
-                *vars(memory).values(),
-                s.runs.get(line),
-            )
-            for s in self.sources
-            for ordinal, lines in s.devices.items()
-            for line, memory in sorted(lines.items())
-        ]
-        figures = ["change", "peak", "runs"]
-        index = ["source", "line", "device"]
-        types = {"runs": "Int64"}
-        return data_frame(rows, [*index, "text", *figures], index=index, types=types)
+def _nothing(name: str, *, empty: bool) -> Line:
+    """Return why there are no figures of a source."""
+    why = "nothing to run" if empty else "was not seen to run in this cell's thread"
+    return Line.of(f"{name}: {why}", "dim")
 
 
-def _memory_grid(source: SourceLines, lines: Mapping[int, LineMemory]) -> Grid:
-    columns = [
-        Column("Line", "right"),
-        Column("Hits", "right", rank=2),
-        Column("Change", "right"),
-        Column("Peak", "right"),
-        Column("Source", least=36),
+def _memory_grid(source: SourceLines, memory: Mapping[int, LineMemory]) -> Grid:
+    highest = max((line.peak for line in memory.values()), default=0) or 1
+    texts = source_cells(source.lines)
+
+    def hits(numbers: range) -> str:
+        count = source.runs.get(numbers.start) if len(numbers) == 1 else None
+        return "" if count is None else f"{count:,}"
+
+    def change(numbers: range) -> Text:
+        line = memory.get(numbers.start)
+        return size(line.change, sign=True) if line else ""
+
+    def peak(numbers: range) -> Text:
+        line = memory.get(numbers.start)
+        return replace(size(line.peak, sign=True), bar=line.peak / highest) if line else ""
+
+    def text(numbers: range) -> Text:
+        return texts[numbers.start - source.first] if len(numbers) == 1 else "⋯"
+
+    columns: list[Column[range]] = [
+        Figures("Line", _number),
+        Figures("Hits", hits, rank=2),
+        Figures("Change", change),
+        Figures("Peak", peak),
+        Column("Source", text, least=36),
     ]
-    highest = max((memory.peak for memory in lines.values()), default=0) or 1
-    rows = []
-    code = SourceCode(source.lines)
     # A file that was edited since may have fewer lines than the code.
-    for number in folded(range(source.first, source.first + len(source.lines)), lines):
-        if number is None:
-            rows.append([*[Cell("")] * 4, Cell("⋯", "dim")])
-            continue
-        text = Cell.of_code(code, number - source.first)
-        memory = lines.get(number)
-        count = source.runs.get(number)
-        runs = Cell("" if count is None else f"{count:,}", "dim")
-        if memory is None:
-            rows.append([Cell(str(number), "dim"), runs, *[Cell("")] * 2, text])
-            continue
-        rows.append(
-            [
-                Cell(str(number), "dim"),
-                runs,
-                Cell(bytes_(memory.change, sign=True), "" if memory.change else "dim"),
-                Cell(
-                    bytes_(memory.peak, sign=True),
-                    "" if memory.peak else "dim",
-                    memory.peak / highest,
-                ),
-                text,
-            ]
-        )
-    return without_empty(columns, rows)
+    numbers = range(source.first, source.first + len(texts))
+    return Grid.of(folded(numbers, memory), columns, dim=lambda _: True)
 
 
 #: A line with less than this part of the time of all lines is dim, and may be left out.
@@ -218,7 +207,7 @@ class SourceTimings:
     empty: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LineTimings(Series[LineTiming]):
     """The times of the lines of a cell: a sequence of those that ran.
 
@@ -238,8 +227,9 @@ class LineTimings(Series[LineTiming]):
     def _items(self) -> tuple[LineTiming, ...]:
         return self.cell.lines
 
-    def __repr__(self) -> str:
-        return f"<LineTimings: {plural(len(self), 'line')}>"
+    @property
+    def _sources(self) -> tuple[SourceTimings, ...]:
+        return (self.cell, *self.functions)
 
     def _blocks(self) -> list[Block]:
         return [*self.tables(), *self.remarks()]
@@ -249,16 +239,14 @@ class LineTimings(Series[LineTiming]):
         blocks: list[Block] = []
         if self.verdict is not None:
             blocks.append(Line.of(self.verdict, "strong"))
-        for source in (self.cell, *self.functions):
+        for source in self._sources:
             if source is not self.cell:
                 blocks.append(Line.of(source.name, "strong"))
             if source.lines:
                 between = self.between if source is self.cell else None
                 blocks.append(_Table(source, between).grid())
             else:
-                why = "was not seen to run in this cell's thread"
-                why = "nothing to run" if source.empty else why
-                blocks.append(Line.of(f"{source.name}: {why}", "dim"))
+                blocks.append(_nothing(source.name, empty=source.empty))
         return blocks
 
     def remarks(self) -> list[Block]:
@@ -266,31 +254,27 @@ class LineTimings(Series[LineTiming]):
         waits = [
             f"{'' if source is self.cell else f'{source.name}, '}line {line.line} waited for the "
             f"GPU in {plural(line.syncs, 'run')}, by time: {seconds(line.sync_time)}"
-            for source in (self.cell, *self.functions)
+            for source in self._sources
             for line in source.lines
             if line.syncs
         ]
         return dim_lines((*waits, *self.notes))
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a DataFrame with a row for each line that ran (needs pandas). Seconds."""
-        named = [(s.name, line) for s in (self.cell, *self.functions) for line in s.lines]
-        devices = sorted({i for _, line in named for i in line.per_device})
+    _index: ClassVar[tuple[str, ...]] = ("function", "line")
+
+    def _records(self) -> Iterator[Mapping[str, Any]]:
+        """Yield each line that ran, with its time on each device. Seconds."""
+        named = [(source.name, line) for source in self._sources for line in source.lines]
         if self.between is not None:
             named.append(("cell", self.between))
-        names = ["hits", "gpu", "host", "syncs", "sync_time", "at_most"]
-        rows = [
-            (
-                *(name, line.line, line.source.strip()),
-                *(getattr(line, each) for each in names),
-                *(line.per_device.get(i) for i in devices),
-            )
-            for name, line in named
-        ]
-        by_device = [f"cuda:{i}" for i in devices]
-        columns = ["function", "line", "source", *names, *by_device]
-        types = dict.fromkeys(("gpu", *by_device), float)
-        return data_frame(rows, columns, index=["function", "line"], types=types)
+        for name, line in named:
+            figures = {**vars(line), "source": line.source.strip()}
+            devices = {f"cuda:{i}": gpu for i, gpu in figures.pop("per_device").items()}
+            yield {"function": name, **figures, **devices}
+
+
+#: A row of `_Table`: its lines, their times if they have some, and the source.
+_Row: TypeAlias = "tuple[Text, LineTiming | None, Text]"
 
 
 class _Table:
@@ -313,39 +297,43 @@ class _Table:
         return (line.gpu or 0.0) if self._has_gpu else line.host
 
     def grid(self) -> Grid:
-        columns = [
-            Column("Line", "right"),
-            Column("Hits", "right", rank=2),
-            *([Column("GPU", "right")] if self._has_gpu else []),
-            *(Column(f"cuda:{i}", "right", rank=4) for i in self._devices),
-            Column("Host", "right"),
-            # A line below the table says it, too.
-            Column("Waited", "right", rank=3),
-            # A line of source is known by its beginning: it gives way before figures do.
-            Column("Source", least=20),
+        def figures(header: str, of: Callable[[LineTiming], Text], rank: int = 0) -> Column[_Row]:
+            return Figures(header, lambda row: "" if row[1] is None else of(row[1]), rank)
+
+        by_device = [
+            figures(f"cuda:{i}", lambda line, i=i: seconds(line.per_device.get(i)), rank=4)  # type: ignore[misc]
+            for i in self._devices
         ]
-        source, empty = self._source, [Cell("")] * (len(columns) - 2)
-        code = SourceCode(source.text)
-        by_number = {line.line: line for line in source.lines}
+        columns: list[Column[_Row]] = [
+            Figures("Line", lambda row: row[0]),
+            figures("Hits", lambda line: f"{line.hits:,}" if line.hits else "", rank=2),
+            figures("GPU", self._gpu),
+            *by_device,
+            figures("Host", self._host),
+            # A line below the table says it, too.
+            figures("Waited", lambda line: seconds(line.sync_time) if line.syncs else "", rank=3),
+            # A line of source is known by its beginning: it gives way before figures do.
+            Column("Source", lambda row: row[2], least=20),
+        ]
+        return Grid.of(self._rows(), columns)
+
+    def _rows(self) -> Iterator[_Row]:
+        source, texts = self._source, source_cells(self._source.text)
+        times = {line.line: line for line in source.lines}
         relevant = {line.line for line in source.lines if self._is_relevant(line)}
-        numbers = folded(range(source.first, source.first + len(source.text)), relevant)
-        rows = []
-        for place, number in enumerate(numbers):
-            if number is None:
-                first, last = numbers[place - 1] or 0, numbers[place + 1] or 0
-                left_out = [line for line in source.lines if first < line.line < last]
-                total, is_much = self._together(left_out)
-                note = f"⋯ {plural(len(left_out), 'line')}" if is_much else "⋯"
-                figures = self._figures(total) if is_much else empty
-                rows.append([Cell(""), *figures, Cell(note, "dim")])
+        for numbers in folded(range(source.first, source.first + len(texts)), relevant):
+            number = _number(numbers)
+            if len(numbers) == 1:
+                yield number, times.get(numbers.start), texts[numbers.start - source.first]
                 continue
-            line = by_number.get(number)
-            text = Cell.of_code(code, number - source.first)
-            figures = empty if line is None else self._figures(line)
-            rows.append([Cell(str(number), "dim"), *figures, text])
+            left_out = [times[each] for each in numbers if each in times]
+            total = self._together(left_out)
+            if max(self._cost(total) / self._whole, total.host / self._hosts) >= _NOT_NEGLIGIBLE:
+                yield number, total, Cell(f"⋯ {plural(len(left_out), 'line')}", "dim")
+            else:
+                yield number, None, Cell("⋯", "dim")
         if self._between is not None:
-            rows.append([Cell(DASH, "dim"), *self._figures(self._between), Cell(BETWEEN, "dim")])
-        return without_empty(columns, rows)
+            yield Cell(DASH, "dim"), self._between, Cell(BETWEEN, "dim")
 
     def _is_relevant(self, line: LineTiming) -> bool:
         # Beside the upper bound of a line that waits on the host, known work may be little.
@@ -357,24 +345,24 @@ class _Table:
             or known > _NOT_NEGLIGIBLE * self._known
         )
 
-    def _figures(self, line: LineTiming) -> list[Cell]:
-        part = self._cost(line) / self._whole
-        style: Style = "strong" if part >= _HOT else "dim" if part < _NEGLIGIBLE else ""
-        bar = min(1.0, self._cost(line) / self._longest)
+    def _gpu(self, line: LineTiming) -> Text:
+        return (
+            self._with_bar("≤ " * line.at_most + seconds(line.gpu), line) if self._has_gpu else ""
+        )
+
+    def _host(self, line: LineTiming) -> Text:
         # The host's time of a line that ran is never 0, only not known as exactly.
         host = "< 1 µs" if line.hits and line.host < _RESOLUTION else seconds(line.host)
-        gpu = "≤ " * line.at_most + seconds(line.gpu)
-        return [
-            Cell(f"{line.hits:,}" if line.hits else ""),
-            *([Cell(gpu, style, bar)] if self._has_gpu else []),
-            *(Cell(seconds(line.per_device.get(i))) for i in self._devices),
-            Cell(host) if self._has_gpu else Cell(host, style, bar),
-            Cell(seconds(line.sync_time) if line.syncs else ""),
-        ]
+        return host if self._has_gpu else self._with_bar(host, line)
 
-    def _together(self, lines: Sequence[LineTiming]) -> tuple[LineTiming, bool]:
-        """Return the sums of the times of lines that are left out, and whether that is much."""
-        total = LineTiming(
+    def _with_bar(self, text: str, line: LineTiming) -> Cell:
+        part = self._cost(line) / self._whole
+        style: Style = "strong" if part >= _HOT else "dim" if part < _NEGLIGIBLE else ""
+        return Cell(text, style, min(1.0, self._cost(line) / self._longest))
+
+    def _together(self, lines: Sequence[LineTiming]) -> LineTiming:
+        """Return the sums of the times of lines that are left out."""
+        return LineTiming(
             line=0,
             source="",
             hits=0,
@@ -387,5 +375,3 @@ class _Table:
                 i: fsum(line.per_device.get(i, 0.0) for line in lines) for i in self._devices
             },
         )
-        part = max(self._cost(total) / self._whole, total.host / self._hosts)
-        return total, part >= _NOT_NEGLIGIBLE

@@ -2,32 +2,66 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import ceil, log2
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line, Style, cut, dim_lines
-from gpumagic.render.units import bytes_, cpu_seconds, seconds, spans
-from gpumagic.results.base import Result, Series, data_frame
+from gpumagic.render.blocks import (
+    Block,
+    Cell,
+    Column,
+    Figures,
+    Grid,
+    Line,
+    Style,
+    Text,
+    cut,
+    dim_lines,
+    line,
+    size,
+)
+from gpumagic.render.units import DASH, bytes_, cpu_seconds, seconds, spans
+from gpumagic.results.base import Result, Series
 from gpumagic.results.memory import DeviceMemoryDelta, only_changed
 from gpumagic.results.timing import at_most
 from gpumagic.system.text import plural
 
 if TYPE_CHECKING:
-    import pandas
-
     from gpumagic.render.plots import Plot
 
-#: The most cells that are shown, the newest, and the most characters of their first lines.
-_SHOWN, _LONGEST = 60, 44
+#: The most cells that are shown of a log: of memory the newest, of times the longest; and the most
+#: characters of their first lines.
+_NEWEST, _SLOWEST, _LONGEST = 60, 20, 44
 #: The most cells that are numbered below the plot's axis.
 _TICKS = 20
+_Entry = TypeVar("_Entry")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
+class _Log(Series[_Entry]):
+    """What was measured of each cell that ended while a log was on, oldest first."""
+
+    items_in: ClassVar[str] = "cells"
+
+    cells: tuple[_Entry, ...] = ()
+    #: How many older cells were dropped from the log.
+    forgotten: int = 0
+    #: Whether the log is on.
+    watching: bool = False
+
+    def _nothing(self, magic: str) -> str:
+        """Return why the log is empty."""
+        return "none has ended since" if self.watching else f"'{magic} on' starts the log"
+
+    def _rest(self, hidden: str) -> list[Block]:
+        """Return lines on the cells that are not shown: ``hidden``, and those that were dropped."""
+        dropped = f"{plural(self.forgotten, 'older cell')} dropped from the log"
+        return dim_lines([*([hidden] if hidden else []), *([dropped] if self.forgotten else [])])
+
+
+@dataclass(frozen=True, repr=False)
 class CellMemory(Result):
     """The change of GPU memory by one cell, and by code that ran between it and the one before."""
 
@@ -63,66 +97,45 @@ class CellMemory(Result):
                 parts.append(Cell(f" (out of memory: {_devices(ooms)})", "bad"))
         return [Line(parts)]
 
-    def __repr__(self) -> str:
-        inner = ", ".join(f"{i}: {d.allocated:+d} B" for i, d in self.changed.items())
-        return f"<CellMemory [{self.number}] {inner or 'no change'}>"
 
-
-@dataclass(frozen=True)
-class CellLog(Series[CellMemory]):
+@dataclass(frozen=True, repr=False)
+class CellLog(_Log[CellMemory]):
     """The memory of each cell that ended while ``%gpumem on`` was on, oldest first."""
 
-    items_in: ClassVar[str] = "cells"
-
-    cells: tuple[CellMemory, ...] = ()
-    #: How many older cells were dropped from the log.
-    forgotten: int = 0
     #: Bytes that the process may reserve, by CUDA ordinal.
     limits: Mapping[int, int] = field(default_factory=dict)
-    #: Whether ``%gpumem on`` is in effect.
-    watching: bool = False
+
+    _index: ClassVar[tuple[str, ...]] = ("cell", "device")
+
+    def _records(self) -> Iterator[Mapping[str, Any]]:
+        """Yield each cell's change by device. Bytes, seconds; ``peak`` is above the cell's start.
+
+        A cell before torch used a device has no row.
+        """
+        for cell in self.cells:
+            for ordinal, delta in cell.devices.items():
+                figures = {**vars(cell), "cell": cell.number, "device": ordinal, **vars(delta)}
+                yield {n: value for n, value in figures.items() if n not in ("number", "devices")}
 
     def _blocks(self) -> list[Block]:
         if not self.cells:
-            hint = "none has ended since" if self.watching else "'%gpumem on' starts the log"
-            return [Line.of(f"No cells to show: {hint}")]
-        columns = [
-            Column("Cell", "right"),
+            return [Line.of(f"No cells to show: {self._nothing('%gpumem')}")]
+        shown = self.cells[-_NEWEST:]
+        several = len({i for cell in self for i in cell.changed}) > 1
+        columns: list[Column[Any]] = [
+            Figures("Cell"),
             # Needed where a cell has rows for several devices.
-            Column("Device", rank=0 if len({i for cell in self for i in cell.changed}) > 1 else 1),
-            Column("Change", "right"),
-            Column("Peak above start", "right"),
-            Column("Allocated now", "right", rank=2),
-            Column("Time", "right", rank=3),
+            Column("Device", rank=0 if several else 1),
+            Figures("Change"),
+            Figures("Peak above start"),
+            Figures("Allocated now", rank=2),
+            Figures("Time", rank=3),
             Column("First line", least=16),
         ]
-        shown = self.cells[-_SHOWN:]
-        rows = [row for cell in shown for row in _log_rows(cell)]
-        rest = []
-        if hidden := len(self.cells) - len(shown):
-            rest.append(f"{plural(hidden, 'earlier cell')} not shown here; -o returns all")
-        if self.forgotten:
-            rest.append(f"{plural(self.forgotten, 'older cell')} dropped from the log")
-        return [Grid(columns, rows), *dim_lines(rest)]
-
-    def __repr__(self) -> str:
-        return f"<CellLog: {plural(len(self), 'cell')}>"
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a DataFrame with a row for each cell and device (needs pandas). Bytes, seconds.
-
-        ``peak`` is above the cell's start. A cell before torch used a device has no row.
-        """
-        figures = [f.name for f in dataclasses.fields(DeviceMemoryDelta)]
-        rows = [
-            [cell.number, cell.source, cell.seconds, cell.failed, ordinal]
-            + [getattr(delta, name) for name in figures]
-            for cell in self.cells
-            for ordinal, delta in cell.devices.items()
-        ]
-        columns = ["cell", "source", "seconds", "failed", "device", *figures]
-        # A cell may have no number.
-        return data_frame(rows, columns, index=["cell", "device"], types={"cell": "Int64"})
+        rows = [row for cell in shown for row in _rows(cell)]
+        earlier = plural(len(self) - len(shown), "earlier cell")
+        hidden = f"{earlier} not shown here; -o returns all" if len(self) > len(shown) else ""
+        return [Grid.of(rows, columns, dim=lambda _: True), *self._rest(hidden)]
 
     def known_devices(self) -> list[int]:
         """Return the CUDA ordinals of all cells."""
@@ -228,27 +241,22 @@ def _devices(ordinals: list[int]) -> str:
     return "cuda:" + spans(ordinals, comma=",", dash="-")
 
 
-def _log_rows(cell: CellMemory) -> list[list[Cell]]:
+def _rows(cell: CellMemory) -> Iterator[list[Text]]:
+    """Yield a row for each device whose memory the cell changed; one if there is none."""
     number = cell_number(cell.number, failed=cell.failed)
-    source = first_line(cell.source, "bad" if cell.failed else "")
-    time = Cell(seconds(cell.seconds), "dim")
-    changed = cell.changed
-    if not changed:
-        return [[number, *[Cell(DASH, "dim")] * 4, time, source]]
-    rows = []
-    for i, (ordinal, delta) in enumerate(changed.items()):
+    time, source = seconds(cell.seconds), first_line(cell.source, "bad" if cell.failed else "")
+    if not cell.changed:
+        yield [number, *[DASH] * 4, time, source]
+    for i, (ordinal, delta) in enumerate(cell.changed.items()):
         oom = " out of memory" if delta.ooms else ""
-        rows.append(
-            [
-                number if i == 0 else Cell(""),
-                Cell(f"cuda:{ordinal}{oom}", "bad" if oom else ""),
-                Cell(bytes_(delta.allocated, sign=True), "" if delta.allocated else "dim"),
-                Cell(bytes_(delta.peak, sign=True), "" if delta.peak else "dim"),
-                Cell(bytes_(delta.allocated_now), "dim"),
-                *((time, source) if i == 0 else [Cell("")] * 2),
-            ]
-        )
-    return rows
+        yield [
+            "" if i else number,
+            Cell(f"cuda:{ordinal}{oom}", "bad" if oom else ""),
+            size(delta.allocated, sign=True),
+            size(delta.peak, sign=True),
+            bytes_(delta.allocated_now),
+            *(["", ""] if i else [time, source]),
+        ]
 
 
 def first_line(source: str, style: Style = "") -> Cell:
@@ -262,11 +270,7 @@ def cell_number(number: int | None, *, failed: bool = False) -> Cell:
     return Cell(f"✗ {text}", "bad") if failed else Cell(text, "dim")
 
 
-#: The most cells of a log that are shown, the longest.
-_TIMES_SHOWN = 20
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CellTiming(Result):
     """The times of one cell, measured without synchronising within it."""
 
@@ -302,22 +306,10 @@ class CellTiming(Result):
             parts.append(self.note)
         return [Line.of(" · ".join(parts), "dim")]
 
-    def __repr__(self) -> str:
-        gpu = "-" if self.gpu is None else f"{self.gpu:.6g} s"
-        return f"<CellTiming [{self.cell}] gpu {gpu}, wall {self.wall:.6g} s>"
 
-
-@dataclass(frozen=True)
-class TimingLog(Series[CellTiming]):
+@dataclass(frozen=True, repr=False)
+class TimingLog(_Log[CellTiming]):
     """The time of each cell that ended while ``%cudatime on`` was on, oldest first."""
-
-    items_in: ClassVar[str] = "cells"
-
-    cells: tuple[CellTiming, ...] = ()
-    #: How many older cells were dropped from the log.
-    forgotten: int = 0
-    #: Whether ``%cudatime on`` is in effect.
-    watching: bool = False
 
     @property
     def wall(self) -> float:
@@ -340,59 +332,38 @@ class TimingLog(Series[CellTiming]):
         """Whether one of the GPU times is an upper bound."""
         return any(cell.gpu_at_most for cell in self.cells)
 
+    _index: ClassVar[tuple[str, ...]] = ("cell",)
+
+    def _records(self) -> Iterator[Mapping[str, Any]]:
+        """Yield each cell, with its time on each device. Seconds."""
+        for cell in self.cells:
+            figures = dict(vars(cell))
+            yield figures | {f"cuda:{i}": time for i, time in figures.pop("per_device").items()}
+
     def _blocks(self) -> list[Block]:
         if not self.cells:
-            hint = "none has ended since" if self.watching else "'%cudatime on' starts the log"
-            return [Line.of(f"No cell has been timed yet: {hint}", "dim")]
-        longest = sorted(self.cells, key=lambda cell: -cell.wall)[:_TIMES_SHOWN]
-        columns = (
-            Column("Cell", "right"),
-            Column("Wall", "right"),
-            Column("GPU", "right"),
-            Column("CPU", "right", rank=1),
-            Column("First line", rank=2, least=16),
-        )
-        rows = [_time_row(cell, longest[0].wall) for cell in longest]
-        rest = []
-        if len(self) > len(longest):
-            rest.append(f"the {_TIMES_SHOWN} longest are shown; .to_pandas() has all {len(self):,}")
-        if self.forgotten:
-            rest.append(f"{plural(self.forgotten, 'older cell')} dropped from the log")
-        return [_sum(self), Grid(columns, rows), *dim_lines(rest)]
-
-    def __repr__(self) -> str:
-        return f"<TimingLog: {plural(len(self), 'cell')}>"
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a DataFrame with a row a cell, a column a device (needs pandas). Seconds."""
-        figures = [f.name for f in dataclasses.fields(CellTiming) if f.name != "per_device"]
-        devices = sorted({ordinal for cell in self.cells for ordinal in cell.per_device})
-        rows = [
-            [getattr(cell, name) for name in figures] + [cell.per_device.get(i) for i in devices]
-            for cell in self.cells
+            return [Line.of(f"No cell has been timed yet: {self._nothing('%cudatime')}", "dim")]
+        shown = sorted(self.cells, key=lambda cell: -cell.wall)[:_SLOWEST]
+        longest = shown[0].wall or 1.0
+        columns: list[Column[CellTiming]] = [
+            Figures("Cell", lambda cell: cell_number(cell.cell, failed=cell.failed)),
+            Figures("Wall", lambda cell: Cell(seconds(cell.wall), "strong", cell.wall / longest)),
+            Figures("GPU", lambda cell: at_most(cell.gpu, is_bound=cell.gpu_at_most)),
+            Figures("CPU", lambda cell: cpu_seconds(cell.cpu), rank=1),
+            Column(
+                "First line",
+                lambda cell: first_line(cell.source, "bad" if cell.failed else "dim"),
+                rank=2,
+                least=16,
+            ),
         ]
-        names = [f"cuda:{i}" for i in devices]
-        types = {"cell": "Int64", **dict.fromkeys(("gpu", *names), float)}
-        return data_frame(rows, [*figures, *names], index="cell", types=types)
-
-
-def _sum(result: TimingLog) -> Line:
-    used = sum(cell.used_gpu for cell in result)
-    gpu = at_most(result.gpu, is_bound=result.gpu_at_most)
-    return Line(
-        (
-            Cell(f"{plural(len(result), 'cell')}, {used:,} with GPU work: "),
-            Cell(f"wall {seconds(result.wall)}, GPU {gpu}", "strong"),
-            Cell(f", CPU {cpu_seconds(result.cpu)}"),
-        )
-    )
-
-
-def _time_row(cell: CellTiming, longest: float) -> tuple[Cell, ...]:
-    return (
-        cell_number(cell.cell, failed=cell.failed),
-        Cell(seconds(cell.wall), "strong", cell.wall / longest if longest else None),
-        Cell(at_most(cell.gpu, is_bound=cell.gpu_at_most)),
-        Cell(cpu_seconds(cell.cpu)),
-        first_line(cell.source, "bad" if cell.failed else "dim"),
-    )
+        used = sum(cell.used_gpu for cell in self)
+        gpu = at_most(self.gpu, is_bound=self.gpu_at_most)
+        times = Cell(f"wall {seconds(self.wall)}, GPU {gpu}", "strong")
+        count = f"{plural(len(self), 'cell')}, {used:,} with GPU work: "
+        all_cells = f"the {_SLOWEST} longest are shown; .to_pandas() has all {len(self):,}"
+        return [
+            line(count, times, f", CPU {cpu_seconds(self.cpu)}"),
+            Grid.of(shown, columns),
+            *self._rest(all_cells if len(self) > len(shown) else ""),
+        ]

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gpumagic.render.blocks import (
-    DASH,
+    USES,
     Block,
     Cell,
     Column,
+    Figures,
     Grid,
     Line,
-    Style,
     Use,
+    device_title,
     dim_lines,
-    legend,
+    line,
     marked_memory,
-    use_of,
 )
-from gpumagic.render.units import bytes_
+from gpumagic.render.units import DASH, bytes_
 from gpumagic.results.base import Conditions, Result, StorableResult
 from gpumagic.system.text import plural
+
+#: The least pinned bytes that are worth a line.
+_FEW_PINNED = 2**20
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class DeviceMemory:
     driver_reserved: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MemoryReport(Result):
     """The current GPU memory: one `DeviceMemory` for each CUDA ordinal."""
 
@@ -70,18 +73,13 @@ class MemoryReport(Result):
     def _blocks(self) -> list[Block]:
         if self.error is not None:
             return [Line.of(f"No GPU memory to show: {self.error}")]
-        blocks = _table(self)
         changes = [
             f"cuda:{ordinal} {_changes(memory)}"
             for ordinal, memory in self.devices.items()
             if memory.allocated_change or memory.reserved_change
         ]
-        if changes:
-            blocks.append(Line.of("Since the last report: " + "; ".join(changes)))
-        return [*blocks, *_details(self), *dim_lines(self.notes)]
-
-    def __repr__(self) -> str:
-        return f"<MemoryReport: {plural(len(self.devices), 'device')}>"
+        since = [Line.of("Since the last report: " + "; ".join(changes))] if changes else []
+        return [*_table(self.devices), *since, *_details(self), *dim_lines(self.notes)]
 
 
 @dataclass(frozen=True)
@@ -104,7 +102,7 @@ class DeviceMemoryDelta:
     retries: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MemoryDelta(StorableResult):
     """The change of GPU memory by a cell: one `DeviceMemoryDelta` for each CUDA ordinal in use."""
 
@@ -128,108 +126,73 @@ class MemoryDelta(StorableResult):
         changed = only_changed(self.devices)
         if not changed:
             return [Line.of("GPU memory: no change"), *dim_lines(self.notes)]
-        columns = [
-            Column("Device"),
-            Column("Allocated", "right"),
-            Column("Peak above start", "right"),
-            Column("Reserved", "right", rank=1),
-            Column("Allocated now", "right", rank=2),
-            Column("Reserved now", "right", rank=3),
+        columns: list[Column[tuple[int, DeviceMemoryDelta]]] = [
+            Column("Device", lambda of: Cell(f"cuda:{of[0]}", "strong")),
+            Figures("Allocated", lambda of: bytes_(of[1].allocated, sign=True)),
+            Figures("Peak above start", lambda of: bytes_(of[1].peak, sign=True)),
+            Figures("Reserved", lambda of: bytes_(of[1].reserved, sign=True), rank=1),
+            Figures("Allocated now", lambda of: Cell(bytes_(of[1].allocated_now), "dim"), rank=2),
+            Figures("Reserved now", lambda of: Cell(bytes_(of[1].reserved_now), "dim"), rank=3),
         ]
-        rows = [
-            [
-                Cell(f"cuda:{ordinal}", "strong"),
-                Cell(bytes_(change.allocated, sign=True)),
-                Cell(bytes_(change.peak, sign=True)),
-                Cell(bytes_(change.reserved, sign=True)),
-                Cell(bytes_(change.allocated_now), "dim"),
-                Cell(bytes_(change.reserved_now), "dim"),
-            ]
-            for ordinal, change in changed.items()
-        ]
-        return [Grid(columns, rows), *_failures(changed), *dim_lines(self.notes)]
-
-    def __repr__(self) -> str:
-        inner = ", ".join(f"{i}: {d.allocated:+d} B" for i, d in self.devices.items())
-        return f"<MemoryDelta {inner or 'no device'}>"
+        grid = Grid.of(changed.items(), columns)
+        return [grid, *_failures(changed), *dim_lines(self.notes)]
 
 
-#: The least pinned bytes that are worth a line.
-_FEW_PINNED = 2**20
-
-
-def _details(result: MemoryReport) -> list[Block]:
-    """Return lines on the driver's own memory and pinned host memory."""
-    blocks: list[Block] = []
+def _details(result: MemoryReport) -> Iterator[Block]:
+    """Yield lines on the driver's own memory and pinned host memory."""
     reserved = {i: m.driver_reserved for i, m in result.devices.items() if m.driver_reserved}
     if reserved:
         listed = "; ".join(f"cuda:{i} {bytes_(size)}" for i, size in reserved.items())
-        text = f"Reserved by the driver, in the total and not usable: {listed}"
-        blocks.append(Line.of(text, "dim"))
+        yield Line.of(f"Reserved by the driver, in the total and not usable: {listed}", "dim")
     if result.pinned is not None and result.pinned >= _FEW_PINNED:
         live = f"{bytes_(result.pinned_active)} by live tensors"
-        blocks.append(Line.of(f"Pinned host memory: {bytes_(result.pinned)}, {live}"))
+        yield Line.of(f"Pinned host memory: {bytes_(result.pinned)}, {live}")
     elif result.pinned is None and result.in_use:
-        blocks.append(Line.of(f"Pinned host memory: {DASH} (not counted by this torch)", "dim"))
-    return blocks
+        yield Line.of(f"Pinned host memory: {DASH} (not counted by this torch)", "dim")
 
 
-#: A narrow terminal drops columns from the last one on.
-_COLUMNS = (
-    Column("Device"),
-    Column("Free / total", "right"),
-    Column("Allocated", "right"),
-    Column("Reserved", "right", rank=1),
-    Column("Others", "right", rank=2),
-    Column("Peak", "right", rank=3),
-    Column("Non-PyTorch", "right", rank=4),
-    Column("GPU", "right", rank=5),
-)
+def _table(devices: Mapping[int, DeviceMemory]) -> list[Block]:
+    """Return the table, above it the devices' name if it is the same for all, below the legend."""
+    title = device_title([memory.name for memory in devices.values()])
+    is_named = not title and any(memory.name for memory in devices.values())
+    columns: list[Column[tuple[int, DeviceMemory]]] = [
+        Column("Device", lambda of: Cell(f"cuda:{of[0]}", "strong" if of[1].context else "dim")),
+        Figures("Free / total", lambda of: _free(of[1])),
+        Figures("Allocated", lambda of: bytes_(of[1].allocated)),
+        Figures("Reserved", lambda of: bytes_(of[1].reserved), rank=1),
+        Figures("Others", lambda of: Cell(bytes_(of[1].others)), rank=2),
+        Figures("Peak", lambda of: bytes_(of[1].peak), rank=3),
+        Figures("Non-PyTorch", lambda of: bytes_(of[1].outside), rank=4),
+        Figures("GPU", lambda of: Cell(DASH if of[1].index is None else str(of[1].index)), rank=5),
+        Column("Name", lambda of: Cell(of[1].name or DASH, "dim") if is_named else "", rank=6),
+    ]
+    grid = Grid.of(devices.items(), columns, dim=lambda of: not of[1].context)
+    shown = {use for memory in devices.values() for use in _uses(memory) or ()}
+    legend = [Cell(f"{name}  ", "dim", {use: 1.0}) for use, name in USES.items() if use in shown]
+    return [*title, grid, *([line(*legend)] if legend else [])]
 
 
-def _table(result: MemoryReport) -> list[Block]:
-    """Return the table, and above it the devices' name if it is the same for all."""
-    columns = [*_COLUMNS]
-    rows = [_report_row(ordinal, memory) for ordinal, memory in result.devices.items()]
-    names = [memory.name for memory in result.devices.values()]
-    blocks: list[Block] = []
-    if len({*names}) == 1 and names[0] is not None:
-        count = f"{len(names)} × " * (len(names) > 1)
-        blocks.append(Line.of(f"{count}{names[0]}", "strong"))
-    elif any(names):
-        columns.append(Column("Name", rank=6))
-        for row, name in zip(rows, names, strict=True):
-            row.append(Cell(name or DASH, "dim"))
-    return [*blocks, Grid(columns, rows), *legend(_uses(m) for m in result.devices.values())]
+def _free(memory: DeviceMemory) -> Cell:
+    used = 1 - memory.free / memory.total if memory.free is not None and memory.total else None
+    return marked_memory(f"{bytes_(memory.free)} / {bytes_(memory.total)}", used, _uses(memory))
 
 
 def _uses(memory: DeviceMemory) -> Mapping[Use, float] | None:
-    return use_of(
-        memory.total,
-        None if memory.free is None else memory.free + (memory.driver_reserved or 0),
-        allocated=memory.allocated,
-        reserved=memory.reserved,
-        outside=memory.outside,
-        others=memory.others,
-    )
-
-
-def _report_row(ordinal: int, memory: DeviceMemory) -> list[Cell]:
-    idle: Style = "" if memory.context else "dim"
-    used = None
-    if memory.free is not None and memory.total:
-        used = 1 - memory.free / memory.total
-    free = f"{bytes_(memory.free)} / {bytes_(memory.total)}"
-    return [
-        Cell(f"cuda:{ordinal}", idle or "strong"),
-        marked_memory(free, used, stack=_uses(memory)),
-        Cell(bytes_(memory.allocated), idle),
-        Cell(bytes_(memory.reserved), idle),
-        Cell(bytes_(memory.others)),
-        Cell(bytes_(memory.peak), idle),
-        Cell(bytes_(memory.outside), idle),
-        Cell(DASH if memory.index is None else str(memory.index)),
-    ]
+    """Return the shares of a device's memory by use; None where not known."""
+    total, free = memory.total, memory.free
+    if not total or free is None:
+        return None
+    allocated = memory.allocated or 0
+    uses: dict[Use, int] = {
+        "allocated": allocated,
+        "cached": max((memory.reserved or 0) - allocated, 0),
+        "outside": memory.outside or 0,
+        "others": memory.others or 0,
+    }
+    unknown = total - free - (memory.driver_reserved or 0) - sum(uses.values())
+    # Below a hundredth it is a rounding difference between NVML and the CUDA runtime.
+    uses["unknown"] = unknown if unknown >= total / 100 else 0
+    return {use: size / total for use, size in uses.items() if size}
 
 
 def _changes(memory: DeviceMemory) -> str:
@@ -246,13 +209,11 @@ def only_changed(devices: Mapping[int, DeviceMemoryDelta]) -> dict[int, DeviceMe
     }
 
 
-def _failures(changed: dict[int, DeviceMemoryDelta]) -> list[Block]:
-    blocks: list[Block] = []
+def _failures(changed: Mapping[int, DeviceMemoryDelta]) -> Iterator[Block]:
     for ordinal, change in changed.items():
         if change.ooms:
             count = plural(change.ooms, "allocation")
-            blocks.append(Line.of(f"cuda:{ordinal}: out of memory, {count} failed", "bad"))
+            yield Line.of(f"cuda:{ordinal}: out of memory, {count} failed", "bad")
         if change.retries:
             text = f"{plural(change.retries, 'allocation')} tried again after emptying the cache"
-            blocks.append(Line.of(f"cuda:{ordinal}: {text}", "warn"))
-    return blocks
+            yield Line.of(f"cuda:{ordinal}: {text}", "warn")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +14,9 @@ from gpumagic.render.blocks import (
     Grid,
     Line,
     Style,
+    command,
     dim_lines,
+    line,
     names_line,
     short_uuids,
 )
@@ -43,7 +45,7 @@ class WayOut:
     effect: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Selection(Result):
     """The outcome of selecting devices, as verified."""
 
@@ -70,70 +72,49 @@ class Selection(Result):
     ways_out: tuple[WayOut, ...] = ()
 
     def _blocks(self) -> list[Block]:
-        count = len(self.devices)
         still = "still " * (self.status == "too-late")
-        seen = "no GPU" if count == 0 else "1 GPU" if count == 1 else f"{count} GPUs"
+        seen = plural(len(self.devices), "GPU") if self.devices else "no GPU"
         sees = f"this kernel {still}sees {seen}"
         if not self.devices_known:
             sees = "what this kernel sees is not known before CUDA starts"
-        status = Cell(self.status, STATUS_STYLES[self.status])
-        whole = f"  ({variables(self.environment)})"
-        masked = Cell(short_uuids(whole), "dim", whole=whole.strip())
-        # A gate does not go by the variables.
-        how = [masked] if self.status != "gated" else []
-        blocks: list[Block] = [Line((status, Cell(f": {sees}"), *how))]
         if self.problem is not None:
             # The callout says it once; a note has the variables, for whom they are in effect.
-            blocks = [_callout(self), Line.of(f"{sees[0].upper()}{sees[1:]}")]
+            blocks: list[Block] = [
+                Callout([*self._too_late()]),
+                Line.of(f"{sees[0].upper()}{sees[1:]}"),
+            ]
         else:
-            blocks += map(_visible, self.devices)
+            whole = f"  ({variables(self.environment)})"
+            masked = Cell(short_uuids(whole), "dim", whole=whole.strip())
+            status = Cell(self.status, STATUS_STYLES[self.status])
+            # A gate does not go by the variables.
+            how = [masked] if self.status != "gated" else []
+            blocks = [line(status, f": {sees}", *how), *map(_visible, self.devices)]
         if self.lost:
             number = plural(len(self.lost), "variable")
             blocks.append(names_line(f"Lost: {number} (", self.lost, ")."))
         return [*blocks, *dim_lines(self.notes)]
 
-    def __repr__(self) -> str:
-        return f"<Selection {self.requested!r}: {self.status}, {len(self.devices)} visible>"
-
-
-def too_full_text(min_free: int | None, devices: Sequence[Device]) -> str:
-    """Return that no device has ``min_free`` bytes free, and how much the freest has."""
-    freest = max(devices, key=lambda device: device.memory_free or 0)
-    name = freest.instance or f"GPU {freest.index}"
-    most = f"the most is {bytes_(freest.memory_free)} on {name}"
-    return f"no GPU has {bytes_(min_free)} free; {most}"
-
-
-def _callout(result: Selection) -> Callout:
-    """Return why it is too late, and the commands that help."""
-    lines: list[Line | Grid] = [
-        Line((Cell("✗ ", "bad"), Cell(str(result.problem), "strong"))),
-    ]
-    if result.where is not None:
-        lines.append(_with_code(f"{result.where}."))
-    if result.ways_out:
-        lines.append(Line.of("To change that:"))
-        rows = [(Cell(f"{way.command}", "command"), Cell(way.effect)) for way in result.ways_out]
-        lines.append(
-            Grid((Column("Command"), Column("Effect", least=30, wrap=True)), rows, header=False)
-        )
-    return Callout(lines)
-
-
-def _with_code(text: str) -> Line:
-    """Return a line in which what is between the first and the last backtick is code."""
-    before, _, rest = text.partition("`")
-    code, _, after = rest.rpartition("`")
-    return Line((Cell(before), Cell(code, "command"), Cell(after))) if code else Line.of(text)
+    def _too_late(self) -> Iterator[Block]:
+        """Yield why it is too late, and the commands that help."""
+        yield line(Cell("✗ ", "bad"), Cell(str(self.problem), "strong"))
+        if self.where is not None:
+            # What is between the first and the last backtick is code.
+            before, _, rest = f"{self.where}.".partition("`")
+            code, _, after = rest.rpartition("`")
+            yield line(before, command(code), after)
+        if self.ways_out:
+            columns: list[Column[WayOut]] = [
+                Column("Command", lambda way: command(way.command)),
+                Column("Effect", lambda way: way.effect, least=30, wrap=True),
+            ]
+            yield Line.of("To change that:")
+            yield Grid.of(self.ways_out, columns, header=False)
 
 
 def _visible(device: Device) -> Line:
     ordinal = "cuda:?" if device.ordinal is None else f"cuda:{device.ordinal}"
     known = device.memory_free is not None or device.instance is not None
     free = f", {bytes_(device.memory_free)} free" if known else ""
-    return Line(
-        (
-            Cell(f"  {ordinal}", "strong"),
-            Cell(f" is GPU {device.index}, {device.name or 'name not known'}{free}"),
-        )
-    )
+    text = f" is GPU {device.index}, {device.name or 'name not known'}{free}"
+    return line(Cell(f"  {ordinal}", "strong"), text)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import Any, ClassVar, Literal
 
-from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, Style, dim_lines
-from gpumagic.render.units import cpu_seconds, seconds, share
-from gpumagic.results.base import Conditions, StorableResult, data_frame
+from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Text, dim_lines, line
+from gpumagic.render.units import DASH, cpu_seconds, seconds, share
+from gpumagic.results.base import Conditions, StorableResult
 from gpumagic.results.kernels import KernelReport
 from gpumagic.results.lines import LineTimings
 from gpumagic.system.text import plural
-
-if TYPE_CHECKING:
-    import pandas
 
 Bound = Literal["gpu", "host"]
 StoppedBy = Literal["precision", "max-time"]
@@ -76,7 +72,7 @@ class Sample:
         return f"<Sample: median {self.median:.6g} s of {len(self.all)}>"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CudaTiming(StorableResult):
     """The times of a cell: GPU time by CUDA events, wall time, CPU time."""
 
@@ -137,21 +133,21 @@ class CudaTiming(StorableResult):
             *dim_lines(_notes(self, repeated=repeated)),
         ]
 
-    def __repr__(self) -> str:
-        gpu = "-" if self.gpu is None else f"{self.gpu.median:.6g} s"
-        return f"<CudaTiming: gpu {gpu}, wall {self.wall.median:.6g} s>"
+    _index: ClassVar[tuple[str, ...]] = ("repeat",)
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a DataFrame with a row a repeat: seconds per loop (needs pandas)."""
-        columns = {"gpu": self.gpu, "wall": self.wall, "cpu": self.cpu, "host": self.host}
-        columns |= {f"cuda:{i}": sample for i, sample in self.per_device.items()}
+    def _records(self) -> Iterator[Mapping[str, Any]]:
+        """Yield the seconds per loop of each repeat."""
+        samples = {"gpu": self.gpu, "wall": self.wall, "cpu": self.cpu, "host": self.host}
+        samples |= {f"cuda:{i}": sample for i, sample in self.per_device.items()}
         repeats = len(self.wall.all)
-        data: dict[str, Sequence[float]] = {"repeat": range(1, repeats + 1)}
-        for name, sample in columns.items():
+        for place in range(repeats):
             # The first repeats have no GPU time if CUDA was initialised in them.
-            values = () if sample is None else sample.all
-            data[name] = [math.nan] * (repeats - len(values)) + list(values)
-        return data_frame(data, index="repeat")
+            found = {
+                name: sample.all[place - repeats] if place >= repeats - len(sample.all) else None
+                for name, sample in samples.items()
+                if sample is not None
+            }
+            yield {"repeat": place + 1, **dict.fromkeys(samples), **found}
 
     # TimeitResult's attributes, for the GPU times (for the wall times where there is no GPU).
 
@@ -202,55 +198,52 @@ def _one_line(result: CudaTiming) -> list[Block]:
     def figure(sample: Sample) -> str:
         return at_most(sample.median, is_bound=result.gpu_at_most)
 
-    parts = list[list[Cell]]()
+    parts: list[tuple[Text, ...]] = []
     devices = {f"{result.backend}:{i}": sample for i, sample in result.per_device.items()}
+    where = plural(len(devices), "device") if len(devices) > 1 else next(iter(devices), "the GPU")
     if result.gpu is not None:
-        where = (
-            plural(len(devices), "device") if len(devices) > 1 else next(iter(devices), "the GPU")
-        )
-        parts.append([Cell(figure(result.gpu), "strong"), Cell(f" on {where}")])
+        parts.append((Cell(figure(result.gpu), "strong"), f" on {where}"))
     if len(devices) > 1:
-        parts.append([Cell(", ".join(f"{i} {figure(sample)}" for i, sample in devices.items()))])
-    parts.append([Cell("wall "), Cell(seconds(result.wall.median), "" if parts else "strong")])
-    parts.append([Cell(f"CPU {cpu_seconds(result.cpu.median)}")])
+        parts.append((", ".join(f"{i} {figure(sample)}" for i, sample in devices.items()),))
+    parts.append(("wall ", Cell(seconds(result.wall.median), "" if parts else "strong")))
+    parts.append((f"CPU {cpu_seconds(result.cpu.median)}",))
     if result.host is not None and _shows_host(result):
-        parts.append([Cell(f"Python returned after {seconds(result.host.median)}")])
-    return [Line([cell for part in parts for cell in (Cell(" · "), *part)][1:])]
+        parts.append((f"Python returned after {seconds(result.host.median)}",))
+    return [line(*[text for part in parts for text in (" · ", *part)][1:])]
 
 
 def _statistics(result: CudaTiming) -> list[Block]:
-    columns = (
-        Column("Per loop"),
-        Column("Median", "right"),
-        Column("IQR", "right"),
-        Column("Min", "right", rank=1),
-        Column("Max", "right", rank=1),
-        Column("Mean ± std", "right", rank=2),
-    )
+    """Return a table of the repeats."""
     named: list[tuple[str, Sample | None]] = [("GPU", result.gpu)]
     if len(result.per_device) > 1 or (result.gpu is None and result.per_device):
         named += [(f"  {result.backend}:{i}", each) for i, each in result.per_device.items()]
-    on_gpu = len(named)
+    on_gpu = {name for name, _ in named}
     named += [("Wall", result.wall), ("CPU", result.cpu)]
     if _shows_host(result):
         named.append(("Host", result.host))
-    rows = []
-    for place, (name, sample) in enumerate(named):
+
+    def row(name: str, sample: Sample | None) -> list[Text]:
         if sample is None:
-            rows.append((Cell(name), *[Cell(seconds(None))] * (len(columns) - 1)))
-            continue
+            return [name, *[DASH] * 5]
         shown = partial(cpu_seconds, loops=result.loops) if name == "CPU" else seconds
-        bound = "≤ " if result.gpu_at_most and place < on_gpu else ""
-        style: Style = "dim" if name == "Host" else ""
-        rows.append(
-            (
-                Cell(name, style),
-                Cell(bound + shown(sample.median), "strong" if name == "GPU" else style),
-                *(Cell(shown(value), style) for value in (sample.iqr, sample.best, sample.worst)),
-                Cell(f"{shown(sample.mean)} ± {shown(sample.stdev)}", "dim"),
-            )
-        )
-    return [Grid(columns, rows), Line.of(_count(result), "dim")]
+        values = (sample.median, sample.iqr, sample.best, sample.worst)
+        median, *others = map(shown, values)
+        if result.gpu_at_most and name in on_gpu:
+            median = f"≤ {median}"
+        middle = Cell(median, "strong") if name == "GPU" else median
+        mean = Cell(f"{shown(sample.mean)} ± {shown(sample.stdev)}", "dim")
+        return [name, middle, *others, mean]
+
+    columns: list[Column[Any]] = [
+        Column("Per loop"),
+        Figures("Median"),
+        Figures("IQR"),
+        Figures("Min", rank=1),
+        Figures("Max", rank=1),
+        Figures("Mean ± std", rank=2),
+    ]
+    grid = Grid.of([row(*each) for each in named], columns, dim=lambda row: row[0] == "Host")
+    return [grid, Line.of(_count(result), "dim")]
 
 
 def _count(result: CudaTiming) -> str:

@@ -5,31 +5,20 @@ from __future__ import annotations
 import dataclasses
 import time
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from gpumagic.render.blocks import Block, Cell, Column, Grid, Line
+from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, line
 from gpumagic.render.units import bytes_, percent, rounded, seconds
-from gpumagic.results.base import Result, data_frame
-from gpumagic.results.devices import Device, DeviceTable, device_grid, ordinal_cell
+from gpumagic.results.base import Result
+from gpumagic.results.devices import Device, device_grid, ordinal_cell
 from gpumagic.system.text import plural
 
 if TYPE_CHECKING:
-    import pandas
-
     from gpumagic.render.plots import Plot
 
-_COLUMNS = (
-    Column("GPU", "right"),
-    Column("Device"),
-    Column("Util, mean", "right"),
-    Column("Util, highest", "right"),
-    Column("Mine, highest", "right", rank=1),
-    Column("Others, highest", "right", rank=2),
-    Column("Power, highest", "right", rank=3),
-    Column("Temp, highest", "right", rank=4),
-)
 #: The figures of a device that change. Bytes, percent, degrees Celsius, watts.
 _FIGURES = (
     *("utilization", "memory_own", "memory_others", "memory_used", "temperature", "power", "error"),
@@ -62,7 +51,7 @@ class CellSpan:
     failed: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class WatchPanel(Result):
     """The content of the panel at one time."""
 
@@ -83,11 +72,11 @@ class WatchPanel(Result):
         else:
             state = Cell(f"■ ended: {self.ended}", "strong")
             text = f" · last change {at}"
-        blocks = [*device_grid(DeviceTable(self.sample.devices)), Line([state, Cell(text, "dim")])]
-        return [*blocks, Line.of(self.hint, "dim")] if self.hint else blocks
+        hint = [Line.of(self.hint, "dim")] if self.hint else []
+        return [*device_grid(self.sample.devices), line(state, Cell(text, "dim")), *hint]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class WatchHistory(Result):
     """The devices since ``%gpu watch`` began, for an hour at most at one sample a second."""
 
@@ -114,20 +103,24 @@ class WatchHistory(Result):
         text += plural(len(self.cells), "cell")
         if self.running:
             text += " · still watched then: '%gpu plot -o' returns what there is now"
-        return [Grid(_COLUMNS, [self._row(each) for each in self.devices]), Line.of(text, "dim")]
-
-    def _row(self, device: Device) -> list[Cell]:
-        known = [each for each in self.of_device(device.index) if each is not None]
-        return [
-            Cell(str(device.index), "strong"),
-            ordinal_cell(device),
-            Cell(percent(self._mean(device.index))),
-            Cell(percent(_highest(each.utilization for each in known))),
-            Cell(bytes_(_highest(each.memory_own for each in known))),
-            Cell(bytes_(_highest(each.memory_others for each in known))),
-            Cell(rounded(_highest(each.power for each in known), "W")),
-            Cell(rounded(_highest(each.temperature for each in known), "°C")),
+        columns: list[Column[Device]] = [
+            Figures("GPU", lambda d: Cell(str(d.index), "strong")),
+            Column("Device", ordinal_cell),
+            Figures("Util, mean", lambda d: percent(self._mean(d.index))),
+            Figures("Util, highest", lambda d: percent(self._highest(d, "utilization"))),
+            Figures("Mine, highest", lambda d: bytes_(self._highest(d, "memory_own")), rank=1),
+            Figures("Others, highest", lambda d: bytes_(self._highest(d, "memory_others")), rank=2),
+            Figures("Power, highest", lambda d: rounded(self._highest(d, "power"), "W"), rank=3),
+            Figures(
+                "Temp, highest", lambda d: rounded(self._highest(d, "temperature"), "°C"), rank=4
+            ),
         ]
+        return [Grid.of(self.devices, columns), Line.of(text, "dim")]
+
+    def _highest(self, device: Device, figure: str) -> Any:
+        samples = self.of_device(device.index)
+        values = (None if each is None else getattr(each, figure) for each in samples)
+        return max((value for value in values if value is not None), default=None)
 
     def _mean(self, index: int) -> float | None:
         """Return the mean utilisation over time; each sample holds until the next one."""
@@ -140,10 +133,6 @@ class WatchHistory(Result):
             return None
         return sum(span * value for span, value in spans if value is not None) / total
 
-    def __repr__(self) -> str:
-        samples, devices = plural(len(self.samples), "sample"), plural(len(self.devices), "device")
-        return f"<WatchHistory: {samples} of {devices}>"
-
     def cell_at(self, time: float) -> CellSpan | None:
         """Return the cell that ran at ``time``; None between cells."""
         place = bisect_right([cell.start for cell in self.cells], time) - 1
@@ -152,23 +141,17 @@ class WatchHistory(Result):
         cell = self.cells[place]
         return cell if cell.end is None or time < cell.end else None
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a DataFrame with a row for each sample and device (needs pandas).
+    _index: ClassVar[tuple[str, ...]] = ("time", "gpu")
+    _columns: ClassVar[tuple[str, ...]] = ("cell", *_FIGURES)
 
-        ``time`` is in UTC, ``cell`` the number of the cell that ran then. Bytes, percent, °C, W.
-        """
-        rows: list[list[Any]] = []
+    def _records(self) -> Iterator[Mapping[str, Any]]:
+        """Yield the devices of each sample, with the time in UTC and the cell that ran then."""
         for sample in self.samples:
             cell = self.cell_at(sample.time)
-            number = None if cell is None else cell.number
-            rows += [
-                [int(sample.time * 1e9), each.index, number, *(getattr(each, n) for n in _FIGURES)]
-                for each in sample.devices
-            ]
-        columns = ["time", "gpu", "cell", *_FIGURES]
-        whole = [name for name in _FIGURES if name not in ("power", "error")]
-        types = {"time": "datetime64[ns, UTC]", "power": float, **dict.fromkeys(whole, "Int64")}
-        return data_frame(rows, columns, index=["time", "gpu"], types={"cell": "Int64", **types})
+            at = datetime.fromtimestamp(sample.time, timezone.utc)
+            for each in sample.devices:
+                named = {"time": at, "gpu": each.index, "cell": cell and cell.number}
+                yield named | {name: getattr(each, name) for name in _FIGURES}
 
     def busy_devices(self) -> tuple[Device, ...]:
         """Return the devices that were utilised, or had memory of a process; if none, all."""
@@ -227,7 +210,3 @@ class WatchHistory(Result):
 def without_processes(device: Device) -> Device:
     """Return the device as it is kept in a sample."""
     return dataclasses.replace(device, processes=None, claims=())
-
-
-def _highest(values: Iterable[Any]) -> Any:
-    return max((value for value in values if value is not None), default=None)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.render.units import bytes_
-from gpumagic.results.devices import Device
-from gpumagic.results.processes import Claim
+from gpumagic.results.devices import Claim, Device
 from gpumagic.selection.spec import existing, uuid_of
 
 _TOO_FULL = "not enough free memory"

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 
 from gpumagic.cuda.process_state import STATE
-from gpumagic.results.processes import Claim
+from gpumagic.results.devices import Claim
 from gpumagic.system import system_files
 
 #: The claims of other processes, by UUID.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpumagic.cuda import devices as cuda_devices
-from gpumagic.results.devices import Device, DeviceTable
-from gpumagic.results.processes import Claim
+from gpumagic.results.devices import Claim, Device, DeviceTable
 from gpumagic.selection import claims, notebooks
 
 

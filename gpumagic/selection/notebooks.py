@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from gpumagic.results.devices import Device
-from gpumagic.results.processes import Process
+from gpumagic.results.devices import Device, Process
 from gpumagic.system.text import harmless
 
 _LONGEST = 200

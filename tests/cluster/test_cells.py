@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpumagic.magics.engines import options_sent
-from gpumagic.results.cluster_cells import ClusterMemory, ClusterTiming
+from gpumagic.results.cluster import ClusterMemory, ClusterTiming
 from tests.cluster.conftest import ENGINE_ID, INITIALISE_CUDA, once_begun
 from tests.support.clusters import Cluster
 from tests.support.interrupts import UNTIL_INTERRUPTED
@@ -33,7 +33,6 @@ def test_each_has_its_own_timer(cuda_engines: Cluster, run: Run) -> None:
     assert 0.98 * 0.05 <= timing.gpu.best <= timing.per_engine[0].wall.median
     assert 0.98 * 0.80 <= timing.gpu.worst <= timing.per_engine[1].wall.median
     assert timing.straggler.engine == 1
-    assert timing.elapsed >= 0.8
     assert re.search(r"straggler: engine 1 on .* took 1\.[2-9]× the median", ran.text)
     assert not timing.failed
     # The names that the cell made stay there; ours does not.

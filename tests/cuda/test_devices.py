@@ -11,8 +11,7 @@ from gpumagic.cuda import devices, driver
 from gpumagic.cuda.driver import DriverState
 from gpumagic.cuda.visible_devices import MASK
 from gpumagic.errors import DeviceError
-from gpumagic.results.devices import DeviceTable, MigInstance
-from gpumagic.results.processes import Process
+from gpumagic.results.devices import DeviceTable, MigInstance, Process
 
 PID = os.getpid()
 MINE, OTHER = Process(PID, 50), Process(PID + 1, 7)

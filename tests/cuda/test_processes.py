@@ -10,7 +10,7 @@ import pytest
 import gpumagic
 from gpumagic.cuda import devices
 from gpumagic.cuda.devices import command_name
-from gpumagic.results.processes import Process
+from gpumagic.results.devices import Process
 from tests.support.gpu_processes import running
 
 SECRET = "--token=hunter2"

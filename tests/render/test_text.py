@@ -8,19 +8,19 @@ import sys
 import pexpect
 import pytest
 
-from gpumagic.render.blocks import Block, Callout, Cell, Column, Fold, Grid, Legend, Line, Use
+from gpumagic.render.blocks import Block, Callout, Cell, Column, Figures, Fold, Grid, Line, Use
 from gpumagic.render.text import printable, render
 
 GRID = Grid(
     (
         Column("Name"),
-        Column("Used", "right"),
+        Figures("Used"),
         Column("Load", rank=2),
         Column("Command", rank=1, least=8),
     ),
     (
         (Cell("one"), Cell("5"), Cell("50 %", bar=0.5), Cell("python train.py --long")),
-        (Cell("second"), Cell("1,000"), Cell("", bar=None), Cell("java")),
+        (Cell("second"), Cell("1,000"), Cell(""), Cell("java")),
     ),
 )
 #: One of each kind.
@@ -28,10 +28,9 @@ BLOCKS: list[Block] = [
     Line((Cell("a", "strong"), Cell(" b", "bad"), Cell(" c"))),
     GRID,
     Callout([Line.of("a"), Grid((Column("A"), Column("B")), [(Cell("x"), Cell("y"))])]),
-    Grid((Column("", "right"),), [(Cell("1", stack={"allocated": 0.5, "others": 0.25}),)], False),
-    Legend(["allocated", "others"]),
-    Fold("2 more", [Line.of("inner")]),
-    Line.of("short", "dim", "folded"),
+    Grid((Figures(""),), [(Cell("1", bar={"allocated": 0.5, "others": 0.25}),)], False),
+    Line((Cell("allocated  ", bar={"allocated": 1.0}), Cell("others", bar={"others": 1.0}))),
+    Fold(Line.of("2 more"), [Line.of("inner")]),
 ]
 TEXT = """\
 a b c
@@ -44,9 +43,8 @@ second  1,000                 java
 ┃ ────
 ┃ x  y
 ████████░░░░     1
-█ allocated  ░ other processes
-2 more
-short"""
+█ allocated  ░ others
+2 more"""
 
 
 def test_each_kind_of_block() -> None:
@@ -103,7 +101,7 @@ def test_a_table_by_width(width: int, text: str) -> None:
 
 def test_what_cannot_be_dropped_is_cut_but_figures() -> None:
     rows = [(Cell("a long name"), Cell("1,000"))]
-    shown = render([Grid((Column("Name"), Column("Used", "right")), rows)], width=14)
+    shown = render([Grid((Column("Name"), Figures("Used")), rows)], width=14)
     assert shown.splitlines()[2] == "a long…  1,000"
 
 
@@ -145,7 +143,7 @@ def test_bars_end_at_their_ends() -> None:
 )
 def test_a_stacked_bar(stack: dict[Use, float], bar: str) -> None:
     """The sum is right to a slot; what is used and what is free are visible, however little."""
-    lines = render([Grid((Column("H"),), [(Cell("x", stack=stack),)])], width=80).splitlines()
+    lines = render([Grid((Column("H"),), [(Cell("x", bar=stack),)])], width=80).splitlines()
     assert lines[2] == f"{bar:<16} x"
 
 

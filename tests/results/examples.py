@@ -20,10 +20,15 @@ from gpumagic.results.allocator import (
     Unparked,
 )
 from gpumagic.results.base import Explanation, Result
-from gpumagic.results.cluster import ClusterSelection, ClusterTable, EngineResult
-from gpumagic.results.cluster_cells import ClusterMemory, ClusterTiming
+from gpumagic.results.cluster import (
+    ClusterMemory,
+    ClusterSelection,
+    ClusterTable,
+    ClusterTiming,
+    EngineResult,
+)
 from gpumagic.results.comparison import Compared, Comparison, MemoryComparison
-from gpumagic.results.devices import Device, DeviceTable
+from gpumagic.results.devices import Device, DeviceTable, Process
 from gpumagic.results.holders import (
     CellHolding,
     CellHoldings,
@@ -44,7 +49,6 @@ from gpumagic.results.lines import (
 )
 from gpumagic.results.logs import CellLog, CellMemory, CellTiming, TimingLog
 from gpumagic.results.memory import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
-from gpumagic.results.processes import Process
 from gpumagic.results.selection import Selection, WayOut
 from gpumagic.results.timing import CudaTiming, Sample
 from gpumagic.results.watch import CellSpan, WatchHistory, WatchPanel, WatchSample

@@ -36,7 +36,7 @@ def flat(blocks: Sequence[Block]) -> Iterator[Line | Grid]:
     for block in blocks:
         if isinstance(block, (Callout, Fold)):
             yield from flat(block.blocks)
-        elif isinstance(block, (Line, Grid)):
+        else:
             yield block
 
 
@@ -56,6 +56,7 @@ def test_it_is_drawn_and_is_plain_data(name: str) -> None:
     assert as_text(result, 80)
     assert as_html(result).startswith("<div")
     assert json.loads(result.to_json()).keys() == result.to_dict().keys()
+    assert repr(result).startswith(f"<{name}")
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -139,5 +140,5 @@ def test_figures_beside_bars_are_aligned(name: str) -> None:
     for block in flat(EXAMPLES[name]._blocks()):
         if isinstance(block, Grid) and block.header:
             for i, column in enumerate(block.columns):
-                if any(row[i].has_bar for row in block.rows):
+                if any(row[i].bar is not None for row in block.rows):
                     assert column.align == "right", column.header

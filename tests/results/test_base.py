@@ -13,11 +13,11 @@ import pytest
 
 from gpumagic import results
 from gpumagic.errors import DependencyError
-from gpumagic.render.blocks import Block, Line
-from gpumagic.results.base import Series, as_html, as_text, data_frame, plain
+from gpumagic.render.blocks import Block, Grid, Line
+from gpumagic.results.base import Series, as_html, as_text, plain
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Example(Series[str]):
     items_in: ClassVar[str] = "words"
 
@@ -31,6 +31,8 @@ class Example(Series[str]):
 def test_a_result_shows_itself() -> None:
     result = Example()
     assert str(result) == as_text(result) == "a b c"
+    assert repr(result) == "<Example: a b c>"
+    assert repr(Rows()) == "<Rows>", "what has no line outside of tables"
     assert as_text(result, color=True) == "\x1b[2ma b c\x1b[0m"
     assert result._repr_mimebundle_(include=None) == {
         "text/plain": "a b c",
@@ -56,18 +58,31 @@ def test_as_data() -> None:
     assert plain(Example) is Example
 
 
+@dataclass(frozen=True, repr=False)
+class Rows(Series[Mapping[str, int | None]]):
+    items_in: ClassVar[str] = "rows"
+    _index: ClassVar[tuple[str, ...]] = ("a",)
+    _columns: ClassVar[tuple[str, ...]] = ("b", "c")
+
+    rows: tuple[Mapping[str, int | None], ...] = ()
+
+    def _blocks(self) -> list[Block]:
+        return [Grid((), ())]
+
+
 def test_a_data_frame() -> None:
     pytest.importorskip("pandas")
-    frame = data_frame([(1, None)], ["a", "b"], index="a", types={"b": "Int64"})
-    assert frame.index.tolist() == [1]
-    assert str(frame["b"].dtype) == "Int64"
-    assert data_frame({"x": [1, 2]})["x"].tolist() == [1, 2]
+    frame = Rows(({"a": 1, "b": None, "c": None}, {"a": 2, "b": 3, "d": 4})).to_pandas()
+    assert [*frame.columns] == ["b", "c", "d"]
+    assert frame.index.names == ["a"]
+    assert [str(frame[name].dtype) for name in frame.columns] == ["Int64", "float64", "Int64"]
+    assert [*Rows().to_pandas().columns] == ["b", "c"]
 
 
 def test_without_pandas_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(DependencyError) as raised:
-        data_frame([])
+        Rows().to_pandas()
     assert (
         str(raised.value) == "a DataFrame needs pandas, which is not installed: pip install pandas"
     )

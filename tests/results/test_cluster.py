@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpumagic.results.base import as_text
-from gpumagic.results.cluster import ClusterTable, EngineResult
-from gpumagic.results.cluster_cells import ClusterMemory, ClusterTiming
+from gpumagic.results.cluster import ClusterMemory, ClusterTable, ClusterTiming, EngineResult
 from gpumagic.results.timing import Sample
 from tests.results.examples import CLUSTER_MEMORY as MEMORY
 from tests.results.examples import CLUSTER_SELECTION as SELECTION
@@ -21,7 +20,7 @@ Host   GPU  Engines        Name              Memory used / total  Util  Processe
 alpha    0  0–1 as cuda:0  H100     ██       1.00 GiB / 4.00 GiB   5 %          1
          1  1 as cuda:1    H100     ██       1.00 GiB / 4.00 GiB     –          –
 beta     –  2              no NVML
-gamma    0  3 as cuda:0    H100                ✗ the GPU is lost
+gamma    0  3 as cuda:0    H100                ✗ the GPU is lost     –          –
 ✗ engines 4–5: no answer in 10 s
 4 of 6 engines on 3 hosts (profile default)
 Host   GPU  PID  Engine  User    Memory  Command

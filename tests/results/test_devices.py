@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpumagic.results.base import as_html, as_text
-from gpumagic.results.devices import Device, DeviceTable, MigInstance
-from gpumagic.results.processes import Claim, Process
+from gpumagic.results.devices import Claim, Device, DeviceTable, MigInstance, Process
 from tests.results.examples import DEVICES
 
 GIB = 2**30

@@ -28,4 +28,3 @@ def test_what_is_not_exact_and_what_does_not_fit() -> None:
     assert ended == "batch = 60 fits: the end of the range."
     nothing = Fit("n", None, (FitRun(1, None),), False)
     assert str(nothing).splitlines()[0] == "n = 1 does not fit: memory ran out."
-    assert repr(nothing) == "<Fit: n = None>"

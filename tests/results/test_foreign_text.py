@@ -9,9 +9,8 @@ import pytest
 
 from gpumagic.results.base import as_html, as_text
 from gpumagic.results.cluster import ClusterTable, EngineResult
-from gpumagic.results.devices import Device, DeviceTable
+from gpumagic.results.devices import Device, DeviceTable, Process
 from gpumagic.results.holders import OutOfMemory
-from gpumagic.results.processes import Process
 from tests.support.gpu_processes import GIB
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\nline\r\x9b31m\u202egnp\u2066\u200b\U000e0041é 漢"

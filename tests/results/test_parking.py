@@ -26,4 +26,3 @@ def test_brought_back() -> None:
     )
     assert str(Unparked({0: GIB}, 1, 0.5, 0.026)).endswith(", parked for 26.0 ms.")
     assert str(Unparked()) == "Nothing is parked."
-    assert repr(Unparked({}, 1)) == "<Unparked: 1 storage>"

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpumagic.errors import DeviceError, SpecError
-from gpumagic.results.devices import Device, MigInstance
-from gpumagic.results.processes import Claim, Process
+from gpumagic.results.devices import Claim, Device, MigInstance, Process
 from gpumagic.selection.auto import Wants, freest, pick
 
 GIB = 2**30

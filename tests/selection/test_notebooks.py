@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.results.devices import Device
-from gpumagic.results.processes import Claim, Process
+from gpumagic.results.devices import Claim, Device, Process
 from gpumagic.selection import notebooks
 
 

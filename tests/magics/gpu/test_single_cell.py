@@ -95,5 +95,5 @@ def test_the_result_of_a_cells_choice(fresh_kernel: Kernel) -> None:
     fresh_kernel.run("%%gpu off -v chosen -q\n41 + 1")
     assert fresh_kernel.value("chosen.status") == "applied"
     reply = fresh_kernel.run("%%gpu 0 -o\n41 + 1")
-    assert "<Selection '0': applied, 1 visible>" in reply.shown
+    assert "<Selection: applied: this kernel sees 1 GPU " in reply.shown
     assert "42" in reply.shown
