@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from gpumagic.cuda.probe import Build
 from gpumagic.doctor.diagnosis import Finding
 from gpumagic.doctor.facts import Facts
+from gpumagic.render.units import spans
 from gpumagic.results.devices import Device
 
 _INSTALL = "install a torch built for {}: https://pytorch.org/get-started/locally"
@@ -16,80 +16,81 @@ _INSTALL = "install a torch built for {}: https://pytorch.org/get-started/locall
 _OLDEST_DRIVER = {11: "450", 12: "525", 13: "580"}
 
 
-def torch(facts: Facts) -> Iterator[Finding]:
+def torch(facts: Facts) -> Finding:
     """Check that there is a torch, built with CUDA."""
     build = facts.build
-    version = f"{build.version} (in {facts.torch_in})"
+    evidence = f"{build.version} (in {facts.torch_in})"
     if build.error is not None and "not installed" in build.error:
         remedy = _INSTALL.format("CUDA")
-        yield Finding("torch", "bad", build.error, remedy, "torch is not installed")
-    elif build.error is not None:
+        return Finding("torch", "bad", build.error, remedy, "torch is not installed")
+    if build.error is not None:
         remedy = "import torch in a cell to see the whole error"
-        yield Finding("torch", "bad", build.error, remedy, "torch cannot be imported")
-    elif not build.compiled:
+        return Finding("torch", "bad", build.error, remedy, "torch cannot be imported")
+    if not build.compiled:
         remedy = f"{_INSTALL.format('CUDA')}, and restart the kernel"
         cause = f"this torch ({build.version}) is built without CUDA"
-        yield Finding("torch", "bad", f"{version}, built without CUDA", remedy, cause)
-    elif build.hip is not None:
-        yield Finding("torch", "ok", f"{version}, for ROCm {build.hip}")
-    else:
-        cudnn = f"cuDNN {build.cudnn}" if build.cudnn else "no cuDNN"
-        kernels = f"; kernels for {' '.join(build.architectures)}" if build.architectures else ""
-        yield Finding("torch", "ok", f"{version}, for CUDA {build.cuda}, {cudnn}{kernels}")
+        return Finding("torch", "bad", f"{evidence}, built without CUDA", remedy, cause)
+    if build.hip is not None:
+        return Finding("torch", "ok", f"{evidence}, for ROCm {build.hip}")
+    cudnn = f"cuDNN {build.cudnn}" if build.cudnn else "no cuDNN"
+    evidence += f", for CUDA {build.cuda}, {cudnn}; kernels for {' '.join(build.architectures)}"
+    return Finding("torch", "ok", evidence)
 
 
-def fits_driver(facts: Facts) -> Iterator[Finding]:
-    """Check that the driver is new enough for the build."""
-    found = fit(facts.build, facts.driver_cuda, starts=bool(facts.start.count))
-    if found is not None:
-        yield found
-
-
-def fit(build: Build, supported: tuple[int, int] | None, *, starts: bool = False) -> Finding | None:
-    """Return the finding on a driver that supports CUDA up to ``supported``; None if unknown.
+def fits_driver(facts: Facts) -> Finding | None:
+    """Check that the driver is new enough for the build.
 
     Any driver of the build's major version suffices, and any newer one (NVIDIA, CUDA
-    Compatibility, "Minor Version Compatibility"). ``starts``: CUDA was observed to start anyway,
-    through a compatibility package.
+    Compatibility, "Minor Version Compatibility"); an older one with a compatibility package, if
+    CUDA was observed to start.
     """
+    build, supported = facts.build, facts.driver_cuda
     built = re.match(r"\d+", build.cuda or "")
     if built is None or supported is None or build.hip is not None:
         return None
     versions = f"torch is built for CUDA {build.cuda}, the driver supports up to "
     versions += f"{supported[0]}.{supported[1]}"
-    if int(built[0]) <= supported[0] or starts:
+    if int(built[0]) <= supported[0] or facts.start.count:
         return Finding("driver and torch", "ok", f"compatible: {versions}")
     oldest = _OLDEST_DRIVER.get(int(built[0]))
     newer = "a newer NVIDIA driver" if oldest is None else f"NVIDIA driver {oldest} or newer"
     remedy = f"install {newer}; or {_INSTALL.format(f'CUDA {supported[0]}')}"
-    cause = f"the driver is too old: {versions}"
-    return Finding("driver and torch", "bad", versions, remedy, cause)
+    return Finding(
+        "driver and torch", "bad", versions, remedy, f"the driver is too old: {versions}"
+    )
 
 
-def kernels(facts: Facts) -> Iterator[Finding]:
+def kernels(facts: Facts) -> Finding | None:
     """Check that torch has kernels for each GPU; without them: "no kernel image is available"."""
-    if facts.build.hip is None:
-        found = (kernel(device, facts.build.architectures) for device in facts.table)
-        yield from (each for each in found if each is not None)
-
-
-def kernel(device: Device, architectures: Sequence[str]) -> Finding | None:
-    """Return the finding on one GPU; None if its compute capability, or torch's, is unknown."""
-    capability = device.compute_capability
-    if capability is None or not architectures:
-        return None
-    subject = f"GPU {device.index} and torch"
-    described = f"compute capability {capability[0]}.{capability[1]}"
-    if runs_on(capability, architectures):
-        evidence = f"{device.name}: {described}; torch has kernels for it"
-        return Finding(subject, "ok", evidence)
-    evidence = f"{device.name}: {described}; torch has no kernels for it"
-    wanted = f"sm_{capability[0]}{capability[1]}"
+    architectures = facts.build.architectures
+    lacking = without_kernels(facts)
+    if not lacking:
+        known = [d.index for d in facts.table if d.compute_capability is not None]
+        found = Finding("kernels", "ok", f"torch has kernels for GPU {spans(known)}")
+        return found if known and architectures and facts.build.hip is None else None
+    versions = sorted({device.compute_capability or (0, 0) for device in lacking})
+    numbers = spans([device.index for device in lacking])
+    evidence = f"GPU {numbers}: compute capability "
+    evidence += ", ".join(f"{major}.{minor}" for major, minor in versions)
+    wanted = " ".join(f"sm_{major}{minor}" for major, minor in versions)
     remedy = f"install a torch whose torch.cuda.get_arch_list() has {wanted}: a newer one for a "
     remedy += "newer GPU, an older one (or one for an older CUDA) for an older GPU"
-    cause = f"this torch has no kernels for GPU {device.index} ({described}; it has "
-    cause += f"{' '.join(architectures)})"
-    return Finding(subject, "bad", evidence, remedy, cause)
+    cause = f"this torch has no kernels for {evidence} (it has {' '.join(architectures)})"
+    return Finding("kernels", "bad", f"{evidence}; torch has none for it", remedy, cause)
+
+
+def without_kernels(facts: Facts) -> list[Device]:
+    """Return the visible devices that torch has no kernels for, as far as that is known."""
+    architectures = facts.build.architectures
+    if facts.build.hip is not None or not architectures:
+        return []
+    return [
+        device
+        for device in facts.table
+        if device.visible is not False
+        and device.compute_capability is not None
+        and not runs_on(device.compute_capability, architectures)
+    ]
 
 
 def runs_on(capability: tuple[int, int], architectures: Sequence[str]) -> bool:

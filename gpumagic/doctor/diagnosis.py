@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from gpumagic.render.blocks import Block, Cell, Column, Fold, Grid, Line, Style
 from gpumagic.results.base import Series
@@ -20,7 +20,7 @@ _SIGNS: Mapping[Health, str] = {"ok": "✓", "warn": "!", "bad": "✗", "unknown
 class Finding:
     """A finding of the doctor on one subject."""
 
-    #: For example ``"driver"``, ``"torch"``, ``"GPU 0"``.
+    #: For example ``"driver"``, ``"torch"``, ``"kernels"``.
     subject: str
     status: Health
     #: The state that was found, and its source.
@@ -72,18 +72,13 @@ class Diagnosis(Series[Finding]):
 
 
 def _grid(findings: Sequence[Finding]) -> Grid:
-    """Return a table; what is the same for several GPUs is one row."""
-    subjects: dict[tuple[Health, str, str], list[str]] = {}
-    for found in findings:
-        same = found.status, found.evidence, found.remedy or ""
-        subjects.setdefault(same, []).append(found.subject)
-    columns: list[Column[Any]] = [
-        Column("", lambda of: Cell(_SIGNS[of[0]], _STYLES[of[0]])),
-        Column("Check", lambda of: Cell(", ".join(subjects[of]), "strong")),
-        Column("Found", lambda of: of[1], least=24, wrap=True),
-        Column("To do", lambda of: _to_do(of[2]), least=24, wrap=True),
+    columns: list[Column[Finding]] = [
+        Column("", lambda found: Cell(_SIGNS[found.status], _STYLES[found.status])),
+        Column("Check", lambda found: Cell(found.subject, "strong")),
+        Column("Found", lambda found: found.evidence, least=24, wrap=True),
+        Column("To do", lambda found: _to_do(found.remedy or ""), least=24, wrap=True),
     ]
-    return Grid.of(subjects, columns)
+    return Grid.of(findings, columns)
 
 
 def _to_do(remedy: str) -> Cell:

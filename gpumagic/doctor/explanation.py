@@ -8,16 +8,18 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
-from gpumagic.cuda import devices, driver, failure, init_trace, nvml, probe
-from gpumagic.doctor import build, process
+from gpumagic.cuda import devices, driver, failure, init_trace, probe
+from gpumagic.cuda.probe import Build, Start
+from gpumagic.doctor import build, machine, process
 from gpumagic.doctor.diagnosis import Finding
+from gpumagic.doctor.facts import Facts
 from gpumagic.results.base import Explanation
 from gpumagic.system import introspection
 
 #: Limits on the exceptions, and on the characters of each, that are searched.
 _EXCEPTIONS, _CHARACTERS = 100, 20_000
-_ENDS = "lasts until the process ends: %gpu on --restart"
 _LINE_OF_FAILURE = (
     "CUDA reports it asynchronously: CUDA_LAUNCH_BLOCKING=1, set before CUDA starts, shows the "
     "line that failed"
@@ -60,30 +62,20 @@ def _excerpt(text: str) -> str:
 # --- the lines, of which each gets the exception's text ------------------------------------------
 
 
-def _no_kernel(_: str) -> str:
-    here = probe.build_here()
-    for device in devices.devices(processes=False) if here else ():
-        found = build.kernel(device, here.architectures) if here else None
-        if found is not None and found.status == "bad" and device.visible is not False:
-            return _cause_and_remedy(found)
-    return (
-        "the failed kernel was not built for this GPU's compute capability; torch's own kernels "
-        "are, as far as known, so check extensions"
-    )
+def _diagnosed(otherwise: str) -> Callable[[str], str]:
+    """Return cause and remedy of the first of the doctor's checks that finds one."""
 
+    def line(_: str) -> str:
+        facts = Facts(build=probe.build_here() or Build(), start=Start(count=0))
+        hidden = facts.table and all(device.visible is False for device in facts.table)
+        if failure.has_failed(facts.table) or (hidden and not facts.table.cuda_initialized):
+            facts = Facts(**vars(facts), state=replace(driver.state(), failed=True))
+        for found in (check(facts) for check in _CHECKS):
+            if found is not None and found.status == "bad":
+                return f"{found.cause}. To do: {found.remedy}"
+        return otherwise
 
-def _driver_too_old(text: str) -> str:
-    if devices.devices(processes=False).error == nvml.NOT_LOADED:
-        return _no_device(text)  # the driver's version is not the cause
-    here = probe.build_here()
-    found = None if here is None else build.fit(here, driver.cuda_version())
-    if found is None or found.status != "bad":
-        return "the NVIDIA driver is too old for a library in use"
-    return _cause_and_remedy(found)
-
-
-def _cause_and_remedy(found: Finding) -> str:
-    return f"{found.cause}. To do: {found.remedy}"
+    return line
 
 
 def _forked(_: str) -> str:
@@ -93,29 +85,6 @@ def _forked(_: str) -> str:
         f"the worker was forked from this process, in which CUDA was initialised{where}; "
         f"{process.FORK_REMEDY}"
     )
-
-
-def _not_compiled(_: str) -> str:
-    here = probe.build_here()
-    version = "" if here is None else f" ({here.version})"
-    return f"this torch{version} is built without CUDA: it computes on the CPU only"
-
-
-def _no_device(_: str) -> str:
-    table = devices.devices(processes=False)
-    if not table:
-        return table.error or "this machine has no GPU"
-    if table.cuda_missing:
-        return driver.MISSING
-    if failure.has_failed(table):
-        return f"CUDA failed to start earlier in this process, which {_ENDS}"
-    if all(device.visible is False for device in table):
-        mask = table.environment.get("CUDA_VISIBLE_DEVICES")
-        by = "" if mask is None else f" by CUDA_VISIBLE_DEVICES={mask}"
-        # If CUDA is not initialised, it has just failed to start.
-        state = "failed to start" if table.cuda_initialized is False else "has started"
-        return f"every GPU is hidden{by}; CUDA {state} so, which {_ENDS}"
-    return "CUDA finds no device"
 
 
 def _ordinal(_: str) -> str:
@@ -136,24 +105,36 @@ def _always(line: str) -> Callable[[str], str]:
     return lambda _: line
 
 
+#: What may be the cause, the driver before torch.
+_CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
+    machine.driver,
+    machine.gpus,
+    machine.works_with_nvml,
+    build.fits_driver,
+    build.kernels,
+    process.mask,
+    process.cuda,
+)
 #: torch's messages when CUDA does not start.
-_NO_DEVICE = (
+_NO_START = (
     "no CUDA-capable device is detected|No CUDA GPUs are available"
-    "|Found no NVIDIA driver on your system"
+    "|Found no NVIDIA driver on your system|CUDA unknown error|CUDA driver initialization failed"
+    "|Unexpected error from cudaGetDevice"
 )
-_UNKNOWN = (
-    "CUDA unknown error|CUDA driver initialization failed|Unexpected error from cudaGetDevice"
-)
-_NO_START = f"{_NO_DEVICE}|{_UNKNOWN}"
 #: Pattern and line; the first that matches is used. Meanings as in the CUDA runtime's
 #: documentation (cudaError_t). `gpumagic.memory` explains out of memory.
 _LINES: list[tuple[str, Callable[[str], str]]] = [
     ("Cannot re-initialize CUDA in forked subprocess", _forked),
-    ("no kernel image is available", _no_kernel),
-    ("driver version is insufficient|NVIDIA driver on your system is too old", _driver_too_old),
-    ("Torch not compiled with CUDA enabled", _not_compiled),
-    (_NO_DEVICE, _no_device),
-    (_UNKNOWN, _always("CUDA failed to start, which lasts until the process ends")),
+    (
+        "no kernel image is available",
+        _diagnosed("torch has kernels for this GPU, as far as known, so check extensions"),
+    ),
+    (
+        "driver version is insufficient|NVIDIA driver on your system is too old",
+        _diagnosed("the NVIDIA driver is too old for a library in use"),
+    ),
+    (_NO_START, _diagnosed("CUDA finds no device")),
+    ("Torch not compiled with CUDA enabled", _always("this torch is built without CUDA")),
     ("CUDA error: invalid device ordinal", _ordinal),
     (
         "CUDA error: system has unsupported display driver",

@@ -1,10 +1,9 @@
-"""What several checks are about, read once; a check reads itself what it alone needs."""
+"""What several checks are about; each fact is read when a check first needs it."""
 
 from __future__ import annotations
 
-import os
-import sys
-from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 from gpumagic.cuda import devices, driver, probe, torch_cuda, visible_devices
 from gpumagic.cuda.driver import DriverState
@@ -13,63 +12,66 @@ from gpumagic.results.devices import DeviceTable
 from gpumagic.system import system_files
 
 
-@dataclass(frozen=True)
 class Facts:
-    """Facts about the machine, torch and this process."""
+    """Facts about the machine, torch and this process; ``known`` ones are not read.
 
-    build: Build
-    start: Start
-    table: DeviceTable
-    state: DriverState
-    #: Whether torch is loaded in this process; else a child process has imported it.
-    torch_loaded: bool = True
-    #: The newest CUDA version that the driver supports.
-    driver_cuda: tuple[int, int] | None = None
-    #: The evidence that this is a container; empty if there is none.
-    container: tuple[str, ...] = ()
+    Neither initialises CUDA nor imports torch in this process.
+    """
+
+    def __init__(self, **known: Any) -> None:
+        vars(self).update(known)
+
+    @cached_property
+    def state(self) -> DriverState:
+        """The state of the driver in this process."""
+        return driver.state()
+
+    @cached_property
+    def table(self) -> DeviceTable:
+        """The devices."""
+        return devices.devices(processes=False)
+
+    @cached_property
+    def torch_loaded(self) -> bool:
+        """Whether torch is loaded in this process; else a child process imports it."""
+        return torch_cuda.loaded() is not None
+
+    @cached_property
+    def _child(self) -> tuple[Build, Start]:
+        """What a child process, which sees the devices that this one sees, finds out."""
+        seen = {}
+        if self.state.initialized and self.state.uuids is not None:
+            uuids = ",".join(self.state.uuids)
+            seen = {visible_devices.MASK: uuids or visible_devices.HIDE_ALL}
+        return probe.in_child(seen)
+
+    @cached_property
+    def build(self) -> Build:
+        """torch's build."""
+        return probe.build_here() or self._child[0]
+
+    @cached_property
+    def start(self) -> Start:
+        """How CUDA starts: in this process only if it is initialised here."""
+        if not self.torch_loaded:
+            return self._child[1]
+        if torch_cuda.in_bad_fork():
+            return Start(count=0)
+        return probe.start_here() if self.state.initialized else probe.in_fork()
+
+    @cached_property
+    def driver_cuda(self) -> tuple[int, int] | None:
+        """The newest CUDA version that the driver supports."""
+        return self.table.cuda_version or driver.cuda_version()
+
+    @cached_property
+    def container(self) -> bool:
+        """Whether this is probably a container."""
+        files = ("/.dockerenv", "/run/.containerenv")
+        signs = any(system_files.at(path).exists() for path in files)
+        return signs or not devices.in_first_pid_namespace()
 
     @property
     def torch_in(self) -> str:
         """The process that torch was looked at in."""
         return "this process" if self.torch_loaded else "a child process"
-
-
-def gather() -> Facts:
-    """Return the facts; neither initialises CUDA nor imports torch in this process."""
-    state, table = driver.state(), devices.devices(processes=False)
-    build, start = _torch(state)
-    return Facts(
-        build=build,
-        start=start,
-        table=table,
-        state=state,
-        torch_loaded=torch_cuda.loaded() is not None,
-        driver_cuda=table.cuda_version or driver.cuda_version(),
-        container=_container(),
-    )
-
-
-def _torch(state: DriverState) -> tuple[Build, Start]:
-    """Return torch's build, and how CUDA starts: in this process only if it is initialised here."""
-    here = probe.build_here()
-    if here is None:  # a child process, which sees the devices that this one sees
-        seen = {}
-        if state.initialized and state.uuids is not None:
-            seen = {visible_devices.MASK: ",".join(state.uuids) or visible_devices.HIDE_ALL}
-        return probe.in_child(seen)
-    if torch_cuda.in_bad_fork():
-        return here, Start(count=0)
-    return here, probe.start_here() if state.initialized else probe.in_fork()
-
-
-def _container() -> tuple[str, ...]:
-    """Return the evidence that this is a container; empty if there is none."""
-    if not sys.platform.startswith("linux"):
-        return ()
-    files = ("/.dockerenv", "/run/.containerenv")
-    signs = [path for path in files if system_files.at(path).exists()]
-    if "KUBERNETES_SERVICE_HOST" in os.environ:
-        signs.append("KUBERNETES_SERVICE_HOST is set")
-    if not devices.in_first_pid_namespace():
-        signs.append("a pid namespace of its own")
-    return tuple(signs)

@@ -57,11 +57,7 @@ def test_without_torch_loaded_a_child_imports_it(diagnosed: Diagnosed) -> None:
     assert report["verdict"] == "torch can use 2 GPUs here."
     assert "(in a child process)" in findings["torch"]["evidence"]
     assert "finds 2 devices (in a child process)" in findings["start of CUDA"]["evidence"]
-    assert findings["driver"]["evidence"].startswith("580.95.05, for CUDA up to 13.0;")
-    assert findings["CPU threads"]["status"] == "ok"
-    assert findings["device files"]["evidence"].startswith("/dev/nvidia-uvm, /dev/nvidia0,")
-    assert "no nvcc" in findings["toolkit"]["evidence"]
-    assert "container" not in findings
+    assert findings["driver"]["evidence"] == "580.95.05, for CUDA up to 13.0"
     assert {"bad", "warn"}.isdisjoint(found["status"] for found in findings.values())
 
 
@@ -106,20 +102,9 @@ def test_the_driver_is_not_loaded(diagnosed: Diagnosed) -> None:
     """A driver without a GPU; also too old for a torch for CUDA 13, which is not the cause."""
     machine = Scenario(devices=0, faults={"nvmlInit*": 9}, cuda_version=12020)
     report = diagnosed("import torch", machine)
-    because = "torch cannot use a GPU here, because "
-    # Which of them depends on what else this machine is.
-    assert (
-        report["verdict"]
-        .removeprefix(because)
-        .startswith(
-            ("the NVIDIA driver's kernel module is", "this container was started without its GPUs")
-        )
-    )
     found = report["findings"]["NVML"]
     assert found["status"] == "bad"
-    assert "(error 9" in found["evidence"]
-    assert found["remedy"]
-    assert "CUDA up to 12.2" in report["findings"]["driver"]["evidence"]
+    assert report["verdict"] == f"torch cannot use a GPU here, because {found['cause']}."
 
 
 def test_nvml_missing_is_no_reason_for_torch(diagnosed: Diagnosed) -> None:
@@ -132,8 +117,7 @@ def test_old_gpu(diagnosed: Diagnosed) -> None:
     machine = [GPU(name="GTX 680", compute_capability=(3, 0)), GPU()]
     report = diagnosed("import torch", Scenario(devices=machine))
     assert report["verdict"] == "torch can use 1 of 2 GPUs here (1 without kernels in this torch)."
-    assert report["findings"]["GPU 0 and torch"]["status"] == "bad"
-    assert report["findings"]["GPU 1 and torch"]["status"] == "ok"
+    assert report["findings"]["kernels"]["status"] == "bad"
     only = diagnosed(
         "import torch, os; os.environ['CUDA_DEVICE_ORDER'] = 'PCI_BUS_ID'\n"
         "os.environ['CUDA_VISIBLE_DEVICES'] = '0'",
@@ -174,4 +158,4 @@ def test_a_forked_child(diagnosed: Diagnosed) -> None:
         "if pid:\n    os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))",
     )
     assert "was forked from one in which CUDA was initialised" in report["verdict"]
-    assert "spawn" in report["findings"]["fork"]["remedy"]
+    assert "spawn" in report["findings"]["this process"]["remedy"]

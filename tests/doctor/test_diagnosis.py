@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpumagic.doctor.diagnosis import Diagnosis, Finding
-from gpumagic.results.base import as_html, as_text
+from gpumagic.results.base import as_html
 from tests.support.drawing import check_drawing
 
 DIAGNOSIS = Diagnosis(
@@ -45,11 +45,3 @@ def test_the_verdict_is_green_only_where_nothing_is_bad(usable: int | None, tone
     assert Diagnosis("verdict", usable)._tone() == tone
     lost = Finding("GPU 1", "bad", "the GPU is lost")
     assert Diagnosis("verdict", usable, (lost,))._tone() == {"good": "warn"}.get(tone, tone)
-
-
-def test_what_is_the_same_for_several_gpus_is_one_row() -> None:
-    found = [Finding(f"GPU {i}", "bad", "no kernels", "a newer torch") for i in (0, 2)]
-    lines = as_text(Diagnosis("verdict", 0, tuple(found)), 100).splitlines()
-    assert [line for line in lines if "no kernels" in line] == [
-        "✗  GPU 0, GPU 2  no kernels  a newer torch"
-    ]

@@ -84,7 +84,7 @@ def test_with_torch(fresh: Kernel) -> None:
     assert "CUDA is not initialised; the GPUs can still be selected" in str(findings(fresh, "ok"))
     failed = fresh.run("torch.ones(1, device='cuda')", raising=False)
     assert failed.error is not None
-    assert failed.text == f"gpumagic: {NO_GPU}. More: %gpu doctor."
+    assert any(cause in failed.text for cause in CAUSES)
     # Some torch remembers it, and NVIDIA's driver goes on saying that it was never initialised.
     assert fresh.run("%gpu").text.startswith(f"No GPU to show: {NO_GPU}.")
     assert verdict(fresh.run("%gpu doctor").text) in CAUSES

@@ -40,7 +40,7 @@ def test_variables_written_before_and_after_the_start_are_told_apart(
     fresh_kernel.run("import os\nos.environ['CUDA_MODULE_LOADING'] = 'EAGER'")
     fresh_kernel.run("import torch\ntorch.cuda.init()")
     fresh_kernel.run("report = %gpu doctor -o -q")
-    status = "getattr(report.about('CUDA_MODULE_LOADING'), 'status', None)"
+    status = "getattr(report.about('variables'), 'status', None)"
     assert fresh_kernel.value(status) is None
     fresh_kernel.run("os.environ['CUDA_MODULE_LOADING'] = 'LAZY'\nreport = %gpu doctor -o -q")
     assert fresh_kernel.value(status) == "warn"
