@@ -33,13 +33,8 @@ pytest_plugins = [
     "tests.support.gpu_work",
 ]
 
-#: What takes long: begun first, so that all workers end together.
-_LONG = (
-    "tests/tools/test_demo.py",
-    "tests/frontends/",
-    "tests/restart/",
-    "tests/cluster/",
-)
+#: What takes long, the longest first: begun in this order, so that all workers end together.
+_LONG = ("tests/tools/", "tests/frontends/", "tests/restart/", "tests/cluster/", "tests/test_")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -83,7 +78,8 @@ def _own_temporary_files(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: not item.nodeid.startswith(_LONG))
+        places = {item: [item.nodeid.startswith(each) for each in _LONG] for item in items}
+        items.sort(key=places.__getitem__, reverse=True)
     if config.getoption("hardware"):
         return
     skip = pytest.mark.skip(reason="needs a real GPU: pytest tests/hardware --hardware")

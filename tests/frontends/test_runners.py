@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -78,72 +78,57 @@ def test_runners(
     check(nbformat.read(tmp_path / "done.ipynb", as_version=4))
 
 
-@needs("jupyter_console")
-def test_jupyter_console(child_environment: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+@pytest.fixture
+def console(child_environment: Callable[..., dict[str, str]], tmp_path: Path) -> Iterator[Any]:
+    """Jupyter's console in a terminal, with gpumagic loaded; ``console.environment`` is its own."""
     import pexpect
 
     environment = lab.environment_for(child_environment(), tmp_path)
-    console = pexpect.spawn(
+    words = ["-m", "jupyter_console", "--simple-prompt", "--ZMQTerminalInteractiveShell.banner="]
+    found = pexpect.spawn(
         sys.executable,
-        ["-m", "jupyter_console", "--simple-prompt", "--ZMQTerminalInteractiveShell.banner="],
+        words,
         env={**environment, "TERM": "dumb"},
         cwd=str(tmp_path),
         encoding="utf-8",
         timeout=300,
         dimensions=(40, 200),
     )
+    found.environment = environment
     try:
-        for number, (cell, says) in enumerate(
-            [
-                ("%load_ext gpumagic", None),
-                (
-                    "import torch, os; torch.ones(1, device='cuda'); print('pid', os.getpid())",
-                    "pid",
-                ),
-                ("%gpu off --restart", "restarted: this kernel sees no GPU"),
-                ("import torch; print('after', torch.cuda.is_available())", "after False"),
-            ],
-            start=1,
-        ):
-            console.expect_exact(f"In [{number}]: ")
-            console.sendline(cell)
-            if says is not None:
-                console.expect_exact(f"\n{says}" if number != 3 else says)
-        console.expect_exact("In [5]: ")
+        found.expect_exact("In [1]: ")
+        found.sendline("%load_ext gpumagic")
+        yield found
     finally:
-        console.close(force=True)
+        found.close(force=True)
 
 
 @needs("jupyter_console")
-def test_watch_in_jupyter_console(
-    child_environment: Callable[..., dict[str, str]], tmp_path: Path
-) -> None:
-    """Each look replaces the one before, until interrupted."""
-    import pexpect
+def test_jupyter_console(console: Any) -> None:
+    for number, (cell, says) in enumerate(
+        [
+            ("import torch, os; torch.ones(1, device='cuda'); print('pid', os.getpid())", "\npid"),
+            ("%gpu off --restart", "restarted: this kernel sees no GPU"),
+            ("import torch; print('after', torch.cuda.is_available())", "\nafter False"),
+        ],
+        start=2,
+    ):
+        console.expect_exact(f"In [{number}]: ")
+        console.sendline(cell)
+        console.expect_exact(says)
+    console.expect_exact("In [5]: ")
 
+
+@needs("jupyter_console")
+def test_watch_in_jupyter_console(console: Any) -> None:
+    """Each look replaces the one before, until interrupted."""
     from tests.virtual_gpu.world import World
 
-    environment = lab.environment_for(child_environment(), tmp_path)
-    world = World.current(environment)
-    console = pexpect.spawn(
-        sys.executable,
-        ["-m", "jupyter_console", "--simple-prompt", "--ZMQTerminalInteractiveShell.banner="],
-        env={**environment, "TERM": "dumb"},
-        cwd=str(tmp_path),
-        encoding="utf-8",
-        timeout=300,
-        dimensions=(40, 200),
-    )
-    try:
-        console.expect_exact("In [1]: ")
-        console.sendline("%load_ext gpumagic")
-        console.expect_exact("In [2]: ")
-        console.sendline("%gpu watch --every 0.2")
-        console.expect_exact("cuda:0")
-        world.set_gpu(0, utilization=87)
-        console.expect(r"(\x1b\[1A\x1b\[2K)+")  # up, over what was shown
-        console.expect_exact("87 %")
-        console.sendintr()
-        console.expect_exact("In [3]: ")
-    finally:
-        console.close(force=True)
+    console.expect_exact("In [2]: ")
+    console.sendline("%gpu watch --every 0.2")
+    console.expect_exact("cuda:0")
+    World.current(console.environment).set_gpu(0, utilization=87)
+    console.expect(r"(\x1b\[1A\x1b\[2K)+")  # up, over what was shown
+    console.expect_exact("87 %")
+    console.sendintr()
+    console.expect_exact("In [3]: ")

@@ -15,7 +15,6 @@ import gpumagic
 from gpumagic.cuda import torch_cuda
 from gpumagic.timing.bottleneck import Delay, launch_delay
 from tests.hardware.record import Figure
-from tests.support.kernels import Kernel
 
 pytestmark = [pytest.mark.hardware, pytest.mark.usefixtures("torch", "warmed")]
 
@@ -59,44 +58,6 @@ def test_a_warm_table_costs_little_more_than_nvml(torch: Any, figure: Figure) ->
     figure("gpumagic.devices() / raw NVML calls", tables / raws)
     if raws > 1e-3:  # the virtual NVML answers in microseconds, where Python is the larger part
         assert tables / raws <= 1.5
-
-
-STREAMS = """
-import gpumagic, statistics, time, torch
-from gpumagic.cuda import torch_cuda
-from gpumagic.timing.event_timer import EventTimer
-def used():
-    return next(d.memory_used for d in gpumagic.devices(processes=False) if d.ordinal == 0)
-def seconds(code):
-    begin = time.perf_counter()
-    code()
-    return time.perf_counter() - begin
-def median(code):
-    return statistics.median(seconds(code) for _ in range(200))
-def around_empty_cell():
-    timer.prepare()
-    timer.start()
-    begin = time.perf_counter()
-    timer.stop()
-    timer.finish(begin, time.perf_counter())
-x, timer = torch.ones(2, device="cuda"), EventTimer(disturbs=False)
-torch.cuda.synchronize()
-before = used()
-first = seconds(lambda: torch_cuda.streams(0))
-after = used()
-taken = None if None in (before, after) else after - before
-"""
-
-
-def test_what_the_questions_about_streams_cost(
-    kernel: Callable[..., Kernel], figure: Figure
-) -> None:
-    """Only recorded. To a cell that uses no GPU we promise less than 0.3 ms in all."""
-    fresh = kernel()
-    fresh.run(STREAMS)
-    figure("the first look at torch's streams: seconds, bytes", fresh.value("(first, taken)"))
-    figure("busy_streams(0), seconds", fresh.value("median(lambda: torch_cuda.busy_streams(0))"))
-    figure("the events around an empty cell, seconds", fresh.value("median(around_empty_cell)"))
 
 
 def test_what_two_events_tell_apart(torch: Any, figure: Figure) -> None:

@@ -126,25 +126,3 @@ def test_too_late_is_said(kernel: Callable[..., Kernel], figure: Figure) -> None
     assert "GpuMagicWarning" in reply.stderr
     assert fresh.value("str((x + 1).device)") == "cuda:0"
     figure("too late, as shown", reply.text)
-
-
-def test_inferred_a_gate_after_cuda_has_started(
-    kernel: Callable[..., Kernel], figure: Figure
-) -> None:
-    """Whether C++ still asks ``torch.cuda._lazy_init`` once CUDA is initialised: only recorded."""
-    fresh = kernel(load=False)
-    fresh.run("import torch; x = torch.ones(2, device='cuda')")
-    fresh.run(
-        "def refuse(): raise RuntimeError('gated')\n"
-        "before, torch.cuda._lazy_init = torch.cuda._lazy_init, refuse\n"
-        "def tried(make):\n"
-        "    try:\n"
-        "        make()\n"
-        "    except RuntimeError as error:\n"
-        "        return 'gated' in str(error)\n"
-        "    return False\n"
-    )
-    makers = ("torch.ones(1, device='cuda')", "torch.ones(1).cuda()", "torch.cuda.Stream()")
-    held = {maker: fresh.value(f"tried(lambda: {maker})") for maker in makers}
-    figure("a replaced torch.cuda._lazy_init is asked by, once CUDA has started", held)
-    assert set(held.values()) <= {True, False}

@@ -74,7 +74,7 @@ def test_a_client_that_sends_all_the_time(kernel: Kernels) -> None:
     requests, end = [k.submit("%gpu off --restart")], time.monotonic() + 2.5
     while time.monotonic() < end:
         requests.append(k.client.execute(f"print({len(requests)})", store_history=False))
-        time.sleep(0.005)
+        time.sleep(0.01)
     found = answers(k.client, requests)
     assert [each.text for each in found[1:]] == [f"{n}\n" for n in range(1, len(found))]
     assert [each.order for each in found] == [*range(len(found))]
@@ -149,21 +149,3 @@ def test_an_interrupt_while_variables_come_back_loses_none(kernel: Kernels) -> N
     assert k.run("raise KeyboardInterrupt", raising=False).error is not None
     k.run("import signal")
     assert k.value("signal.getsignal(signal.SIGINT) is signal.default_int_handler") is True
-
-
-def test_notebook_runs_on(notebook: Callable[..., Any]) -> None:
-    """nbclient, as papermill and nbconvert use it: no restarter, one cell after the other."""
-    sees = "import os; print(os.environ.get('CUDA_VISIBLE_DEVICES'), 'gone' in globals())"
-    executed = notebook(
-        [
-            "%load_ext gpumagic",
-            f"import torch; gone = torch.ones(1).cuda(); {sees}",
-            "%gpu off --restart",
-            sees,
-        ]
-    )
-    outputs = [cell.outputs for cell in executed.cells]
-    assert outputs[1][0]["text"] == "None True\n"
-    assert outputs[2][0]["data"]["text/plain"].startswith("restarted: this kernel sees no GPU")
-    assert outputs[3][0]["text"] == "-1 False\n"
-    assert [cell.execution_count for cell in executed.cells] == [1, 2, 3, 4]

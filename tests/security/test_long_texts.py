@@ -45,13 +45,6 @@ def test_no_pattern_tries_again_and_again(pattern: str) -> None:
     assert all(unbounded(parser.parse(pattern)))
 
 
-def test_the_check_of_patterns() -> None:
-    assert unbounded(parser.parse("a: .+")) == [True]
-    assert unbounded(parser.parse("a: (x|.*b.*c)")) == [False, False]
-    assert unbounded(parser.parse(r"([\d.]+) (x|y)")) == [False]
-    assert unbounded(parser.parse(r"\d{1,20} b")) == []
-
-
 @pytest.mark.parametrize(
     "unit", ["CUDA error: driver mismatc ", "driver", "1", "CUDA error: out of memory ", "\n"]
 )

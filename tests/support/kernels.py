@@ -109,6 +109,7 @@ class Kernel:
         )
         self.client = self.manager.blocking_client()
         self._early: dict[str, list[dict[str, Any]]] = {}
+        self._said = ""
         try:
             self.client.start_channels()
             self.client.wait_for_ready(timeout=PATIENCE)
@@ -141,7 +142,8 @@ class Kernel:
 
         With ``stops`` an error in it aborts what is sent behind it, as in a notebook.
         """
-        message: str = self.client.execute(source, allow_stdin=False, stop_on_error=stops)
+        self._said = ""
+        message: str = self.client.execute(source, allow_stdin=True, stop_on_error=stops)
         return message
 
     def until(self, message: str, text: str, *, timeout: float = PATIENCE) -> None:
@@ -175,6 +177,7 @@ class Kernel:
         kind, content = published["msg_type"], published["content"]
         if kind in ("stream", "error", "display_data", "execute_result"):
             outputs.append({"output_type": kind, **content})
+            self._said += content.get("text", "")
         return not (kind == "status" and content["execution_state"] == "idle")
 
     def _next(self, receive: Any, parent: str, deadline: float) -> dict[str, Any]:
@@ -185,6 +188,8 @@ class Kernel:
                     timeout=max(0.0, min(1.0, deadline - time.monotonic()))
                 )
             except queue.Empty:
+                if self.client.stdin_channel.msg_ready():
+                    self._answer(self.client.get_stdin_msg()["content"]["prompt"])
                 if not self.manager.is_alive():
                     raise RuntimeError("the kernel died") from None
                 if time.monotonic() >= deadline:
@@ -192,6 +197,12 @@ class Kernel:
                 continue
             if message["parent_header"].get("msg_id") == parent:
                 return message
+
+    def _answer(self, prompt: str) -> None:
+        """Let the terminal answer, with ``pytest -s``: a `breakpoint` in the kernel asks it."""
+        print(self._said, end="")
+        self._said = ""
+        self.client.input(input(prompt))
 
     def value(self, expression: str, *, timeout: float = PATIENCE) -> Any:
         """The value of an expression of plain data in the kernel."""

@@ -93,6 +93,8 @@ def _import_everything() -> Hidden:
     for name in _PLAIN:
         if importlib.util.find_spec(name.partition(".")[0]):
             importlib.import_module(name)
+    # Not that of debugpy, which does nothing while no front end debugs.
+    sys.breakpointhook = sys.__breakpointhook__
     hidden = Hidden()
     for names in _HIDDEN:
         hidden.hide(*names)

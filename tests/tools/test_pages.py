@@ -15,7 +15,7 @@ import gpumagic.cluster
 from tests.support.kernels import Kernel
 from tests.support.parking import CAN_PARK
 from tests.tools.docs.pages import DOCS, cells, has_cells, pages
-from tests.tools.docs.site import OTHER_PAGES, loaded_from_elsewhere
+from tests.tools.docs.site import OTHER_PAGES
 
 #: A page, and what a link in it may name.
 TEXTS = {page: page.read_text(encoding="utf-8") for page in pages()}
@@ -108,17 +108,3 @@ def test_the_cells_that_compare_times(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     check(BY_THE_CLOCK, partial(run_cell, raising=False))
-
-
-def test_what_is_loaded_from_a_network_is_found(tmp_path: Path) -> None:
-    (tmp_path / "index.html").write_text(
-        '<link rel="canonical" href="https://a.example/"><a href="https://b.example/">b</a>'
-        '<script src="https://c.example/x.js"></script><img src="local.png">'
-        '<link rel="stylesheet" href="//d.example/x.css">'
-    )
-    (tmp_path / "x.css").write_text("a { src: url(https://e.example/font.woff) }")
-    assert loaded_from_elsewhere(tmp_path) == {
-        "https://c.example/x.js",
-        "//d.example/x.css",
-        "https://e.example/font.woff",
-    }
