@@ -25,6 +25,8 @@ USES: Mapping[Use, str] = {
     "unknown": "in use, not known by what",
 }
 
+#: A text, and the command at its end.
+_WITH_COMMAND = re.compile(r"(.*: )(%{1,2}[a-z]+(?: [^.:;,]+)?)")
 #: The most rows of a table, and the most blocks of one result, that are drawn.
 ROWS = 1000
 
@@ -44,6 +46,38 @@ class Cell:
     whole: str | None = None
     #: The parts of ``text`` where it is a line of source (`source_code.source_cells`).
     parts: Sequence[tuple[str, Style]] = ()
+
+    @classmethod
+    def command(cls, text: str) -> Cell:
+        """Return a command to type."""
+        return cls(text, "command")
+
+    @classmethod
+    def bytes(cls, value: int | None, *, sign: bool = False) -> Cell:
+        """Return bytes, or a change of bytes; 0 and what is not known are dim."""
+        return cls(bytes_(value, sign=sign), "" if value else "dim")
+
+    @classmethod
+    def memory(cls, text: str, used: float | None, bar: Mapping[Use, float] | None = None) -> Cell:
+        """Return a device's memory, marked if of its share ``used`` little is free.
+
+        The bar is that share, or its parts by use.
+        """
+        tone: Style = "" if used is None or used < 0.9 else "warn" if used < 0.97 else "bad"
+        return cls("! " * bool(tone) + text, tone, used if bar is None else bar)
+
+    @classmethod
+    def cut(cls, text: str, longest: int, style: Style = "") -> Cell:
+        """Return ``text`` cut to ``longest`` characters, and the whole of it on hover.
+
+        For what is the user's own: the notebook is saved with it.
+        """
+        return cls(shortened(text, longest), style, whole=text)
+
+    @classmethod
+    def few(cls, names: Sequence[str], most: int, style: Style = "") -> Cell:
+        """Return the first of the names, and all of them on hover."""
+        return cls(listed(names, most), style, whole=", ".join(names))
 
 
 #: What has no style may be a string.
@@ -121,10 +155,22 @@ class Line:
         """Return a line of one style."""
         return cls((Cell(text, style),))
 
+    @classmethod
+    def join(cls, *parts: Text) -> Line:
+        """Return a line of several parts."""
+        return cls([_cell(part) for part in parts])
 
-def line(*parts: Text) -> Line:
-    """Return a line of several parts."""
-    return Line([_cell(part) for part in parts])
+    @classmethod
+    def notes(cls, texts: Iterable[str]) -> list[Line]:
+        """Return a dim line for each text: the notes of a result. A command at the end is one."""
+        return [*map(cls._note, texts)]
+
+    @classmethod
+    def _note(cls, text: str) -> Line:
+        match = _WITH_COMMAND.fullmatch(text)
+        if match is None:
+            return cls.of(text, "dim")
+        return cls.join(Cell(match[1], "dim"), Cell.command(match[2]))
 
 
 def _cell(text: Text, style: Style = "") -> Cell:
@@ -149,24 +195,6 @@ class Fold:
 Block: TypeAlias = "Grid | Line | Callout | Fold"
 
 
-#: A text, and the command at its end.
-_WITH_COMMAND = re.compile(r"(.*: )(%{1,2}[a-z]+(?: [^.:;,]+)?)")
-
-
-def dim_lines(texts: Iterable[str]) -> list[Block]:
-    """Return a dim line for each text: the notes of a result. A command at the end is one."""
-    found = [(text, _WITH_COMMAND.fullmatch(text)) for text in texts]
-    return [
-        Line.of(text, "dim") if match is None else line(Cell(match[1], "dim"), command(match[2]))
-        for text, match in found
-    ]
-
-
-def command(text: str) -> Cell:
-    """Return a command to type."""
-    return Cell(text, "command")
-
-
 def names_line(before: str, names: Sequence[str], after: str = "") -> Block:
     """Return a dim line with the names; of many, with the first ones, and all of them folded."""
     short, every = listed(names), ", ".join(names)
@@ -180,20 +208,6 @@ def device_title(names: Sequence[str | None]) -> list[Block]:
         return []
     count = f"{len(names)} × " * (len(names) > 1)
     return [Line.of(f"{count}{names[0]}", "strong")]
-
-
-def marked_memory(text: str, used: float | None, bar: Mapping[Use, float] | None = None) -> Cell:
-    """Return a cell with a device's memory, marked if of its share ``used`` little is free.
-
-    The bar is that share, or its parts by use.
-    """
-    tone: Style = "" if used is None or used < 0.9 else "warn" if used < 0.97 else "bad"
-    return Cell("! " * bool(tone) + text, tone, used if bar is None else bar)
-
-
-def size(value: int | None, *, sign: bool = False) -> Cell:
-    """Return a cell with bytes, or a change of bytes; 0 and what is not known are dim."""
-    return Cell(bytes_(value, sign=sign), "" if value else "dim")
 
 
 def filled(share: float, steps: int) -> int:
@@ -230,19 +244,6 @@ def short_uuids(text: str) -> str:
 def shortened(text: str, longest: int) -> str:
     """Return ``text``, cut to ``longest`` characters."""
     return text if len(text) <= longest else text[: longest - 1] + "…"
-
-
-def cut(text: str, longest: int, style: Style = "") -> Cell:
-    """Return a cell with ``text`` cut to ``longest`` characters, and the whole of it on hover.
-
-    For what is the user's own: the notebook is saved with it.
-    """
-    return Cell(shortened(text, longest), style, whole=text)
-
-
-def few(names: Sequence[str], most: int, style: Style = "") -> Cell:
-    """Return a cell with the first of the names, and all of them on hover."""
-    return Cell(listed(names, most), style, whole=", ".join(names))
 
 
 def bounded(blocks: Sequence[Block]) -> Iterator[Block]:

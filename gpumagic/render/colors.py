@@ -30,8 +30,8 @@ BAR, TRACK = "#4a86c5", "rgba(128,128,128,.3)"
 #: both on white and on a dark theme.
 INK = "#797979"
 #: Of series in pictures, in their order.
-SERIES = ("#3f86cf", "#cf7d2c", "#2e9e8f", "#b07cc6", "#8a9a3a")
-GOOD, BAD, NEUTRAL = "#2e9e44", "#d9533e", "#8a8f98"
+SERIES = ("#3f86cf", "#cf7d2c")
+BAD, NEUTRAL = "#d9533e", "#8a8f98"
 
 
 def text(color: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, cut, dim_lines
+from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line
 from gpumagic.render.units import bytes_, seconds
 from gpumagic.results.base import Result
 
@@ -76,7 +76,7 @@ class LimitState(Result):
                 "torch raises its out-of-memory error. '%gpumem limit off' lifts it.",
                 "dim",
             ),
-            *dim_lines(self.notes),
+            *Line.notes(self.notes),
         ]
 
 
@@ -117,7 +117,7 @@ class Fit(Result):
             Figures("Peak", lambda r: bytes_(r.peak) if r.fits else Cell("✗ out of memory", "bad")),
         ]
         grid = Grid.of(sorted(self.runs, key=lambda run: run.value), columns)
-        return [Line.of(self._verdict()), grid, *dim_lines(self.notes)]
+        return [Line.of(self._verdict()), grid, *Line.notes(self.notes)]
 
     def _verdict(self) -> str:
         if self.largest is None:
@@ -165,7 +165,7 @@ class Freed(Result):
         blocks = [block for i in self.allocated_before for block in self._of_device(i)]
         done = f"Deleted {', '.join(self.deleted)}: no" if self.deleted else "No"
         nothing = Line.of(f"{done} GPU memory was freed.")
-        return [*(blocks or [nothing]), *dim_lines(self.notes)]
+        return [*(blocks or [nothing]), *Line.notes(self.notes)]
 
     def _of_device(self, ordinal: int) -> list[Block]:
         """Return the steps and the change, if any: ``allocated 30.0 GiB → 2.00 GiB, …``."""
@@ -179,7 +179,7 @@ class Freed(Result):
         if all(before == after for before, after in changes.values()):
             return []
         columns: list[Column[FreeStep]] = [
-            Column(f"cuda:{ordinal} freed", lambda step: cut(step.what, _LONGEST)),
+            Column(f"cuda:{ordinal} freed", lambda step: Cell.cut(step.what, _LONGEST)),
             Figures("Allocated", lambda step: bytes_(step.allocated.get(ordinal, 0))),
             Figures("Reserved", lambda step: bytes_(step.reserved.get(ordinal, 0))),
         ]
@@ -223,7 +223,7 @@ class ParkedMemory(Result):
 
     def _blocks(self) -> list[Block]:
         if not self.parked:
-            return [Line.of("There is nothing to park."), *self._stays(), *dim_lines(self.notes)]
+            return [Line.of("There is nothing to park."), *self._stays(), *Line.notes(self.notes)]
         columns: list[Column[tuple[int, DeviceParking]]] = [
             Column("Device", lambda of: f"cuda:{of[0]}"),
             Figures("Parked", lambda of: Cell(bytes_(of[1].parked), "good")),
@@ -236,7 +236,7 @@ class ParkedMemory(Result):
             "the next cell that is not only lines of %gpu or %gpumem, and by %gpumem unpark"
         )
         grid = Grid.of(self.devices.items(), columns)
-        return [grid, *self._stays(), *dim_lines((text, *self.notes))]
+        return [grid, *self._stays(), *Line.notes((text, *self.notes))]
 
     def _stays(self) -> list[Line]:
         return [

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Style, Text, few
+from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Text
 from gpumagic.render.units import DASH, bytes_, cpu_seconds, percent, seconds, spans
 from gpumagic.results.base import Series, plain
 from gpumagic.results.devices import Device, DeviceTable, Process, memory_cell, process_table
 from gpumagic.results.memory import MemoryDelta
 from gpumagic.results.selection import STATUS_STYLES
 from gpumagic.results.timing import CudaTiming, Sample, at_most
-from gpumagic.system.text import noun, plural
+from gpumagic.system.text import grouped, noun, plural
 
 #: How many times as long as the median a straggler takes at least.
 _STRAGGLER = 1.2
@@ -59,15 +59,9 @@ class ClusterResult(Series[EngineResult]):
         return f"<{type(self).__name__}: {plural(len(self), 'engine')}>"
 
     def _failures(self) -> list[Block]:
-        return _by_engines(self.failed.items(), "✗ ", "bad")
-
-
-def _by_engines(texts: Iterable[tuple[int, str]], sign: str, style: Style) -> list[Block]:
-    """Return a line for each text, with the engines that have it."""
-    engines: dict[str, list[int]] = {}
-    for engine, text in texts:
-        engines.setdefault(text, []).append(engine)
-    return [Line.of(f"{sign}{engine_ids(of)}: {text}", style) for text, of in engines.items()]
+        """Return a line for each reason, with the engines that have it."""
+        reasons = grouped((reason, engine) for engine, reason in self.failed.items())
+        return [Line.of(f"✗ {engine_ids(of)}: {reason}", "bad") for reason, of in reasons.items()]
 
 
 def engine_ids(numbers: Sequence[int]) -> str:
@@ -194,20 +188,26 @@ class ClusterSelection(ClusterResult):
         return tuple(i for i, chosen in self.per_engine.items() if chosen.status == "too-late")
 
     def _blocks(self) -> list[Block]:
-        groups: dict[tuple[str, str, tuple[str, ...]], list[int]] = {}
-        for each in self:
-            if each.value is not None:
-                outcome = (each.host or DASH, each.value.status, _names(each.value.devices))
-                groups.setdefault(outcome, []).append(each.engine)
+        outcomes = grouped(
+            ((each.host or DASH, each.value.status, _names(each.value.devices)), each.engine)
+            for each in self
+            if each.value is not None
+        )
         rows = [
-            (spans(of), host, Cell(status, STATUS_STYLES[status]), few(devices or ["no GPU"], 4))
-            for (host, status, devices), of in groups.items()
+            (
+                spans(of),
+                host,
+                Cell(status, STATUS_STYLES[status]),
+                Cell.few(devices or ["no GPU"], 4),
+            )
+            for (host, status, devices), of in outcomes.items()
         ]
-        notes = [(engine, note) for engine, of in self.per_engine.items() for note in of.notes]
+        notes = grouped((note, i) for i, chosen in self.per_engine.items() for note in chosen.notes)
+        lines = [Line.of(f"{engine_ids(of)}: {note}", "dim") for note, of in notes.items()]
         grid = Grid.of(
             rows, [Figures("Engine"), Column("Host", rank=1), Column("Status"), Column("Sees")]
         )
-        return [*([grid] if rows else []), *self._failures(), *_by_engines(notes, "", "dim")]
+        return [*([grid] if rows else []), *self._failures(), *lines]
 
 
 def _names(devices: Sequence[Device]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Text, dim_lines
+from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Text
 from gpumagic.render.units import DASH, bytes_, seconds, share
 from gpumagic.results.base import Result
 from gpumagic.results.timing import CudaTiming, Sample, at_most
@@ -116,7 +116,7 @@ class Comparison(Result):
             Figures("Wall", lambda e: compared(e, "wall", seconds(e.timing.wall.median)), rank=1),
             Figures("IQR", iqr, rank=2),
         ]
-        return [Grid.of(self, columns), *dim_lines(self.notes)]
+        return [Grid.of(self, columns), *Line.notes(self.notes)]
 
 
 def _ratio(entry: Compared) -> Cell:
@@ -161,4 +161,4 @@ class MemoryComparison(Result):
             Figures("Change", lambda of: change(*of[1])),
         ]
         grid = [Grid.of(self.peaks.items(), columns)] if self.peaks or not self.notes else []
-        return [*grid, *dim_lines(self.notes)]
+        return [*grid, *Line.notes(self.notes)]

@@ -16,17 +16,13 @@ from gpumagic.render.blocks import (
     Grid,
     Line,
     Text,
-    command,
     device_title,
-    line,
-    marked_memory,
     short_uuids,
     shortened,
-    size,
 )
 from gpumagic.render.units import DASH, bytes_, percent, rounded, spans
 from gpumagic.results.base import Series
-from gpumagic.system.text import noun
+from gpumagic.system.text import grouped, noun
 
 _MASK, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 #: The most processes that are shown, those with the most memory; and characters of a command.
@@ -215,8 +211,8 @@ def device_grid(devices: Sequence[Device], gated: bool = False) -> list[Block]:
         Column("Device", lambda d: ordinal_cell(d, gated)),
         Figures("Memory used / total", memory_cell),
         Figures("Util", lambda d: percent(d.utilization), rank=1),
-        Figures("Mine", lambda d: size(d.memory_own), rank=2),
-        Figures("Others", lambda d: size(d.memory_others), rank=3),
+        Figures("Mine", lambda d: Cell.bytes(d.memory_own), rank=2),
+        Figures("Others", lambda d: Cell.bytes(d.memory_others), rank=3),
         Figures("Temp", lambda d: rounded(d.temperature, "°C"), rank=5),
         Figures("Power", _power, rank=6),
         Column("Name", lambda d: "" if title else d.name or DASH, rank=4),
@@ -261,12 +257,8 @@ def _instances(devices: Iterable[Device]) -> list[Block]:
 
 def _claims(devices: Iterable[Device]) -> Iterator[Line]:
     """Yield a line for each process that claims GPUs, with these."""
-    indexes: dict[Claim, dict[int, None]] = {}
-    for device in devices:
-        for claim in device.claims:
-            of = indexes.setdefault(dataclasses.replace(claim, instance=None), {})
-            of[device.index] = None
-    for claim, found in indexes.items():
+    claims = ((dataclasses.replace(c, instance=None), d.index) for d in devices for c in d.claims)
+    for claim, found in grouped(claims).items():
         yield Line.of(f"GPU {spans(found)}: claimed by {claim}.", "dim")
 
 
@@ -299,13 +291,13 @@ def _sees(table: DeviceTable) -> Iterator[Line]:
         order += "; CUDA shows a process one MIG instance, and no other GPU beside it"
     if table.gated:
         why = ": '%gpu off --soft' allows no new work on a GPU; to lift that: "
-        yield line(Cell("! Gated", "warn"), why, command("%gpu on"))
+        yield Line.join(Cell("! Gated", "warn"), why, Cell.command("%gpu on"))
         count = count and f"Behind the gate {count[0].lower()}{count[1:]}"
     named = variables(table.environment)
     rest = f"; {state}{order}."
     if _is_too_late(table):
         rest = f" came after CUDA was initialised, without effect on this process{order}."
-    yield line(count, Cell(short_uuids(named), "dim", whole=named), Cell(rest, "dim"))
+    yield Line.join(count, Cell(short_uuids(named), "dim", whole=named), Cell(rest, "dim"))
 
 
 def _is_too_late(table: DeviceTable) -> bool:
@@ -331,11 +323,8 @@ def variables(environment: Mapping[str, str | None]) -> str:
 
 def _long_errors(devices: Iterable[Device]) -> Iterator[Line]:
     """Yield the errors that are shortened in the table: each once."""
-    indexes: dict[str, list[int]] = {}
-    for device in devices:
-        if device.error is not None and device.error != _short(device.error):
-            indexes.setdefault(device.error, []).append(device.index)
-    for error, found in indexes.items():
+    long = ((d.error, d.index) for d in devices if d.error and d.error != _short(d.error))
+    for error, found in grouped(long).items():
         yield Line.of(f"{noun(len(found), 'GPU')} {spans(found)}: {error}.", "bad")
 
 
@@ -350,7 +339,7 @@ def memory_cell(device: Device) -> Cell:
         return Cell(f"✗ {_short(device.error)}", "bad", whole=device.error)
     if used is None and total is None:
         return Cell(DASH, "dim")
-    return marked_memory(_used_of(device), used / total if used is not None and total else None)
+    return Cell.memory(_used_of(device), used / total if used is not None and total else None)
 
 
 def _used_of(place: Device | MigInstance) -> str:

@@ -6,20 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
-from gpumagic.render.blocks import (
-    Block,
-    Cell,
-    Column,
-    Figures,
-    Grid,
-    Line,
-    Text,
-    command,
-    dim_lines,
-    few,
-    line,
-    names_line,
-)
+from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Text, names_line
 from gpumagic.render.units import bytes_, share
 from gpumagic.results.base import Result, plain
 from gpumagic.results.logs import cell_number, first_line
@@ -106,13 +93,13 @@ class Holders(Result):
             return [Line.of(f"No GPU memory to show: {self.error}", "dim")]
         shown = {i: device for i, device in self.devices.items() if device.allocated}
         if not shown:
-            return [Line.of("No GPU memory is allocated"), *dim_lines(self.notes)]
+            return [Line.of("No GPU memory is allocated"), *Line.notes(self.notes)]
         blocks: list[Block] = []
         for ordinal, device in shown.items():
             blocks += [_table(f"cuda:{ordinal}", device), _sum(device)]
             if unlisted := _unlisted(device):
                 blocks.append(names_line("Hold only memory that is counted at others: ", unlisted))
-        return [*blocks, *dim_lines(self.notes)]
+        return [*blocks, *Line.notes(self.notes)]
 
 
 #: A row of a table of holders: a name, bytes, and the holder that it is of, if there is one.
@@ -127,7 +114,7 @@ def _table(title: str, device: DeviceHolders) -> Grid:
         Figures[_Row]("Frees", lambda row: _frees(row[2]) if row[2] else "", rank=3),
         Column[_Row](
             "Also held by",
-            lambda row: few(row[2].also, 3, "dim") if row[2] else "",
+            lambda row: Cell.few(row[2].also, 3, "dim") if row[2] else "",
             rank=1,
             least=12,
         ),
@@ -210,7 +197,7 @@ def _sum(device: DeviceHolders) -> Line:
     terms = [f"{name} {bytes_(size)}" for name, size in parts if size]
     exact = f" ({device.allocated:,} B)" if device.allocated >= 1024 else ""
     allocated = Cell(f"{bytes_(device.allocated)} allocated{exact}", "strong")
-    return line(allocated, f" = {' + '.join(terms)}")
+    return Line.join(allocated, f" = {' + '.join(terms)}")
 
 
 @dataclass(frozen=True)
@@ -254,8 +241,8 @@ class CellHoldings(Result):
         ]
         rows = [row for ordinal, held in self.devices.items() for row in _held(ordinal, held)]
         if not rows:
-            return [Line.of("No GPU memory is allocated"), *dim_lines(self.notes)]
-        return [Grid.of(rows, columns), *dim_lines(self.notes)]
+            return [Line.of("No GPU memory is allocated"), *Line.notes(self.notes)]
+        return [Grid.of(rows, columns), *Line.notes(self.notes)]
 
 
 def _held(ordinal: int, holdings: Sequence[CellHolding]) -> Iterator[list[Text]]:
@@ -328,7 +315,7 @@ class OutOfMemory(Result):
         columns = _columns("Held by", self.allocated or 1)
         table = [Grid.of(rows, columns, dim=lambda row: True)] if rows else []
         blocks: list[Block] = [self._headline(), *source, self._figures(), *table, *self._hints()]
-        return [*blocks, *dim_lines(self.notes)]
+        return [*blocks, *Line.notes(self.notes)]
 
     def _headline(self) -> Line:
         device = "the GPU" if self.device is None else f"cuda:{self.device}"
@@ -337,7 +324,7 @@ class OutOfMemory(Result):
         call = f": {self.where or 'the failed call'}{tried}" if tried or self.where else ""
         missing = f", {bytes_(self.missing)} short" if self.missing else ""
         head = Cell(f"✗ Out of memory on {device}{name}", "bad")
-        return line(head, call, Cell(missing, "strong"))
+        return Line.join(head, call, Cell(missing, "strong"))
 
     def _figures(self) -> Line:
         """Return where the memory is: ``2 GiB free of 80 GiB · 70 GiB allocated · …``."""
@@ -363,7 +350,7 @@ class OutOfMemory(Result):
         if self.recoverable:
             why = "what the failed functions and the outputs hold; %debug has nothing to show then"
             gives = f" gives {bytes_(self.recoverable)}"
-            yield line(command("%gpumem free"), gives, Cell(f": {why}", "dim"))
+            yield Line.join(Cell.command("%gpumem free"), gives, Cell(f": {why}", "dim"))
         if self.fragmented:
             text = "Enough is cached, in pieces that are too small: restart with "
-            yield line(text, command(self.fragmented))
+            yield Line.join(text, Cell.command(self.fragmented))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, line, shortened
+from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, shortened
 from gpumagic.render.units import percent, seconds
 from gpumagic.results.base import Result, plain
 from gpumagic.system.text import plural
@@ -86,7 +86,7 @@ class KernelReport(Result):
             return Line.of(text)
         share = percent(100 * min(self.busy[ordinal] / self.window, 1.0))
         why = Cell(" (under the profiler, which slows the host)", "dim")
-        return line(f"{text} of {seconds(self.window)}: ", Cell(share, "strong"), why)
+        return Line.join(f"{text} of {seconds(self.window)}: ", Cell(share, "strong"), why)
 
     def _table(self) -> Grid:
         total = self.total or 1.0

@@ -7,19 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import fsum
 from typing import Any, ClassVar, TypeAlias
 
-from gpumagic.render.blocks import (
-    Block,
-    Cell,
-    Column,
-    Figures,
-    Grid,
-    Line,
-    Style,
-    Text,
-    dim_lines,
-    size,
-)
-from gpumagic.render.blocks import line as line_of
+from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Style, Text
 from gpumagic.render.source_code import source_cells
 from gpumagic.render.units import DASH, seconds
 from gpumagic.results.base import Result, Series
@@ -116,9 +104,9 @@ class LineReport(Result):
                 blocks.append(_nothing(source.name, empty=source.empty))
             for ordinal, lines in source.devices.items():
                 on = Cell(f" on cuda:{ordinal}", "dim")
-                blocks.append(line_of(Cell(source.name, "strong"), on))
+                blocks.append(Line.join(Cell(source.name, "strong"), on))
                 blocks.append(_memory_grid(source, lines))
-        return [*blocks, *self.cell._blocks(), *dim_lines(self.notes)]
+        return [*blocks, *self.cell._blocks(), *Line.notes(self.notes)]
 
 
 def _nothing(name: str, *, empty: bool) -> Line:
@@ -137,11 +125,11 @@ def _memory_grid(source: SourceLines, memory: Mapping[int, LineMemory]) -> Grid:
 
     def change(numbers: range) -> Text:
         line = memory.get(numbers.start)
-        return size(line.change, sign=True) if line else ""
+        return Cell.bytes(line.change, sign=True) if line else ""
 
     def peak(numbers: range) -> Text:
         line = memory.get(numbers.start)
-        return replace(size(line.peak, sign=True), bar=line.peak / highest) if line else ""
+        return replace(Cell.bytes(line.peak, sign=True), bar=line.peak / highest) if line else ""
 
     def text(numbers: range) -> Text:
         return texts[numbers.start - source.first] if len(numbers) == 1 else "⋯"
@@ -249,7 +237,7 @@ class LineTimings(Series[LineTiming]):
                 blocks.append(_nothing(source.name, empty=source.empty))
         return blocks
 
-    def remarks(self) -> list[Block]:
+    def remarks(self) -> list[Line]:
         """Return the waits of the lines, and the notes."""
         waits = [
             f"{'' if source is self.cell else f'{source.name}, '}line {line.line} waited for the "
@@ -258,7 +246,7 @@ class LineTimings(Series[LineTiming]):
             for line in source.lines
             if line.syncs
         ]
-        return dim_lines((*waits, *self.notes))
+        return Line.notes((*waits, *self.notes))
 
     _index: ClassVar[tuple[str, ...]] = ("function", "line")
 

@@ -8,25 +8,13 @@ from dataclasses import dataclass, field
 from math import ceil, log2
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from gpumagic.render.blocks import (
-    Block,
-    Cell,
-    Column,
-    Figures,
-    Grid,
-    Line,
-    Style,
-    Text,
-    cut,
-    dim_lines,
-    line,
-    size,
-)
+from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Style, Text
+from gpumagic.render.colors import BAD, NEUTRAL, SERIES
 from gpumagic.render.units import DASH, bytes_, cpu_seconds, seconds, spans
 from gpumagic.results.base import Result, Series
 from gpumagic.results.memory import DeviceMemoryDelta, only_changed
 from gpumagic.results.timing import at_most
-from gpumagic.system.text import plural
+from gpumagic.system.text import grouped, plural
 
 if TYPE_CHECKING:
     from gpumagic.render.plots import Plot
@@ -55,10 +43,10 @@ class _Log(Series[_Entry]):
         """Return why the log is empty."""
         return "none has ended since" if self.watching else f"'{magic} on' starts the log"
 
-    def _rest(self, hidden: str) -> list[Block]:
+    def _rest(self, hidden: str) -> list[Line]:
         """Return lines on the cells that are not shown: ``hidden``, and those that were dropped."""
         dropped = f"{plural(self.forgotten, 'older cell')} dropped from the log"
-        return dim_lines([*([hidden] if hidden else []), *([dropped] if self.forgotten else [])])
+        return Line.notes([*([hidden] if hidden else []), *([dropped] if self.forgotten else [])])
 
 
 @dataclass(frozen=True, repr=False)
@@ -85,9 +73,7 @@ class CellMemory(Result):
         changed = self.changed
         if not changed:
             return [Line.of("GPU memory: no change", "dim")]
-        groups: dict[str, list[int]] = {}
-        for ordinal, delta in changed.items():
-            groups.setdefault(_changes(delta), []).append(ordinal)
+        groups = grouped((_changes(delta), ordinal) for ordinal, delta in changed.items())
         parts = [Cell("GPU memory: ", "dim")]
         for i, (text, ordinals) in enumerate(groups.items()):
             each = " each" if len(ordinals) > 1 else ""
@@ -155,78 +141,50 @@ class CellLog(_Log[CellMemory]):
         Raises:
             DependencyError: matplotlib is not installed.
         """
-        from gpumagic.render import plots
+        from gpumagic.render.plots import Plot, bytes_axis
 
         ordinals = self.drawn_devices()
-        plot = plots.new_plot(0.6 + 2.4 * len(ordinals))
-        panels = plot.figure.subplots(len(ordinals), 1, sharex=True, squeeze=False)[:, 0]
-        for ordinal, axes in zip(ordinals, panels, strict=True):
-            _draw(axes, self.cells, ordinal, self.limits.get(ordinal))
-            plots.bytes_axis(axes.yaxis, 2 ** max(0, ceil(log2(axes.get_ylim()[1] / 6))))
-        drawn: dict[str, Any] = {}
-        for axes in panels:
-            handles, labels = axes.get_legend_handles_labels()
-            drawn |= zip(labels, handles, strict=True)
-        place = {"loc": "outside upper center", "ncols": 5}
-        plot.figure.legend([*drawn.values()], [*drawn], fontsize=8, frameon=False, **place)
+        plot = Plot(len(ordinals), 2.4)
+        for ordinal, axes in zip(ordinals, plot.panels, strict=True):
+            self._draw(axes, ordinal)
+            bytes_axis(axes.yaxis, 2 ** max(0, ceil(log2(axes.get_ylim()[1] / 6))))
         places = range(0, len(self), max(1, -(-len(self) // _TICKS)))
-        panels[-1].set_xticks(
-            list(places), [cell_number(self[i].number).text for i in places], fontsize=8
-        )
-        panels[-1].set_xlabel("cell")
+        last = plot.panels[-1]
+        last.set_xticks([*places], [cell_number(self[i].number).text for i in places])
+        last.set_xlabel("cell")
+        plot.legend()
         return plot
 
-
-def _draw(axes: Any, cells: tuple[CellMemory, ...], ordinal: int, limit: int | None) -> None:
-    """Draw the memory of one device into ``axes``."""
-    from gpumagic.render import colors
-
-    places = [i for i, cell in enumerate(cells) if ordinal in cell.devices]
-    deltas = [cells[i].devices[ordinal] for i in places]
-    peaks = [d.allocated_now - d.allocated + d.peak for d in deltas]
-    reserved = [d.reserved_now for d in deltas]
-    allocated = [d.allocated_now for d in deltas]
-    # The part above the memory before and after the cell: none for a cell that did nothing.
-    bases = [max(d.allocated_now, d.allocated_now - d.allocated) for d in deltas]
-    above = [max(peak - base, 0) for peak, base in zip(peaks, bases, strict=True)]
-    axes.bar(
-        places, above, bottom=bases, width=0.8, color=colors.SERIES[1], alpha=0.7, label="peak"
-    )
-    axes.step(places, reserved, where="mid", color=colors.NEUTRAL, linewidth=1.2, label="reserved")
-    axes.step(
-        places, allocated, where="mid", color=colors.SERIES[0], linewidth=1.8, label="allocated"
-    )
-    top = max([1, *peaks, *reserved])
-    if any(above):
-        highest = max(range(len(peaks)), key=lambda i: peaks[i] if above[i] else 0)
-        axes.annotate(
-            bytes_(peaks[highest]),
-            (places[highest], peaks[highest]),
-            xytext=(0, 2),
-            textcoords="offset points",
-            ha="center",
-            fontsize=8,
-        )
-    if limit is not None:
-        # A limit far above the curves would flatten them.
-        beyond = limit > 4 * top
-        title = f"limit {bytes_(limit)}{', above the scale' if beyond else ''}"
-        axes.set_title(title, loc="right", fontsize=8, color=colors.INK)
-        if not beyond:
-            axes.axhline(limit, color=colors.BAD, linewidth=1, linestyle="--", label="limit")
-            top = max(top, limit)
-    failed = [i for i, d in zip(places, deltas, strict=True) if d.ooms]
-    for place in failed:
-        axes.axvline(place, color=colors.BAD, linewidth=1, linestyle=":")
-    cross = {"color": colors.BAD, "markersize": 7, "markeredgewidth": 2}
-    if failed:
-        axes.plot(failed, [top * 1.04] * len(failed), "x", label="out of memory", **cross)
-    axes.set_ylim(0, top * 1.12)
-    axes.set_xlim(-0.6, max(len(cells) - 0.4, 0.6))
-    axes.set_ylabel(f"cuda:{ordinal}")
-    axes.tick_params(labelsize=8)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    def _draw(self, axes: Any, ordinal: int) -> None:
+        """Draw the memory of one device into ``axes``."""
+        cells = {i: c.devices[ordinal] for i, c in enumerate(self.cells) if ordinal in c.devices}
+        places, deltas, limit = [*cells], [*cells.values()], self.limits.get(ordinal)
+        peaks = [d.allocated_now - d.allocated + d.peak for d in deltas]
+        # The part above the memory before and after the cell: none for a cell that did nothing.
+        bases = [max(d.allocated_now, d.allocated_now - d.allocated) for d in deltas]
+        above = [max(peak - base, 0) for peak, base in zip(peaks, bases, strict=True)]
+        axes.bar(places, above, bottom=bases, color=SERIES[1], alpha=0.7, label="peak")
+        for label, color in (("reserved", NEUTRAL), ("allocated", SERIES[0])):
+            values = [getattr(delta, f"{label}_now") for delta in deltas]
+            axes.step(places, values, where="mid", color=color, label=label)
+        top = max(1, *peaks, *(d.reserved_now for d in deltas))
+        if any(above):
+            seen = zip(peaks, places, above, strict=True)
+            peak, place = max((peak, place) for peak, place, part in seen if part)
+            axes.annotate(bytes_(peak), (place, peak), ha="center", va="bottom")
+        if limit is not None:
+            # A limit far above the curves would flatten them.
+            beyond = limit > 4 * top
+            axes.set_title(f"limit {bytes_(limit)}{', above the scale' * beyond}", loc="right")
+            if not beyond:
+                axes.axhline(limit, color=BAD, linestyle="--", label="limit")
+                top = max(top, limit)
+        if failed := [i for i, delta in cells.items() if delta.ooms]:
+            axes.plot(failed, [top * 1.04] * len(failed), "x", color=BAD, label="out of memory")
+            axes.vlines(failed, 0, top, color=BAD, linestyle=":")
+        axes.set_ylim(0, top * 1.12)
+        axes.set_xlim(-0.6, max(len(self) - 0.4, 0.6))
+        axes.set_ylabel(f"cuda:{ordinal}")
 
 
 def _changes(delta: DeviceMemoryDelta) -> str:
@@ -252,8 +210,8 @@ def _rows(cell: CellMemory) -> Iterator[list[Text]]:
         yield [
             "" if i else number,
             Cell(f"cuda:{ordinal}{oom}", "bad" if oom else ""),
-            size(delta.allocated, sign=True),
-            size(delta.peak, sign=True),
+            Cell.bytes(delta.allocated, sign=True),
+            Cell.bytes(delta.peak, sign=True),
             bytes_(delta.allocated_now),
             *(["", ""] if i else [time, source]),
         ]
@@ -261,7 +219,7 @@ def _rows(cell: CellMemory) -> Iterator[list[Text]]:
 
 def first_line(source: str, style: Style = "") -> Cell:
     """Return a cell's first line as a table shows it."""
-    return cut(source, _LONGEST, style)
+    return Cell.cut(source, _LONGEST, style)
 
 
 def cell_number(number: int | None, *, failed: bool = False) -> Cell:
@@ -363,7 +321,7 @@ class TimingLog(_Log[CellTiming]):
         count = f"{plural(len(self), 'cell')}, {used:,} with GPU work: "
         all_cells = f"the {_SLOWEST} longest are shown; .to_pandas() has all {len(self):,}"
         return [
-            line(count, times, f", CPU {cpu_seconds(self.cpu)}"),
+            Line.join(count, times, f", CPU {cpu_seconds(self.cpu)}"),
             Grid.of(shown, columns),
             *self._rest(all_cells if len(self) > len(shown) else ""),
         ]

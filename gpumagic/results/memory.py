@@ -5,20 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from gpumagic.render.blocks import (
-    USES,
-    Block,
-    Cell,
-    Column,
-    Figures,
-    Grid,
-    Line,
-    Use,
-    device_title,
-    dim_lines,
-    line,
-    marked_memory,
-)
+from gpumagic.render.blocks import USES, Block, Cell, Column, Figures, Grid, Line, Use, device_title
 from gpumagic.render.units import DASH, bytes_
 from gpumagic.results.base import Conditions, Result, StorableResult
 from gpumagic.system.text import plural
@@ -79,7 +66,7 @@ class MemoryReport(Result):
             if memory.allocated_change or memory.reserved_change
         ]
         since = [Line.of("Since the last report: " + "; ".join(changes))] if changes else []
-        return [*_table(self.devices), *since, *_details(self), *dim_lines(self.notes)]
+        return [*_table(self.devices), *since, *_details(self), *Line.notes(self.notes)]
 
 
 @dataclass(frozen=True)
@@ -125,7 +112,7 @@ class MemoryDelta(StorableResult):
             return [Line.of(f"GPU memory: not measured, {self.error}", "dim")]
         changed = only_changed(self.devices)
         if not changed:
-            return [Line.of("GPU memory: no change"), *dim_lines(self.notes)]
+            return [Line.of("GPU memory: no change"), *Line.notes(self.notes)]
         columns: list[Column[tuple[int, DeviceMemoryDelta]]] = [
             Column("Device", lambda of: Cell(f"cuda:{of[0]}", "strong")),
             Figures("Allocated", lambda of: bytes_(of[1].allocated, sign=True)),
@@ -135,7 +122,7 @@ class MemoryDelta(StorableResult):
             Figures("Reserved now", lambda of: Cell(bytes_(of[1].reserved_now), "dim"), rank=3),
         ]
         grid = Grid.of(changed.items(), columns)
-        return [grid, *_failures(changed), *dim_lines(self.notes)]
+        return [grid, *_failures(changed), *Line.notes(self.notes)]
 
 
 def _details(result: MemoryReport) -> Iterator[Block]:
@@ -169,12 +156,12 @@ def _table(devices: Mapping[int, DeviceMemory]) -> list[Block]:
     grid = Grid.of(devices.items(), columns, dim=lambda of: not of[1].context)
     shown = {use for memory in devices.values() for use in _uses(memory) or ()}
     legend = [Cell(f"{name}  ", "dim", {use: 1.0}) for use, name in USES.items() if use in shown]
-    return [*title, grid, *([line(*legend)] if legend else [])]
+    return [*title, grid, *([Line.join(*legend)] if legend else [])]
 
 
 def _free(memory: DeviceMemory) -> Cell:
     used = 1 - memory.free / memory.total if memory.free is not None and memory.total else None
-    return marked_memory(f"{bytes_(memory.free)} / {bytes_(memory.total)}", used, _uses(memory))
+    return Cell.memory(f"{bytes_(memory.free)} / {bytes_(memory.total)}", used, _uses(memory))
 
 
 def _uses(memory: DeviceMemory) -> Mapping[Use, float] | None:

@@ -14,9 +14,6 @@ from gpumagic.render.blocks import (
     Grid,
     Line,
     Style,
-    command,
-    dim_lines,
-    line,
     names_line,
     short_uuids,
 )
@@ -89,23 +86,23 @@ class Selection(Result):
             status = Cell(self.status, STATUS_STYLES[self.status])
             # A gate does not go by the variables.
             how = [masked] if self.status != "gated" else []
-            blocks = [line(status, f": {sees}", *how), *map(_visible, self.devices)]
+            blocks = [Line.join(status, f": {sees}", *how), *map(_visible, self.devices)]
         if self.lost:
             number = plural(len(self.lost), "variable")
             blocks.append(names_line(f"Lost: {number} (", self.lost, ")."))
-        return [*blocks, *dim_lines(self.notes)]
+        return [*blocks, *Line.notes(self.notes)]
 
     def _too_late(self) -> Iterator[Block]:
         """Yield why it is too late, and the commands that help."""
-        yield line(Cell("✗ ", "bad"), Cell(str(self.problem), "strong"))
+        yield Line.join(Cell("✗ ", "bad"), Cell(str(self.problem), "strong"))
         if self.where is not None:
             # What is between the first and the last backtick is code.
             before, _, rest = f"{self.where}.".partition("`")
             code, _, after = rest.rpartition("`")
-            yield line(before, command(code), after)
+            yield Line.join(before, Cell.command(code), after)
         if self.ways_out:
             columns: list[Column[WayOut]] = [
-                Column("Command", lambda way: command(way.command)),
+                Column("Command", lambda way: Cell.command(way.command)),
                 Column("Effect", lambda way: way.effect, least=30, wrap=True),
             ]
             yield Line.of("To change that:")
@@ -117,4 +114,4 @@ def _visible(device: Device) -> Line:
     known = device.memory_free is not None or device.instance is not None
     free = f", {bytes_(device.memory_free)} free" if known else ""
     text = f" is GPU {device.index}, {device.name or 'name not known'}{free}"
-    return line(Cell(f"  {ordinal}", "strong"), text)
+    return Line.join(Cell(f"  {ordinal}", "strong"), text)

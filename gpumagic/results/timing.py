@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Literal
 
-from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Text, dim_lines, line
+from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Text
 from gpumagic.render.units import DASH, cpu_seconds, seconds, share
 from gpumagic.results.base import Conditions, StorableResult
 from gpumagic.results.kernels import KernelReport
@@ -130,7 +130,7 @@ class CudaTiming(StorableResult):
             *(self.lines.remarks() if self.lines is not None else []),
             *map(Line.of, _work(self)),
             *(self.kernels._blocks() if self.kernels is not None else []),
-            *dim_lines(_notes(self, repeated=repeated)),
+            *Line.notes(_notes(self, repeated=repeated)),
         ]
 
     _index: ClassVar[tuple[str, ...]] = ("repeat",)
@@ -209,7 +209,7 @@ def _one_line(result: CudaTiming) -> list[Block]:
     parts.append((f"CPU {cpu_seconds(result.cpu.median)}",))
     if result.host is not None and _shows_host(result):
         parts.append((f"Python returned after {seconds(result.host.median)}",))
-    return [line(*[text for part in parts for text in (" · ", *part)][1:])]
+    return [Line.join(*[text for part in parts for text in (" · ", *part)][1:])]
 
 
 def _statistics(result: CudaTiming) -> list[Block]:

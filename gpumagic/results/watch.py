@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
@@ -10,7 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, line
+from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line
+from gpumagic.render.colors import BAD, INK, NEUTRAL, SERIES
 from gpumagic.render.units import bytes_, percent, rounded, seconds
 from gpumagic.results.base import Result
 from gpumagic.results.devices import Device, device_grid, ordinal_cell
@@ -19,6 +21,8 @@ from gpumagic.system.text import plural
 if TYPE_CHECKING:
     from gpumagic.render.plots import Plot
 
+#: The most cells that are numbered in a picture.
+_LABELS = 20
 #: The figures of a device that change. Bytes, percent, degrees Celsius, watts.
 _FIGURES = (
     *("utilization", "memory_own", "memory_others", "memory_used", "temperature", "power", "error"),
@@ -73,7 +77,7 @@ class WatchPanel(Result):
             state = Cell(f"■ ended: {self.ended}", "strong")
             text = f" · last change {at}"
         hint = [Line.of(self.hint, "dim")] if self.hint else []
-        return [*device_grid(self.sample.devices), line(state, Cell(text, "dim")), *hint]
+        return [*device_grid(self.sample.devices), Line.join(state, Cell(text, "dim")), *hint]
 
 
 @dataclass(frozen=True, repr=False)
@@ -171,40 +175,61 @@ class WatchHistory(Result):
         Raises:
             DependencyError: matplotlib is not installed.
         """
-        from gpumagic.render.plots import Span, over_time
+        from gpumagic.render.plots import Plot
 
+        devices = self.busy_devices()
+        plot = Plot(max(len(devices), 1), 1.5)
         start = self.samples[0].time if self.samples else 0.0
-        times = [sample.time - start for sample in self.samples]
-        last = times[-1] if times else 0.0
+        end = self.samples[-1].time if self.samples else 0.0
+        scale, unit = (1.0, "seconds") if end - start < 180 else (60.0, "minutes")
+        # A cell that runs on, or began before the first sample, ends with the picture.
         spans = [
-            Span(
-                max(cell.start - start, 0.0),
-                last if cell.end is None else cell.end - start,
-                "" if cell.number is None else f"[{cell.number}]",
-                cell.failed,
-            )
-            for cell in self.cells
+            (max(c.start - start, 0.0) / scale, (min(c.end or end, end) - start) / scale, c)
+            for c in self.cells
         ]
-        panels = {
-            f"GPU {device.index}\nmemory: {bytes_(device.memory_total)}": self._curves(device)
-            for device in self.busy_devices()
-        }
-        idle = len(self.devices) - len(panels)
-        note = f"{plural(idle, 'idle GPU')} left out" if idle else ""
-        return over_time(times, panels, spans, note)
+        for device, axes in zip(devices, plot.panels, strict=False):
+            self._draw(device, axes, [(sample.time - start) / scale for sample in self.samples])
+            for left, right, cell in spans:
+                axes.axvspan(left, right, color=BAD if cell.failed else INK, alpha=0.12)
+        first, last = plot.panels[0], plot.panels[-1]
+        first.set_xlim(0, max(end - start, 1e-3) / scale)
+        _name_cells(first, spans)
+        idle = len(self.devices) - len(devices)
+        note = f" · {plural(idle, 'idle GPU')} left out" if idle else ""
+        last.set_xlabel(f"{unit} since the beginning{note}")
+        plot.legend()
+        return plot
 
-    def _curves(self, device: Device) -> dict[str, list[float | None]]:
-        """Return the curves of a device in percent: of time, and of its memory."""
-        total, samples = device.memory_total, self.of_device(device.index)
+    def _draw(self, device: Device, axes: Any, times: list[float]) -> None:
+        """Draw the curves of a device in percent: of time, and of its memory."""
+        samples, total = self.of_device(device.index), device.memory_total or math.nan
 
-        def share(value: int | None) -> float | None:
-            return None if value is None or not total else 100 * value / total
+        def draw(label: str, figure: str, whole: float, color: str) -> list[float]:
+            values = (getattr(each, figure, None) for each in samples)
+            heights = [math.nan if each is None else 100 * each / whole for each in values]
+            axes.plot(times, heights, drawstyle="steps-post", label=label, color=color)
+            return heights
 
-        return {
-            "utilisation": [None if s is None else s.utilization for s in samples],
-            "memory, all": [None if s is None else share(s.memory_used) for s in samples],
-            "memory, mine": [None if s is None else share(s.memory_own) for s in samples],
-        }
+        used = draw("utilisation", "utilization", 100, SERIES[0])
+        axes.fill_between(times, used, step="post", alpha=0.25, color=SERIES[0])
+        draw("memory, all", "memory_used", total, NEUTRAL)
+        draw("memory, mine", "memory_own", total, SERIES[1])
+        axes.set_ylim(0, 103)
+        axes.set_yticks([0, 50, 100], ["0", "50", "100 %"])
+        axes.set_ylabel(f"GPU {device.index}\nmemory: {bytes_(device.memory_total)}")
+
+
+def _name_cells(axes: Any, spans: list[tuple[float, float, CellSpan]]) -> None:
+    """Write the numbers of the longest cells above a panel, without overlap."""
+    _, width = axes.get_xlim()
+    taken: list[float] = []
+    for left, right, cell in sorted(spans, key=lambda span: span[0] - span[1])[:_LABELS]:
+        middle = (left + right) / 2
+        is_free = all(abs(middle - other) > width / 25 for other in taken)
+        if cell.number is not None and right - left > width / 100 and is_free:
+            taken.append(middle)
+            text = f"[{cell.number}]{' ✗' * cell.failed}"
+            axes.annotate(text, (middle, 103), ha="center", va="bottom", annotation_clip=False)
 
 
 def without_processes(device: Device) -> Device:

@@ -7,12 +7,14 @@ notebook or fill it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TypeVar
 
 #: The most characters that are shown of a text, and of an exception.
 LONGEST, REASON = 2000, 300
 #: The most lines that are shown of a message.
 _LINES = 40
+_Key = TypeVar("_Key", bound=Hashable)
 #: Invisible, but needed to write some languages and emojis.
 _JOINERS = "\u200c\u200d"
 
@@ -58,6 +60,14 @@ def listed(names: Sequence[str], most: int = 8) -> str:
     """Return the names, or the first ``most`` of them and how many more there are."""
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
+
+
+def grouped(pairs: Iterable[tuple[_Key, int]]) -> dict[_Key, list[int]]:
+    """Return the numbers that go with each key, in the order in which they came, each once."""
+    numbers: dict[_Key, dict[int, None]] = {}
+    for key, number in pairs:
+        numbers.setdefault(key, {})[number] = None
+    return {key: [*found] for key, found in numbers.items()}
 
 
 def plural(count: int, one: str, many: str | None = None) -> str:

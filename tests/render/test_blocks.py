@@ -1,4 +1,4 @@
-"""Blocks: lines, tables, and the limit of their number."""
+"""Blocks: tables made of items, notes, and the limit of their number."""
 
 from __future__ import annotations
 
@@ -6,40 +6,50 @@ from gpumagic.render.blocks import (
     ROWS,
     Cell,
     Column,
+    Figures,
+    Fold,
     Grid,
     Line,
     bounded,
-    cut,
-    dim_lines,
-    few,
-    shortened,
+    names_line,
 )
 
 
+def test_a_table_of_items() -> None:
+    """A column in which no row has anything is left out; what has no style is dim where told."""
+    columns: list[Column[int]] = [
+        Figures("N", str),
+        Column("Nothing", lambda _: ""),
+        Column("Odd", lambda n: Cell("odd", "warn") if n % 2 else ""),
+    ]
+    grid = Grid.of([1, 2], columns, dim=lambda n: n == 2)
+    assert [column.header for column in grid.columns] == ["N", "Odd"]
+    assert grid.rows == [[Cell("1"), Cell("odd", "warn")], [Cell("2", "dim"), Cell("")]]
+    assert len(Grid.of([], columns).columns) == 3
+    assert Grid.of([("a", "b")], [Column("A"), Column("B")]).rows == [[Cell("a"), Cell("b")]]
+
+
 def test_lines() -> None:
-    assert Line.of("x", "bad") == Line((Cell("x", "bad"),))
-    assert dim_lines(["a", "b"]) == [Line.of("a", "dim"), Line.of("b", "dim")]
+    plain, with_command = Line.notes(["a", "to lift that: %gpu on"])
+    assert plain == Line.of("a", "dim")
+    assert with_command == Line.join(Cell("to lift that: ", "dim"), Cell.command("%gpu on"))
+    assert names_line("Lost: ", ["a", "b"], ".") == Line.of("Lost: a, b.", "dim")
+    many = names_line("Lost: ", [*"abcdefghij"])
+    assert isinstance(many, Fold)
+    assert many.blocks == [Line.of("a, b, c, d, e, f, g, h, i, j")]
 
 
-def test_shortened() -> None:
-    assert shortened("12345", 5) == "12345"
-    assert shortened("123456", 5) == "1234…"
-    assert cut("123456", 5, "dim") == Cell("1234…", "dim", whole="123456")
-    assert few(["a", "b", "c"], 2) == Cell("a, b and 1 more", whole="a, b, c")
+def test_what_is_shortened_has_the_whole() -> None:
+    assert Cell.cut("123456", 5, "dim") == Cell("1234…", "dim", whole="123456")
+    assert Cell.few(["a", "b", "c"], 2) == Cell("a, b and 1 more", whole="a, b, c")
 
 
 def test_bounded() -> None:
     """The number of blocks and of rows is limited; a line has the number of omitted ones."""
-
-    def grid(rows: int) -> Grid:
-        return Grid((Column("A"),), [(Cell(str(i)),) for i in range(rows)])
-
-    few = [grid(ROWS), Line.of("x")]
-    assert list(bounded(few)) == few
-    long = grid(ROWS + 3)
-    cut, more = bounded([long])
+    cut, more = bounded([Grid.of([(str(i),) for i in range(ROWS + 3)], [Column("A")])])
     assert isinstance(cut, Grid)
-    assert cut.rows == long.rows[:ROWS]
+    assert len(cut.rows) == ROWS
     assert more == Line.of("and 3 more", "dim")
     lines = [Line.of(str(i)) for i in range(ROWS + 2)]
     assert list(bounded(lines)) == [*lines[:ROWS], Line.of("and 2 more", "dim")]
+    assert list(bounded(lines[:ROWS])) == lines[:ROWS]

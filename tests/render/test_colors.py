@@ -26,7 +26,7 @@ SHAPES = {
     *colors.USES.values(),
     *colors.SERIES,
     colors.BAR,
-    *(colors.GOOD, colors.BAD, colors.NEUTRAL),
+    *(colors.BAD, colors.NEUTRAL),
 }
 TRACK = (128, 128, 128, 0.3)
 

@@ -11,9 +11,8 @@ from types import ModuleType
 import pytest
 
 from gpumagic.errors import DependencyError
-from gpumagic.render import plots
 from gpumagic.render.colors import SERIES
-from gpumagic.render.plots import bytes_axis, new_plot
+from gpumagic.render.plots import Plot, bytes_axis
 
 PNG = b"\x89PNG"
 
@@ -28,7 +27,7 @@ def matplotlib() -> ModuleType:
 
 def test_a_plot_without_pyplot(matplotlib: ModuleType, tmp_path: Path) -> None:
     before = "matplotlib.pyplot" in sys.modules
-    plot = new_plot(2)
+    plot = Plot(1, 1.2)
     assert plot._repr_mimebundle_()[0]["image/png"].startswith(PNG)
     plot.save(tmp_path / "plot.svg")
     assert "<svg" in (tmp_path / "plot.svg").read_text(encoding="utf-8")
@@ -44,11 +43,11 @@ def test_pictures_have_no_background_and_text_legible_on_white_and_on_black(
 ) -> None:
     from matplotlib.image import imread
 
-    plot = new_plot(2)
-    axes = plot.figure.subplots()
+    plot = Plot(1, 1.2)
+    axes = plot.panels[0]
     axes.set(xlabel="x", title="title")
     axes.plot([0, 1], [0, 1], label="a", color=SERIES[0])
-    axes.legend()
+    plot.legend()
     pixels = imread(BytesIO(plot.bundle("")[0]["image/png"]))
     assert pixels[0, 0, 3] == 0
     assert (pixels[..., 3] == 0).mean() > 0.5
@@ -58,8 +57,8 @@ def test_pictures_have_no_background_and_text_legible_on_white_and_on_black(
 
 
 def test_an_axis_in_bytes(matplotlib: ModuleType) -> None:
-    plot = new_plot(2)
-    axes = plot.figure.subplots()
+    plot = Plot(1, 1.2)
+    axes = plot.panels[0]
     axes.set_ylim(0, 2**21)
     bytes_axis(axes.yaxis, 2**20)
     plot.bundle("")
@@ -72,7 +71,7 @@ def test_without_matplotlib_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(DependencyError) as raised:
-        plots.new_plot(1)
+        Plot(1, 1.2)
     assert str(raised.value) == (
         "plots need matplotlib, which is not installed: pip install matplotlib"
     )
