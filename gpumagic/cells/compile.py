@@ -22,7 +22,6 @@ from typing import Any
 
 from gpumagic.cells.coroutines import run_or_await
 from gpumagic.cells.semicolon import take_semicolon
-from gpumagic.cells.timeit_loop import Loop, as_function, defined_function
 from gpumagic.errors import SpecError
 
 _ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -116,7 +115,7 @@ def compile_cell(
     if statements and isinstance(statements[-1], ast.Expr):
         last = ast.Expression(statements.pop().value)
     body = ast.Module(statements, []) if statements else None
-    with _await_allowed(shell):
+    with await_allowed(shell):
         body_code = None if body is None else shell.compile(body, name, "exec")
         last_code = None if last is None else shell.compile(last, name, "eval")
     compiled = CompiledCell(
@@ -136,49 +135,6 @@ def compile_cell(
     return compiled
 
 
-def compile_loop(
-    shell: Any,
-    source: str,
-    *,
-    header: str | None = None,
-    local_ns: dict[str, Any] | None = None,
-    setup: str = "",
-) -> Loop:
-    """Compile code for repeated runs into a function, as ``%timeit`` does.
-
-    ``setup`` runs once before the loop, in the same function.
-
-    Raises:
-        SyntaxError: as IPython would raise it for the cell; and for ``from x import *``, which
-            Python does not allow in a function.
-        SpecError: the code awaits.
-    """
-    __tracebackhide__ = True
-    started = time.perf_counter()
-    # The setup is part of the header, or is shown above the statement in tracebacks.
-    tree, name = parse(shell, source, setup or None if header is None else header)
-    tree = shell.transform_ast(tree)
-    first = None
-    if setup:
-        first = shell.transform_ast(shell.compile.ast_parse(shell.transform_cell(setup), name))
-        node: Any
-        for node in ast.walk(first) if header is not None else ():
-            if "lineno" in node._attributes:
-                node.lineno = node.end_lineno = 1
-                node.col_offset = node.end_col_offset = 0
-        shell.compile(first, name, "exec")  # refuses what is valid only in a function
-    with _await_allowed(shell):
-        if awaits(shell.compile(tree, name, "exec")):  # and so does this
-            raise SpecError("repeated runs cannot await; time one run, or asyncio.run(f()) in them")
-    namespace = shell.user_ns
-    if local_ns is not None and local_ns is not namespace:
-        # A line magic inside a function: its variables are global to the loop, which changes
-        # neither namespace.
-        namespace = {**namespace, **local_ns}
-    function = defined_function(shell.compile(as_function(tree, first), name, "exec"), namespace)
-    return Loop(function, time.perf_counter() - started)
-
-
 def parse(shell: Any, source: str, header: str | None) -> tuple[ast.Module, str]:
     """Return the tree before the AST transformers, with the header as line 1, and the file name."""
     __tracebackhide__ = True
@@ -188,7 +144,7 @@ def parse(shell: Any, source: str, header: str | None) -> tuple[ast.Module, str]
     cached: Any = linecache.cache.get(name)
     if cached is not None:  # IPython also splits at line separators inside string literals
         cached[2][:] = [line + "\n" for line in (above + transformed).rstrip("\n").split("\n")]
-    with _await_allowed(shell):
+    with await_allowed(shell):
         return shell.compile.ast_parse("\n" * above.count("\n") + transformed, name), name
 
 
@@ -204,7 +160,7 @@ def source_awaits(shell: Any, source: str, header: str | None) -> bool:
         SyntaxError: it is no valid code.
     """
     tree, name = parse(shell, source, header)
-    with _await_allowed(shell):
+    with await_allowed(shell):
         return awaits(shell.compile(tree, name, "exec"))
 
 
@@ -231,7 +187,8 @@ def _cell_number(shell: Any) -> int:
     return shell.execution_count if number is None else int(number)
 
 
-def _await_allowed(shell: Any) -> AbstractContextManager[Any]:
+def await_allowed(shell: Any) -> AbstractContextManager[Any]:
+    """Allow ``await`` at the top level of what is compiled in this context, where IPython does."""
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if shell.autoawait else 0
     context: AbstractContextManager[Any] = shell.compile.extra_flags(flags)
     return context

@@ -9,13 +9,11 @@ import ast
 import builtins
 import functools
 import inspect
-import linecache
 import re
 import tokenize
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +23,7 @@ from gpumagic.system import introspection
 if TYPE_CHECKING:
     from gpumagic.cells.compile import CompiledCell
 
-#: So many functions of a class are named where a function is needed.
-_NAMED = 6
+_CLASS = "-f {0} is a class; name one of its functions, as {0}.forward"
 #: Statements after whose exceptions the same code may go on.
 _GUARDS = (ast.With, ast.AsyncWith, ast.Try, getattr(ast, "TryStar", ast.Try))
 
@@ -57,8 +54,6 @@ class Source:
     text: tuple[str, ...]
     #: The text, parsed, with the same line numbers.
     tree: ast.Module = field(default_factory=lambda: ast.Module([], []), repr=False)
-    #: Why there is no text, where that needs to be said.
-    note: str | None = None
     #: By the number of each line of it.
     lines: dict[int, Line] = field(default_factory=dict, repr=False)
 
@@ -124,13 +119,11 @@ def selected_sources(cell: CompiledCell, functions: Iterable[str]) -> list[Sourc
         SpecError: there is no such function.
     """
     codes = [code for code in (cell.body, cell.last) if code is not None]
-    assert cell.tree is not None
     found: dict[int, Source] = {}
     for name in dict.fromkeys(functions):
         code = defined_code(codes, name) or _code_of(name, _value(name, cell))
         if not code.co_flags & inspect.CO_OPTIMIZED:
-            inside = [each.co_name for each in code.co_consts if isinstance(each, CodeType)]
-            raise SpecError(_of_class(name, inside))
+            raise SpecError(_CLASS.format(name))
         if id(code) in found:  # by another name: its lines are traced once
             found[id(code)].name += f", {name}"
         else:
@@ -189,8 +182,7 @@ def _code_of(name: str, value: Any) -> CodeType:
         elif kind is functools._lru_cache_wrapper:
             inner = inner.__wrapped__
         elif introspection.is_a(inner, type):
-            functions = [key for key, each in vars(inner).items() if type(each) is FunctionType]
-            raise SpecError(_of_class(name, functions))
+            raise SpecError(_CLASS.format(name))
         else:
             inner = introspection.find(kind, "forward") or introspection.find(kind, "__call__")
             if type(inner) is not FunctionType:
@@ -198,32 +190,22 @@ def _code_of(name: str, value: Any) -> CodeType:
     raise SpecError(f"-f {name} is no Python function: {type(value).__name__}")
 
 
-def _of_class(name: str, functions: Sequence[str]) -> str:
-    """Return the message for a class where a function is needed."""
-    if not functions:
-        return f"-f {name} is a class without Python functions"
-    named = sorted(functions, key=lambda each: (each != "forward", each != "__call__"))
-    choice = ", ".join(f"{name}.{each}" for each in named[:_NAMED])
-    return f"-f {name} is a class; name one of its functions: {choice}"
-
-
 def function_source(name: str, code: CodeType) -> Source:
-    """Return the lines of a function's code, without text where that is not known."""
+    """Return the lines of a function's code, without text where that is not known.
+
+    The text is that of the file as it is now, as in tracebacks.
+    """
     # Before Python 3.11 no instruction has the number of the line of ``def``.
     numbers = [code.co_firstlineno, *(line for _, _, line in code.co_lines() if line)]
-    note = None
     try:
         # From Python 3.13 on, all code compiled from strings would have the text of `python -c`.
         lines, first = inspect.getsourcelines(code) if code.co_filename != "<string>" else ([], 0)
     except (OSError, SyntaxError, tokenize.TokenError):  # removed, or other text
         lines, first = [], 0
-    if Path(code.co_filename).is_file() and not _is_in_file(code):
-        lines = []
-        note = f"no text of {name}: {code.co_filename} has changed since it was imported; reload it"
     if not first <= min(numbers) <= max(numbers) < first + len(lines):  # the text is of other code
         first, lines = min(numbers), [""] * (max(numbers) - min(numbers) + 1)
     text = tuple(line.rstrip("\n") for line in lines)
-    return Source(name, (code,), first, text, _parsed(text, first), note)
+    return Source(name, (code,), first, text, _parsed(text, first))
 
 
 def _parsed(lines: Sequence[str], first: int) -> ast.Module:
@@ -241,22 +223,3 @@ def _parsed(lines: Sequence[str], first: int) -> ast.Module:
         tree.body = tree.body[0].body  # type: ignore[attr-defined]
     ast.increment_lineno(tree, first - before)
     return tree
-
-
-def _is_in_file(code: CodeType) -> bool:
-    """Return whether the text of the code's file, as it is now, compiles to this code."""
-    text = "".join(linecache.getlines(code.co_filename))
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            whole = compile(text, code.co_filename, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return code in _all_codes(whole)
-
-
-def _all_codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield from _all_codes(each)

@@ -9,23 +9,26 @@ from __future__ import annotations
 
 import ast
 import builtins
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import repeat
+from types import CodeType
 from typing import Any
+
+from gpumagic.cells.compile import await_allowed, awaits, parse
+from gpumagic.errors import SpecError
 
 #: The function's name in tracebacks, as that of a cell.
 _NAME, _TICKS, _TICK, _CLOCK = "<module>", "<ticks>", "<tick>", "<clock>"
-
-_Function = Callable[[Iterator[None], AbstractContextManager[Any]], Any]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Loop:
     """A statement, compiled into a loop."""
 
-    function: _Function
+    function: Callable[[Iterator[None], AbstractContextManager[Any]], Any]
     #: Seconds spent in transforming, parsing and compiling a cell.
     compile_time: float = 0.0
 
@@ -35,41 +38,44 @@ class Loop:
         self.function(repeat(None, count), clock or nullcontext())
 
 
-def as_function(module: ast.Module, setup: ast.Module | None = None) -> ast.Module:
-    """Return ``module`` with its body in a function's loop, and ``setup`` above the loop."""
-    arguments = ast.arguments(
-        posonlyargs=[],
-        args=[ast.arg(_TICKS), ast.arg(_CLOCK)],
-        kwonlyargs=[],
-        kw_defaults=[],
-        defaults=[],
-    )
-    loop = ast.For(
-        target=ast.Name(_TICK, ast.Store()),
-        iter=ast.Name(_TICKS, ast.Load()),
-        body=module.body or [ast.Pass()],
-        orelse=[],
-    )
-    timed = ast.With(items=[ast.withitem(ast.Name(_CLOCK, ast.Load()))], body=[loop])
-    define: Any = ast.FunctionDef  # whose arguments differ between versions of Python
-    function = define(
-        name=_NAME,
-        args=arguments,
-        body=[*(setup.body if setup else ()), timed],
-        decorator_list=[],
-        returns=None,
-        type_params=[],
-    )
-    return ast.fix_missing_locations(ast.Module([function], []))
+def compile_loop(
+    shell: Any,
+    source: str,
+    *,
+    header: str | None = None,
+    local_ns: dict[str, Any] | None = None,
+    setup: str = "",
+) -> Loop:
+    """Compile code of a notebook for repeated runs.
 
+    ``setup`` runs once before the loop, in the same function; ``header`` is the cell magic's own
+    line, of which the setup is a part.
 
-def defined_function(code: Any, namespace: dict[str, Any]) -> _Function:
-    """Return the function that ``code``, compiled from `as_function`, defines."""
-    namespace.setdefault("__builtins__", builtins)
-    made: dict[str, Any] = {}
-    exec(code, namespace, made)
-    function: _Function = made[_NAME]
-    return function
+    Raises:
+        SyntaxError: as IPython would raise it for the cell; and for ``from x import *``, which
+            Python does not allow in a function.
+        SpecError: the code awaits.
+    """
+    __tracebackhide__ = True
+    started = time.perf_counter()
+    # Without a header the setup is shown above the statement in tracebacks.
+    tree, name = parse(shell, source, setup or None if header is None else header)
+    tree = shell.transform_ast(tree)
+    first = shell.transform_ast(shell.compile.ast_parse(shell.transform_cell(setup), name))
+    if header is not None:
+        _put_on_line_1(first)
+    # These refuse what is valid only in a function.
+    shell.compile(first, name, "exec")
+    with await_allowed(shell):
+        if awaits(shell.compile(tree, name, "exec")):
+            raise SpecError("repeated runs cannot await; time one run, or asyncio.run(f()) in them")
+    namespace = shell.user_ns
+    if local_ns is not None and local_ns is not namespace:
+        # A line magic inside a function: its variables are global to the loop, which changes
+        # neither namespace.
+        namespace = {**namespace, **local_ns}
+    code = shell.compile(_as_function(tree, first), name, "exec")
+    return Loop(_defined(code, namespace), time.perf_counter() - started)
 
 
 def compile_statement(source: str, namespace: dict[str, Any], setup: str = "") -> Loop:
@@ -81,13 +87,11 @@ def compile_statement(source: str, namespace: dict[str, Any], setup: str = "") -
         SyntaxError: as `compile` raises it.
     """
     name = "<cudatime>"
-    tree = ast.parse(source, name)
+    tree, first = ast.parse(source, name), ast.parse(setup, "<setup>")
     # return and yield are valid only in a function, and must not become valid in the loop's.
     compile(tree, name, "exec")
-    first = ast.parse(setup, "<setup>")
     compile(first, "<setup>", "exec")
-    code = compile(as_function(tree, first), name, "exec")
-    return Loop(defined_function(code, namespace))
+    return Loop(_defined(compile(_as_function(tree, first), name, "exec"), namespace))
 
 
 def compile_callable(function: Callable[[], Any], setup: str | Callable[[], Any] = "") -> Loop:
@@ -96,3 +100,37 @@ def compile_callable(function: Callable[[], Any], setup: str | Callable[[], Any]
     return compile_statement(
         "function()", namespace, setup if isinstance(setup, str) else "setup()"
     )
+
+
+def _as_function(module: ast.Module, setup: ast.Module) -> ast.Module:
+    """Return ``module`` with its body in a function's loop, and ``setup`` above the loop."""
+    outline = "def name(ticks, clock):\n with clock:\n  for tick in ticks: pass"
+    function: Any = ast.parse(outline)
+    _put_on_line_1(function)
+    (definition,) = function.body
+    (timed,) = definition.body
+    (loop,) = timed.body
+    definition.name = _NAME
+    for argument, name in zip(definition.args.args, (_TICKS, _CLOCK), strict=True):
+        argument.arg = name
+    timed.items[0].context_expr.id, loop.iter.id, loop.target.id = _CLOCK, _TICKS, _TICK
+    loop.body = module.body or loop.body
+    definition.body = [*setup.body, timed]
+    made: ast.Module = function
+    return made
+
+
+def _put_on_line_1(tree: ast.Module) -> None:
+    node: Any
+    for node in ast.walk(tree):
+        if "lineno" in node._attributes:
+            node.lineno = node.end_lineno = 1
+            node.col_offset = node.end_col_offset = 0
+
+
+def _defined(code: CodeType, namespace: dict[str, Any]) -> Any:
+    """Return the function that ``code`` defines."""
+    namespace.setdefault("__builtins__", builtins)
+    made: dict[str, Any] = {}
+    exec(code, namespace, made)
+    return made[_NAME]

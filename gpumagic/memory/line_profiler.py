@@ -122,9 +122,8 @@ class LineMeasurement(Measured["Scope | str", LineReport]):
             cell = memory_delta(self._cell(), partial=partial)
         finally:
             self._drop(block)
-        notes = [*(source.note for source in self._sources), self._tracer.note]
         sources = tuple(map(source_lines, self._sources))
-        return LineReport(cell, sources, tuple(filter(None, notes)))
+        return LineReport(cell, sources, (self._tracer.note,) if self._tracer.note else ())
 
     def _drop(self, scope: Scope) -> None:
         self._tracer.stop(failed=True)

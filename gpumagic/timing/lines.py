@@ -102,7 +102,6 @@ class LineProfiler:
         loops = {line.number for line in times if line.loop and line.source is self._sources[0]}
         complete = self._tracer.note is None
         notes = (
-            *(source.note for source in self._sources),
             self._tracer.note,
             self._times.note if timing.gpu is not None else None,
             self._cost_note(part),

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cells.compile import compile_cell, compile_loop
+from gpumagic.cells.compile import compile_cell
 from gpumagic.cells.coroutines import run_sync
+from gpumagic.cells.timeit_loop import compile_loop
 from tests.support.shells import Ran
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpumagic.cells.compile import CompiledCell, compile_cell, compile_loop
-from gpumagic.cells.timeit_loop import Loop
+from gpumagic.cells.compile import CompiledCell, compile_cell
+from gpumagic.cells.timeit_loop import Loop, compile_loop
 from gpumagic.errors import SpecError
 from gpumagic.magics.cudatime import comparing, execution, per_cell
 from gpumagic.magics.cudatime.delivery import Delivery
