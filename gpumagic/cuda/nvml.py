@@ -145,10 +145,6 @@ class Session:
         """
         return [self._device(index) for index in range(self.count())]
 
-    def identities(self) -> list[tuple[int, str | None]]:
-        """Return index and UUID of the devices that were read; calls no function of NVML."""
-        return [(index, fields["uuid"]) for index, fields in self._identities.items()]
-
     def _device(self, index: int) -> dict[str, Any]:
         fields: dict[str, Any] = {}
         try:

@@ -1,14 +1,13 @@
 """Completions of lines with ``%gpu``, ``%cudatime`` and ``%gpumem``: verbs, options, variables.
 
 Files, and the names in a statement after the first one, are IPython's to complete. No driver is
-called: the GPUs are those of a table that was read before, or those that Linux lists.
+called: the GPUs are those that Linux lists.
 """
 
 from __future__ import annotations
 
 import builtins
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -126,11 +125,8 @@ def _values(action: argparse.Action, names: list[str]) -> Iterator[str] | None:
 
 def _devices(fragment: str) -> Iterator[str]:
     """Yield a list of GPUs with one more: an index, or a UUID where one has begun."""
-    nvml: Any = sys.modules.get("gpumagic.cuda.nvml")
-    session = None if nvml is None else nvml.opened()
-    known = () if session is None else tuple(session.identities())
     before, comma, last = fragment.rpartition(",")
-    for index, uuid, *_ in known or listed_devices():
+    for index, uuid, *_ in listed_devices():
         device = str(index) if not last or last.isdecimal() else uuid
         if device is not None and device not in before.split(","):
             yield f"{before}{comma}{device}"

@@ -38,16 +38,15 @@ _Takes = Literal["nothing", "one", "many"]
 class Parser(argparse.ArgumentParser):
     """The options and arguments of a form; an error is a `SpecError` of one line."""
 
-    def __init__(self, name: str, *, result: bool = True) -> None:
+    def __init__(self, name: str) -> None:
         super().__init__(prog=name, add_help=False, allow_abbrev=False)
         # A word that begins with a number is no option: -1,0 has a message of its own.
         self._negative_number_matcher = re.compile(r"-\d\S*$")
         self._partners: list[tuple[str, str]] = []
         self._apart: list[tuple[str, Collection[str]]] = []
-        if result:
-            self.add_argument("-o", dest="output", action="store_true")
-            self.add_argument("-v", dest="variable", metavar="NAME", type=variable_name)
-            self.add_argument("-q", dest="quiet", action="store_true")
+        self.add_argument("-o", dest="output", action="store_true")
+        self.add_argument("-v", dest="variable", metavar="NAME", type=variable_name)
+        self.add_argument("-q", dest="quiet", action="store_true")
 
     def flags(self, *names: str) -> None:
         """Add options without a value."""

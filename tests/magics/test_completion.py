@@ -17,7 +17,6 @@ VARIABLES = {"model": object(), "optimizer": object(), "_hidden": 1, "In": []}
 @pytest.fixture(autouse=True)
 def _devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(completion, "listed_devices", lambda: ((0, "GPU-aaaa"), (1, "GPU-bbbb")))
-    monkeypatch.delitem(sys.modules, "gpumagic.cuda.nvml", raising=False)
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_verbs_and_choices(magic: str, line: str, verb: str, fields: dict[str, A
     ("line", "says"),
     [
         ("%cudatime", "%cudatime: no statement to time. Try %cudatime?"),
-        ("%cudatime -n x 1", "argument -n: 'x' is not a number of 1 or more"),
+        ("%cudatime -n x 1", "argument -n: 'x' is not a number from 1 to 999,999,999"),
         ("%cudatime -v 1x 1", "'1x' is not a variable name"),
         ("%cudatime --save --repeat y", "--save needs a value: --save FILE"),
         ("%cudatime -s 'x", "no closing quotation"),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from gpumagic.cells.timeit_loop import Loop
@@ -16,7 +17,6 @@ from gpumagic.magics.cudatime.delivery import Delivery, store
 from gpumagic.magics.output import Progress, hand_over
 from gpumagic.results.comparison import Compared, Comparison
 from gpumagic.results.timing import CudaTiming
-from gpumagic.timing.benchmark import Benchmark
 from gpumagic.timing.comparison import compare
 from gpumagic.timing.plan import Plan
 
@@ -57,45 +57,29 @@ def run_on_devices(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
     for name in options.on:
         if name != "cpu" and torch.device(name).index >= torch.cuda.device_count():
             raise SpecError(f"there is no {name} in this kernel; %gpu shows its GPUs")
-    progress = Progress(delivery.shell, enabled=not options.quiet)
     timings: dict[str, CudaTiming] = {}
     returned = None
+
+    def keep(device: str, result: CudaTiming) -> None:
+        timings[device] = result
+        name = None if options.name is None else f"{options.name} {device}"
+        store(delivery.magics, name, result)
+
     try:
-        for device in options.on:
-            _run_on(device, delivery, loop, plan, progress, timings)
+        with closing(Progress(delivery.shell, enabled=not options.quiet)) as progress:
+
+            def show_part(number: int, done: float, median: Callable[[], float | None]) -> None:
+                progress.update((number + done) / len(options.on), median)
+
+            for number, device in enumerate(options.on):
+                with _default_device(device):
+                    show, take = partial(show_part, number), partial(keep, device)
+                    delivery.benchmark(loop, plan, show, take)
     finally:
         with delivery.saying_failures():
-            progress.close()
             if timings:
                 returned = hand_over(delivery.shell, _compared(options.on, timings), options)
     return returned
-
-
-def _run_on(
-    device: str,
-    delivery: Delivery,
-    loop: Loop,
-    plan: Plan,
-    progress: Progress,
-    timings: dict[str, CudaTiming],
-) -> None:
-    """Run ``loop`` on a device, and add its timing, if at least one repeat is complete."""
-    __tracebackhide__ = True
-    devices, name = delivery.options.on, delivery.options.name
-    number, complete = devices.index(device), False
-    benchmark = Benchmark(
-        loop, plan, lambda part: progress.update((number + part) / len(devices), benchmark.median)
-    )
-    try:
-        with _default_device(device):
-            benchmark.run()
-        complete = True
-    finally:
-        with delivery.saying_failures():
-            result = benchmark.result(loop.compile_time, partial=not complete)
-            if result is not None:
-                timings[device] = result
-                store(delivery.magics, None if name is None else f"{name} {device}", result)
 
 
 def _compared(devices: list[str], timings: dict[str, CudaTiming]) -> CudaTiming | Comparison:

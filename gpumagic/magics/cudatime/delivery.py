@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from gpumagic.cells.timeit_loop import Loop
 from gpumagic.magics.output import hand_over, say
 from gpumagic.results.timing import CudaTiming
 from gpumagic.system import text
+from gpumagic.timing.benchmark import Benchmark
+from gpumagic.timing.plan import Plan
 
 
 class Delivery:
@@ -22,6 +25,10 @@ class Delivery:
         self.options = options
         #: None until there is a result.
         self.result: CudaTiming | None = None
+
+    def keep(self, result: CudaTiming) -> None:
+        """Make this the result."""
+        self.result = result
 
     @property
     def is_complete(self) -> bool:
@@ -40,6 +47,29 @@ class Delivery:
             yield
         except Exception as failure:
             say(self.shell, f"%cudatime: cannot show the times ({text.named(failure)})")
+
+    def benchmark(
+        self,
+        loop: Loop,
+        plan: Plan,
+        progress: Callable[[float, Callable[[], float | None]], None],
+        keep: Callable[[CudaTiming], None],
+    ) -> None:
+        """Run a loop; ``keep`` gets its timing, also a partial one, if one repeat is complete.
+
+        ``progress`` is called with the share done, 0 to 1, and what returns the median until now.
+        """
+        __tracebackhide__ = True
+        benchmark = Benchmark(loop, plan, lambda done: progress(done, benchmark.median))
+        complete = False
+        try:
+            benchmark.run()
+            complete = True
+        finally:
+            with self.saying_failures():
+                result = benchmark.result(loop.compile_time, partial=not complete)
+                if result is not None:
+                    keep(result)
 
     def deliver(self) -> None:
         """Show the result, and store it where the options say."""

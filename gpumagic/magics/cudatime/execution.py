@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
 from gpumagic.cells.compile import CompiledCell
@@ -16,7 +16,6 @@ from gpumagic.magics.cudatime.delivery import Delivery
 from gpumagic.magics.cudatime.further_runs import FurtherRuns
 from gpumagic.magics.output import Progress, say
 from gpumagic.results.timing import CudaTiming
-from gpumagic.timing.benchmark import Benchmark
 from gpumagic.timing.lines import LineProfiler
 from gpumagic.timing.plan import LEAST_REPEATS, Plan
 from gpumagic.timing.profiler import nvtx_range
@@ -47,31 +46,34 @@ def _baseline(delivery: Delivery, repeats: int | None) -> Baseline[CudaTiming]:
     return baseline
 
 
-def _range(options: argparse.Namespace) -> AbstractContextManager[Any]:
-    return nullcontext() if options.nvtx is None else nvtx_range(options.nvtx)
+def _timed(
+    delivery: Delivery,
+    repeats: int | None,
+    measure: Callable[[], Awaitable[Any]],
+    again: Callable[[AbstractContextManager[Any]], Awaitable[Any]],
+    loop: Loop | None = None,
+) -> Callable[[], Coroutine[Any, Any, Any]]:
+    """Return what runs code, and returns what the magic returns.
 
-
-def run_once(delivery: Delivery, cell: CompiledCell) -> Any:
-    """Run and time a cell, and return what the magic returns; a coroutine if the cell awaits.
+    ``measure`` sets the delivery's result, and ``again`` runs the code once more, in a scope. Both
+    return the code's value.
 
     Raises:
-        SpecError: a file cannot be read or written, or there is no such function.
+        SpecError: a file cannot be read or written.
     """
     __tracebackhide__ = True
     options = delivery.options
     further = FurtherRuns(delivery)
-    baseline = _baseline(delivery, 1)
-    scope = _SingleRun(delivery, cell)
+    baseline = _baseline(delivery, repeats)
 
     async def run() -> Any:
         __tracebackhide__ = True
         try:
-            try:
-                with _range(options):
-                    value = await cell.run(scope)
-            finally:
-                scope.close()  # an interrupt may come before the scope's exit has begun
-            value = await further.run(cell.run, value)
+            with nullcontext() if options.nvtx is None else nvtx_range(options.nvtx):
+                value = await measure()
+            value = await further.run(again, value)
+            if loop is not None:
+                await further.measure_energy(loop)
         finally:
             delivery.deliver()
         baseline.finish(delivery.result)
@@ -83,7 +85,26 @@ def run_once(delivery: Delivery, cell: CompiledCell) -> Any:
             display(value)  # type: ignore[no-untyped-call]
         return delivery.result
 
-    return run_or_await(run, is_async=cell.is_async)
+    return run
+
+
+def run_once(delivery: Delivery, cell: CompiledCell) -> Any:
+    """Run and time a cell, and return what the magic returns; a coroutine if the cell awaits.
+
+    Raises:
+        SpecError: a file cannot be read or written, or there is no such function.
+    """
+    __tracebackhide__ = True
+    scope = _SingleRun(delivery, cell)
+
+    async def measure() -> Any:
+        __tracebackhide__ = True
+        try:
+            return await cell.run(scope)
+        finally:
+            scope.close()  # an interrupt may come before the scope's exit has begun
+
+    return run_or_await(_timed(delivery, 1, measure, cell.run), is_async=cell.is_async)
 
 
 def run_repeatedly(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
@@ -93,34 +114,23 @@ def run_repeatedly(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
         SpecError: a file cannot be read or written.
     """
     __tracebackhide__ = True
-    options = delivery.options
-    further = FurtherRuns(delivery)
-    baseline = _baseline(delivery, None if plan.open_end else plan.repeats)
-    progress = Progress(delivery.shell, enabled=not options.quiet)
-    benchmark = Benchmark(loop, plan, lambda part: progress.update(part, benchmark.median))
+    quiet = delivery.options.quiet
+
+    async def measure() -> None:
+        __tracebackhide__ = True
+        try:
+            with closing(Progress(delivery.shell, enabled=not quiet)) as progress:
+                delivery.benchmark(loop, plan, progress.update, delivery.keep)
+        finally:
+            if delivery.result is None and not quiet:
+                say(delivery.shell, "%cudatime: stopped before the first repeat was complete")
 
     async def again(scope: AbstractContextManager[Any]) -> None:
         __tracebackhide__ = True
         loop.run(1, scope)
 
-    complete = False
-    try:
-        try:
-            with _range(options):
-                benchmark.run()
-            complete = True
-        finally:
-            with delivery.saying_failures():
-                progress.close()
-                delivery.result = benchmark.result(loop.compile_time, partial=not complete)
-        run_sync(further.run(again, None))
-        run_sync(further.measure_energy(loop))
-    finally:
-        delivery.deliver()
-        if delivery.result is None and not options.quiet:
-            say(delivery.shell, "%cudatime: stopped before the first repeat was complete")
-    baseline.finish(delivery.result)
-    return delivery.result if options.output else None
+    repeats = None if plan.open_end else plan.repeats
+    return run_sync(_timed(delivery, repeats, measure, again, loop)())
 
 
 class _SingleRun(AbstractContextManager[None]):
@@ -180,6 +190,6 @@ class _SingleRun(AbstractContextManager[None]):
             )
             if self._lines is not None:  # they may show work that left no sign outside
                 result = self._lines.result(result)
-            self._delivery.result = without_unseen_work(result)
+            self._delivery.keep(without_unseen_work(result))
         if interrupt is not None:
             raise interrupt.with_traceback(None)  # the frames are gpumagic's, not the cell's

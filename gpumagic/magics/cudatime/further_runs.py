@@ -18,7 +18,6 @@ from gpumagic.cuda import failure
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics.argument_types import expanded
 from gpumagic.magics.cudatime.delivery import Delivery
-from gpumagic.magics.output import say
 from gpumagic.system import text
 from gpumagic.system.paths import output_path
 from gpumagic.timing.plan import ENERGY_SECONDS
@@ -104,12 +103,8 @@ class FurtherRuns:
             scope = make()
             return await code(scope), scope
         except KeyboardInterrupt:
-            if not self._options.quiet:
-                say(
-                    self._delivery.shell,
-                    f"%cudatime: interrupted in the further run for {option}; the timed run is "
-                    "complete",
-                )
+            note = "the further run was interrupted; the timed run is complete"
+            self._delivery.add(f"{option}: {note}")
             raise
         except DeviceError as error:
             self._delivery.add(f"{option}: {error}")

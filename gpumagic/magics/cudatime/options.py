@@ -6,7 +6,7 @@ import re
 from argparse import ArgumentTypeError
 from functools import cache
 
-from gpumagic.magics.argument_types import count, duration, duration_or_zero
+from gpumagic.magics.argument_types import count, duration
 from gpumagic.magics.parsing import (
     BASELINE,
     PLAIN,
@@ -35,7 +35,7 @@ ABOVE = 0.5
 def grammar() -> Grammar:
     """Return the forms of ``%cudatime``."""
     forms = {verb: Parser(f"%cudatime {verb}") for verb in (*VERBS, COMPARE)}
-    forms["on"].add_argument("--above", metavar="TIME", type=duration_or_zero, default=ABOVE)
+    forms["on"].add_argument("--above", metavar="TIME", type=duration(zero=True), default=ABOVE)
     forms[COMPARE].add_argument("names", nargs="*", metavar="NAME", default=[])
     return Grammar("%cudatime", {PLAIN: _run(), **forms})
 
@@ -49,7 +49,7 @@ def _run() -> Parser:
     add("-w", dest="warmup", metavar="W", type=count(0))
     add("--repeat", dest="repeated", action="store_true")
     add("-s", dest="setup", metavar="CODE")
-    add("--max-time", metavar="T", type=duration)
+    add("--max-time", metavar="T", type=duration())
     add("--on", metavar="DEVICES", type=_devices)
     form.flags("--cold")
     add_lines(form)

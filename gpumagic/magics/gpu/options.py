@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from gpumagic.magics.argument_types import count, duration_or_zero, size
+from gpumagic.magics.argument_types import count, duration, size
 from gpumagic.magics.parsing import PLAIN, SPEC, Grammar, Parser, add_targets
 
 #: The options of a choice that outlast one cell.
@@ -21,7 +21,7 @@ def grammar() -> Grammar:
         form.add_argument("-p", "--processes", action="store_true")
     watch = forms["watch"]
     watch.add_argument("state", nargs="?", choices=("off",))
-    watch.add_argument("--every", type=duration_or_zero, metavar="SECONDS")
+    watch.add_argument("--every", type=duration(zero=True), metavar="SECONDS")
     plot = forms["plot"] = Parser("%gpu plot")
     plot.add_argument("file", nargs="?", metavar="FILE")
     forms.update({verb: _cluster(verb) for verb in ("cluster", "pin")})
@@ -34,7 +34,7 @@ def _choice() -> Parser:
     form = Parser("%gpu")
     form.add_argument("spec", nargs="*", metavar="SPEC", default=[])
     form.flags("--soft", "--restart", "--force", "--no-claim")
-    form.add_argument("--threads", type=count(most=10**9 - 1), metavar="N")
+    form.add_argument("--threads", type=count(), metavar="N")
     form.add_argument("--keep", nargs="+", action="extend", metavar="NAME")
     form.needs("--restart", "--keep", "--force")
     form.apart("--soft", ("--restart",))
@@ -46,7 +46,7 @@ def _choice() -> Parser:
 def _auto() -> Parser:
     form = _choice()
     form.add_argument("--min-free", type=size, metavar="SIZE")
-    form.add_argument("--wait", type=duration_or_zero, metavar="SECONDS", default=0.0)
+    form.add_argument("--wait", type=duration(zero=True), metavar="SECONDS", default=0.0)
     form.flags("--idle")
     form.apart("--wait", ("--soft", "--cluster"))
     return form

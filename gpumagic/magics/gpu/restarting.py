@@ -21,14 +21,13 @@ from gpumagic.cuda import failure, init_trace
 from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import RestartError
 from gpumagic.magics.extension import of
-from gpumagic.magics.gpu import session
 from gpumagic.magics.output import hand_over
 from gpumagic.render.units import bytes_
 from gpumagic.restart import after, before, losses
 from gpumagic.results.selection import Selection
 from gpumagic.selection import apply, cpu_threads, environment
 from gpumagic.selection.spec import parse
-from gpumagic.system import import_path
+from gpumagic.system import import_path, text
 
 Restarting = before.Restarting
 
@@ -64,7 +63,7 @@ def begin(magics: Any, chosen: Selection, options: argparse.Namespace, *, silent
         "claim": not options.no_claim and bool(magics.claim),
         "variables": [*losses.variables(shell)],
         "comms": len(comms),
-        "session": session.capture(shell),
+        "session": _session(shell),
         "kept": None,
     }
     target, variables, file = _target(shell), _environment(), None
@@ -143,8 +142,6 @@ def _keep(
     names = [name for word in options.keep for name in word.split(",") if name]
     if "all" in names and "all" not in shell.user_ns:
         names = [*losses.variables(shell), *(name for name in names if name != "all")]
-    if any(name.startswith("#") for name in names):
-        raise RestartError("a comment does not belong on a magic's line: put it on the line above")
     unknown = [name for name in names if name not in shell.user_ns]
     if unknown:
         raise RestartError(f"there is no variable {' or '.join(unknown)} to keep")
@@ -169,12 +166,8 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def _prepare() -> None:
-    """Import what draws the report; rich uses random numbers when it is imported."""
-    numbers = random.getstate()
-    try:
-        from gpumagic.render import html, text  # noqa: F401
-    finally:
-        random.setstate(numbers)
+    """Import what draws the report."""
+    from gpumagic.render import html, text  # noqa: F401
 
 
 def _report(
@@ -199,7 +192,7 @@ def _report(
     notes = [said, *([] if lost else ["No variable was lost."]), *kept, *notes]
     if payload["comms"]:
         notes.append("Widgets of the old process do not answer any more.")
-    notes += [*session.restore(shell, payload["session"]), *chosen.notes]
+    notes += [*_restore(shell, payload["session"]), *chosen.notes]
     chosen = replace(chosen, notes=tuple(notes), lost=lost)
     chosen = cpu_threads.with_threads(chosen, spec, payload["threads"])
     options = argparse.Namespace(**payload["options"], quiet=payload["quiet"])
@@ -222,3 +215,49 @@ def _kept(restored: Any) -> Iterator[str]:
         yield f"Not kept: {name} ({reason})."
     if restored.random_lost:
         yield f"Not kept: CUDA's random state of {', '.join(restored.random_lost)}."
+
+
+# --- what a session has turned on, turned on again in the process that replaces it ---------------
+
+
+def _session(shell: Any) -> dict[str, Any]:
+    """Return the session's settings of gpumagic, and the magics that turn on what is on."""
+    extension = of(shell)
+    return {
+        "traits": extension.magics.trait_values(config=True),
+        "timings": extension.named_timings,
+        "lines": [*_modes(shell)],
+    }
+
+
+def _modes(shell: Any) -> list[tuple[str, str]]:
+    """Return name and line of each magic that turns on again what is on."""
+    extension, found = of(shell), list[tuple[str, str]]()
+    timing, memory, parking = extension.cell_timing, extension.cell_memory, extension.parking
+    if timing is not None and timing.watching:
+        found.append(("cudatime", f"on -q --above {timing.above:f}s"))
+    if memory is not None and memory.watching:
+        found.append(("gpumem", "on -q"))
+    if parking is not None and parking.after is not None:
+        found.append(("gpumem", f"park -q --after {parking.after:f}s"))
+    limit = sys.modules.get("gpumagic.memory.limit")
+    if limit is not None and limit.LIMIT.size is not None:
+        found.append(("gpumem", f"limit -q {limit.LIMIT.size}"))
+    reloader = getattr(shell.magics_manager.registry.get("AutoreloadMagics"), "_reloader", None)
+    if reloader is not None and reloader.enabled:
+        found.append(("autoreload", "2" if reloader.check_all else "1"))
+    return found
+
+
+def _restore(shell: Any, found: dict[str, Any]) -> list[str]:
+    """Turn on what was on; return a note for what could not be."""
+    extension, notes = of(shell), []
+    for name, value in found["traits"].items():
+        setattr(extension.magics, name, value)
+    extension.named_timings = found["timings"]
+    for name, line in found["lines"]:
+        try:
+            shell.run_line_magic(name, line)
+        except Exception as error:  # there is no GPU any more
+            notes.append(f"Not on again: %{name} {line.split()[0]} ({text.reason(error)}).")
+    return notes

@@ -9,7 +9,6 @@ from typing import Any
 from uuid import uuid4
 
 from gpumagic.errors import SpecError
-from gpumagic.magics.argument_types import check_expanded
 from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.gpu import device_table
 from gpumagic.magics.gpu.watch_thread import Watch
@@ -55,8 +54,6 @@ def plot(shell: Any, options: argparse.Namespace) -> WatchHistory:
         SpecError: there are no samples, or the file cannot be written.
         DependencyError: matplotlib is not installed.
     """
-    if options.file is not None:
-        check_expanded(options.file)
     history = of(shell).history()
     if not history.samples:
         raise SpecError("there is nothing to draw yet; '%gpu watch' begins to record the GPUs")

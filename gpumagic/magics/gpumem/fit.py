@@ -31,13 +31,11 @@ def run(magics: Any, options: argparse.Namespace, cell: CompiledCell) -> Any:
     """Run the cell with several values and hand over the `Fit`.
 
     Raises:
-        SpecError: the cell sets the variable itself, or there are two.
+        SpecError: the cell sets the variable itself.
         DeviceError: the cell uses no GPU memory.
     """
     __tracebackhide__ = True
-    fit, *others = options.fit
-    if others:
-        raise SpecError("--fit: only one variable can be searched at a time")
+    fit = options.fit
     search = FitSearch(fit.low, fit.high)
     namespace = magics.shell.user_ns
     absent = object()

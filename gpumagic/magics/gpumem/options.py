@@ -28,8 +28,7 @@ _RANGE = re.compile(r"([^\W\d]\w*)=(\d{1,18}):(\d{1,18})")
 #: By module in this folder: its verbs.
 VERBS = {
     "per_cell": ("on", "off", "log", "plot"),
-    "history": ("record", "cells", "snapshot", "limit"),
-    "holders": ("vars", "free"),
+    "verbs": ("vars", "free", "limit", "record", "cells", "snapshot"),
     "park": ("park", "unpark"),
 }
 
@@ -46,7 +45,7 @@ def grammar() -> Grammar:
     )
     forms["plot"].add_argument("file", nargs="?", metavar="FILE")
     forms["park"].add_argument("state", nargs="?", choices=("off",))
-    forms["park"].add_argument("--after", type=duration, metavar="TIME")
+    forms["park"].add_argument("--after", type=duration(), metavar="TIME")
     return Grammar("%gpumem", {PLAIN: _run(), **forms})
 
 
@@ -54,7 +53,7 @@ def _run() -> Parser:
     """Return the form of a line that runs code, or shows the report."""
     form = Parser("%gpumem")
     add_lines(form)
-    form.add_argument("--fit", metavar="NAME=LOW:HIGH", type=value_range, action="append")
+    form.add_argument("--fit", metavar="NAME=LOW:HIGH", type=value_range)
     form.apart("--fit", ("--lines", *sorted(BASELINE)))
     form.apart("--lines", sorted(BASELINE))
     add_baseline(form)

@@ -139,7 +139,6 @@ if 'child' in globals():
         ("%gpu off --keep x", "--keep goes with --restart"),
         ("%gpu off --restart --keep nothing", "no variable nothing"),
         ("gen = (i for i in [])\n%gpu off --restart --keep gen", "gen (cannot pickle 'generator'"),
-        ("%gpu off --restart --keep x # too", "a comment does not belong on a magic's line"),
     ],
 )
 def test_refusals_change_nothing(frozen_kernel: Kernel, cell: str, said: str) -> None:

@@ -286,7 +286,6 @@ def test_in_a_terminal_it_runs_in_the_foreground(
     [
         ("%gpu watch off", "no panel is running; '%gpu watch' begins one"),
         ("%gpu plot", "there is nothing to draw yet; '%gpu watch' begins to record the GPUs"),
-        ("%gpu plot $fn", ".* cannot be expanded; set fn first"),
     ],
 )
 def test_invalid_lines(run_cell: Callable[..., Any], line: str, says: str) -> None:

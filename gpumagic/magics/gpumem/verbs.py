@@ -1,0 +1,73 @@
+"""``%gpumem vars``, ``free``, ``limit``, ``record``, ``cells`` and ``snapshot``."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import Any
+
+from gpumagic.magics.argument_types import expanded
+from gpumagic.magics.extension import of as extension_of
+from gpumagic.magics.gpumem.options import SHOW
+from gpumagic.magics.output import hand_over
+from gpumagic.memory import history
+from gpumagic.memory.limit import LIMIT
+from gpumagic.memory.parking import PARKING
+from gpumagic.render.units import bytes_
+from gpumagic.results.base import Result
+from gpumagic.system.paths import output_path
+
+
+def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> Any:
+    """Run the verb.
+
+    Raises:
+        DeviceError: torch or a GPU is missing, CUDA is not in use or has failed, or the allocator
+            cannot do it.
+        SpecError: the file cannot be written, or a variable that is to be freed does not exist.
+    """
+    shell = magics.shell
+    result: Result
+    if verb in ("vars", "free"):
+        result = _holders(verb, shell, options)
+    elif verb == "snapshot":
+        result = history.write_snapshot(output_path(expanded(shell, options.file)))
+    elif verb == "cells":
+        result = history.live_by_cell(shell)
+    elif verb == "limit":
+        if options.size is None:
+            LIMIT.lift()
+        elif options.size is not SHOW:
+            LIMIT.set(options.size)
+        result = LIMIT.state()
+    else:
+        result = _record(shell, options.switch)
+    return hand_over(shell, result, options, silent=silent)
+
+
+def _record(shell: Any, switch: str | None) -> Result:
+    extension = extension_of(shell)
+    if extension.memory_history is None:
+        extension.memory_history = history.History()
+    recorded = extension.memory_history
+    change = {"on": recorded.on, "off": recorded.off}.get(switch or "", recorded.state)
+    return change()
+
+
+def _holders(verb: str, shell: Any, options: argparse.Namespace) -> Result:
+    """Return what holds GPU memory, or what was freed; and a note on what is parked."""
+    if verb == "vars":
+        from gpumagic.memory.holders import holders
+
+        found: Any = holders(shell=shell)
+        notes = [PARKING.note()]
+    else:
+        from gpumagic.memory.freeing import free
+
+        before = sum(PARKING.size().values())
+        found = free(shell, options.names)
+        deleted = before - sum(PARKING.size().values())
+        told = f"of what was parked in host memory, {bytes_(deleted)} are deleted"
+        notes = [told if deleted else None, PARKING.note()]
+    noted: Result = replace(found, notes=(*found.notes, *filter(None, notes)))
+    return noted
