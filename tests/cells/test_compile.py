@@ -105,19 +105,6 @@ def test_a_loop_has_variables_of_its_own(ip: Any) -> None:
     assert "other" not in ip.user_ns
 
 
-def test_a_cell_that_awaits(run_cell: Callable[..., Ran]) -> None:
-    source = "import asyncio\nawait asyncio.sleep(0, 4)"
-    assert run_cell(f"%%cudatime -q\n{source}").value == 4
-    call = f"get_ipython().run_cell_magic('cudatime', '', {source!r})"
-    failed = run_cell(f"def call():\n    return {call}\ncall()", raising=False)
-    assert "%%cudatime cannot await here; give it a cell of its own" in str(failed.error)
-    for code, says in (
-        ("%cudatime await f()", "%cudatime cannot await; write the code below %%cudatime"),
-        ("%%cudatime -n 2\nawait f()", "repeated runs cannot await; time one run"),
-    ):
-        assert says in str(run_cell(code, raising=False).error)
-
-
 @pytest.mark.parametrize(
     "call",
     [

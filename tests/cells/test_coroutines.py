@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cells.compile import compile_cell
 from gpumagic.cells.coroutines import run_or_await, run_sync
 
 
@@ -63,24 +62,3 @@ def test_a_stop_iteration_of_the_users_own_coroutine_stays_a_runtime_error(
     ran = run_cell(f"%%cudatime -q\n{source}", raising=False)
     assert ran.error is ip.user_ns["kept"]
     assert type(ran.error) is RuntimeError
-
-
-def test_a_cell_runs_in_its_scope(ip: Any) -> None:
-    """The scope is left before ``finish`` is called."""
-    order: list[Any] = []
-
-    class Scope:
-        def __enter__(self) -> None:
-            order.append("enter")
-
-        def __exit__(self, kind: Any, *_: object) -> None:
-            order.append(kind)
-
-    ip.user_ns["order"] = order
-    code = compile_cell(ip, "order.append('code')\nlen(order)")
-    assert code.run_within(Scope(), lambda value: (value, len(order))) == (2, 3)  # type: ignore[arg-type]
-    assert order == ["enter", "code", None]
-    code = compile_cell(ip, "1 / 0")
-    with pytest.raises(ZeroDivisionError):
-        code.run_within(Scope(), lambda value: value)  # type: ignore[arg-type]
-    assert order[-1] is ZeroDivisionError

@@ -1,23 +1,19 @@
-"""The explanation below a traceback: it raises nothing and keeps no reference."""
+"""What is said below a traceback: it raises nothing and keeps no reference."""
 
 from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from IPython.core.error import UsageError
 
+from gpumagic.cuda.process_state import STATE
+from gpumagic.errors import GpuMagicWarning
 from gpumagic.magics import failures
-from gpumagic.magics.extension import of
 from gpumagic.memory import oom
-
-
-def test_an_error_without_explanation_shows_nothing(
-    ip: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    failures.explain(ip, ValueError("mine"))
-    assert capsys.readouterr() == ("", "")
 
 
 def test_a_failure_of_the_explanation_is_one_line(
@@ -26,11 +22,11 @@ def test_a_failure_of_the_explanation_is_one_line(
     def broken(error: BaseException) -> Any:
         raise RuntimeError("no answer\nmore")
 
+    failures.explain(ip, ValueError("mine"))
+    assert capsys.readouterr() == ("", "")
     monkeypatch.setattr(oom, "find", broken)
     failures.explain(ip, ValueError("mine"))
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err == "gpumagic: no explanation (RuntimeError: no answer)\n"
+    assert capsys.readouterr() == ("", "gpumagic: no explanation (RuntimeError: no answer)\n")
 
 
 def test_the_exception_is_not_kept(ip: Any) -> None:
@@ -48,6 +44,82 @@ def test_the_exception_is_not_kept(ip: Any) -> None:
         gc.enable()
 
 
-def test_out_of_memory_is_not_explained_where_that_is_switched_off(ip: Any) -> None:
-    of(ip).magics.explain_oom = False
-    assert failures._out_of_memory(ip, MemoryError()) is None
+# --- a magic that is typed wrong ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("%gpumen", "gpumagic: did you mean %gpumem?\n"),
+        ("%%cudatme\n1", "gpumagic: did you mean %%cudatime?\n"),
+        ("%numpy", ""),
+    ],
+)
+def test_below_the_error_the_right_one_is_named(run_cell: Any, line: str, says: str) -> None:
+    ran = run_cell(line, raising=False)
+    assert isinstance(ran.error, UsageError)
+    assert ran.stderr.partition("not found.\n")[2] == says
+
+
+def test_only_ipythons_own_error_is_read() -> None:
+    class HostileError(UsageError):
+        def __str__(self) -> str:
+            raise AssertionError("the user's code was run")
+
+    assert failures.near_magic(HostileError()) is None
+
+
+# --- a cell that has destroyed the CUDA context ---------------------------------------------------
+
+
+@pytest.fixture
+def with_context(monkeypatch: pytest.MonkeyPatch, virtual_gpu: Any) -> Any:
+    import torch
+
+    monkeypatch.setattr(STATE, "dead_context", None)
+    torch.ones(1, device="cuda")
+    return virtual_gpu
+
+
+@pytest.mark.own_process
+def test_a_dead_context_is_said(with_context: Any, run_cell: Callable[..., Any]) -> None:
+    """Below every error of CUDA's from then on, and no other."""
+    with_context.end_context(710)
+    for cell in ("torch.cuda.synchronize()", "torch.ones(1, device='cuda').cpu()"):
+        failed = run_cell(f"import torch; {cell}", raising=False)
+        assert failed.text.startswith(
+            "gpumagic: CUDA has failed in this process: an assertion in a kernel failed, mostly an "
+            "index out of range. It works again after %gpu reset --restart --keep all"
+        )
+        assert "\n" not in failed.text
+    assert run_cell("no_such_name", raising=False).text == ""
+    note = "CUDA has failed in this process (an assertion in a kernel failed"
+    for line in ("%gpu", "%gpu doctor", "%gpumem"):
+        assert note in run_cell(line).text
+
+
+@pytest.mark.own_process
+def test_what_a_dead_context_leaves_undone(with_context: Any, run_cell: Callable[..., Any]) -> None:
+    """Nothing is deleted in vain, and no way out is offered that is none."""
+    run_cell("import torch; big = torch.ones(2**20, device='cuda')")
+    with_context.end_context(710)
+    failed = run_cell("%gpumem free big", raising=False)
+    assert str(failed.error).startswith(
+        "nothing was freed or deleted: CUDA has failed in this process (an assertion in a kernel"
+    )
+    assert "\n" not in str(failed.error)
+    assert run_cell("'big' in globals()").value is True
+    with pytest.warns(GpuMagicWarning, match="Too late"):
+        late = run_cell("%gpu off -o -q").value
+    assert [way.command for way in late.ways_out] == ["%gpu off --restart"]
+
+
+@pytest.mark.own_process
+def test_the_error_of_another_process_is_not_this_ones(
+    with_context: Any, run_cell: Callable[..., Any]
+) -> None:
+    text = "Caught RuntimeError in worker 0.\\nCUDA error: device-side assert triggered"
+    failed = run_cell(f"raise RuntimeError('{text}')", raising=False)
+    assert "CUDA has failed" not in failed.text
+    assert "gpumagic: an assertion in a kernel failed" in failed.text
+    assert STATE.dead_context is None

@@ -11,6 +11,8 @@ import pytest
 
 import gpumagic
 from gpumagic.cuda import driver
+from gpumagic.magics.extension import of
+from gpumagic.memory.peak_ledger import LEDGER
 from tests.support.kernels import Kernel
 from tests.support.shells import registered, run_cell, shell
 from tests.support.terminal import Terminal
@@ -80,17 +82,30 @@ def test_unloading_leaves_what_the_user_has_set_since(
 
 
 def test_loading_twice_is_loading_once(ip: Any) -> None:
-    before = registered(ip)
+    before, extension = registered(ip), of(ip)
     ran = run_cell(ip, "%load_ext gpumagic")
     assert "already loaded" in ran.stdout
     gpumagic.load_ipython_extension(ip)
     assert registered(ip) == before
+    assert of(ip) is extension
 
 
-def test_reloading(ip: Any, virtual_gpu: Any) -> None:
-    run_cell(ip, "%reload_ext gpumagic")
-    assert os.environ.get(CHECK) == (None if driver.is_initialized() else "1")
-    assert "cuda:0" in run_cell(ip, "%gpu").text
+def test_unloading_ends_the_modes(virtual_gpu: Any, ip: Any) -> None:
+    run_cell(ip, "import torch; torch.cuda.init()")
+    run_cell(ip, "%cudatime on -q\n%gpumem on -q\n%gpumem record on -q")
+    extension = of(ip)
+    modes = (extension.cell_timing, extension.cell_memory)
+    assert [mode.watching for mode in modes if mode is not None] == [True, True]
+    assert len(LEDGER._scopes) == 1
+    ip.extension_manager.unload_extension("gpumagic")
+    assert [mode.watching for mode in modes if mode is not None] == [False, False]
+    assert extension.memory_history is not None
+    assert not extension.memory_history.state().own
+    assert not LEDGER._scopes
+    assert not [*extension.hooks]
+    ip.extension_manager.load_extension("gpumagic")
+    assert of(ip) is not extension
+    assert of(ip).cell_timing is None
 
 
 def test_a_users_own_setting_stays(virtual_gpu: Any) -> None:

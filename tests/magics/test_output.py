@@ -89,7 +89,7 @@ class Terminal(StringIO):
         return True
 
 
-def test_in_a_terminal_the_content_is_replaced_and_removed(
+def test_in_a_terminal_the_content_is_replaced_and_removed_or_kept(
     ip: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
@@ -100,9 +100,6 @@ def test_in_a_terminal_the_content_is_replaced_and_removed(
     for text in ("one", "two"):
         assert text in shown
         assert ERASED in shown.partition(text)[2]
-
-
-def test_what_is_kept_is_the_last_content(ip: Any) -> None:
     for stream in (Terminal(), StringIO()):
         with redirect_stdout(stream), LiveDisplay(ip) as live:
             live.text("one")

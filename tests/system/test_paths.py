@@ -11,7 +11,7 @@ import pytest
 from IPython.core.error import UsageError
 
 from gpumagic.errors import SpecError
-from gpumagic.magics.gpumem import history
+from gpumagic.memory import history
 from gpumagic.system import paths
 from tests.support.other_user import needs_root, run_as_other_user
 

@@ -108,27 +108,6 @@ def test_a_cell_that_awaits(lines: Any) -> None:
     assert found.between.gpu == pytest.approx(0.0, abs=1e-4)
 
 
-def test_hits_are_passes_of_a_statement(lines: Any) -> None:
-    """All of it counts to its first line, however many lines it is written on."""
-    found = lines(
-        "for i in range(3):\n    x = dict(\n      a=w.sleep(.01),\n      b=w.sleep(.02)\n    )\n"
-        "y = [\n    w.sleep(.01)\n    for i in range(4)\n]\n"
-        "class A:\n    a = 1\n    b = (\n        2\n    )"
-    )
-    assert {line.line: line.hits for line in found} == {2: 4, 3: 3, 7: 1, 11: 1}
-    by_number = {line.line: line for line in found}
-    assert by_number[3].gpu == pytest.approx(0.09, rel=0.02)
-    assert by_number[7].gpu == pytest.approx(0.04, rel=0.02)
-
-
-def test_a_function_by_two_names_is_one_table(lines: Any, run_cell: Any) -> None:
-    run_cell("class Net:\n    def forward(self):\n        w.sleep(.01)\nnet = Net()")
-    found = lines("net.forward()", "-f Net.forward -f net.forward")
-    (source,) = found.functions
-    assert source.name == "Net.forward, net.forward"
-    assert source.lines[0].gpu == pytest.approx(0.01, rel=0.02)
-
-
 @pytest.mark.parametrize("error", ["KeyboardInterrupt", "TimeoutError", "RuntimeError"])
 def test_what_a_signals_handler_raises_is_the_cells(error: str, lines: Any, ip: Any) -> None:
     """Ctrl-C or a time limit, also where it comes while our code runs: the cell may catch it."""
@@ -163,26 +142,6 @@ def test_what_a_signals_handler_raises_is_the_cells(error: str, lines: Any, ip: 
     assert bool(notes) is not MONITORED
 
 
-def test_an_interrupt_shows_only_the_users_lines(
-    ip: Any, run_cell: Any, gpu_work: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original, switches = LineTimes.switch, 0
-
-    def interrupting(ours: Any, *arguments: Any) -> None:
-        nonlocal switches
-        switches += ours.note is None
-        if switches == 60:
-            signal.raise_signal(signal.SIGINT)
-        original(ours, *arguments)
-
-    before = signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr(LineTimes, "switch", interrupting)
-    ran = run_cell("%%cudatime --lines\nn = 0\nwhile True:\n    n += 1\n    x = n", raising=False)
-    assert isinstance(ran.error, KeyboardInterrupt)
-    assert not names_our_files(ran.stdout + ran.stderr)
-    assert signal.getsignal(signal.SIGINT) == before
-
-
 def test_a_failure_of_ours_leaves_the_cell_alone(
     lines: Any, ip: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,31 +149,6 @@ def test_a_failure_of_ours_leaves_the_cell_alone(
     found = lines("x = 1\nw.sleep(.01)\nfor i in range(3):\n    x += 1")
     assert ip.user_ns["x"] == 4
     assert any("lines are missing after an error (TypeError: " in n for n in found.notes)
-
-
-def test_a_generator_that_yields(lines: Any) -> None:
-    found = lines(
-        "def many():\n    for i in range(3):\n        w.sleep(.01)\n        yield i\n"
-        "for i in many():\n    w.sleep(.02)",
-        "-f many",
-    )
-    assert {line.line: line.hits for line in found}[6] == 4
-    assert found[1].gpu == pytest.approx(0.03, rel=0.02)
-    assert found[2].gpu == pytest.approx(0.06, rel=0.02)
-    (many,) = found.functions
-    assert [(line.line, line.hits) for line in many.lines] == [(3, 4), (4, 3), (5, 3)]
-    assert many.lines[1].gpu == pytest.approx(0.03, rel=0.02)
-
-
-def test_ten_thousand_lines(lines: Any, ip: Any) -> None:
-    """Few of them are shown: what took a thousandth of the time, with lines on either side."""
-    found = lines("\n".join(["x = 1"] * 10_000 + ["w.sleep(.05)"]))
-    assert len(found) == 10_001
-    shown = str(ip.user_ns["timing"])
-    assert "10002" in shown
-    # Lines of the host in which this process had to wait for another one may be among them.
-    waited = [each for each in found if each.host >= 1e-3 * 0.05]
-    assert len(shown.splitlines()) < 100 + 9 * len(waited)
 
 
 def test_without_a_gpu(kernel: Any) -> None:
@@ -239,18 +173,6 @@ def test_no_tool_is_left(lines: Any) -> None:
     assert [monitoring.get_tool(each) for each in (3, 4)] == [None, None]
 
 
-def test_the_cells_own_synchronize_is_not_called(lines: Any, ip: Any) -> None:
-    calls: list[Any] = []
-    ip.user_ns["calls"] = calls
-    found = lines(
-        "real = torch.cuda.synchronize\n"
-        "torch.cuda.synchronize = lambda *a: calls.append(a)\nw.sleep(.01)"
-    )
-    ip.user_ns["torch"].cuda.synchronize = ip.user_ns["real"]
-    assert calls == []
-    assert found[2].gpu == pytest.approx(0.01, rel=0.02)
-
-
 def test_a_last_expression_on_the_line_of_another_statement(ip: Any, run_cell: Any) -> None:
     """It is compiled by itself, and belongs to the same run of the line."""
     cell = "y = 2\nif y > 1: y = 3\nx = 0; x = x + 1; x"
@@ -272,42 +194,3 @@ def test_lines_without_a_sign_of_gpu_work_have_host_times(
     assert timing.lines[0].host >= 0.99 * 0.02
     assert "≤" not in shown
     assert "no GPU work" in shown
-
-
-LAYER = """\
-class Layer(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.func = other
-    def forward(self, x):
-        w.sleep(.01)
-        return self.func(x)
-def other(x):
-    return x
-layer = Layer()
-"""
-
-
-def test_a_module_is_its_forward_whatever_attributes_it_has(lines: Any, run_cell: Any) -> None:
-    run_cell(LAYER)
-    (source,) = lines("layer(1)", "-f layer").functions
-    assert [line.source.strip() for line in source.lines] == ["w.sleep(.01)", "return self.func(x)"]
-
-
-@pytest.mark.skipif(not MONITORED, reason="sys.monitoring is of Python 3.12 on")
-def test_a_trace_function_goes_on_beside_ours(lines: Any) -> None:
-    seen: list[str] = []
-
-    def theirs(frame: Any, event: str, arg: Any) -> Any:
-        seen.append(event)
-        return theirs
-
-    before = sys.gettrace()
-    sys.settrace(theirs)
-    try:
-        found = lines("x = 1\ny = 2")
-        assert sys.gettrace() is theirs
-    finally:
-        sys.settrace(before)
-    assert [line.hits for line in found] == [1, 1]
-    assert "line" in seen

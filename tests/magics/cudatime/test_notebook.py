@@ -176,19 +176,6 @@ def test_no_gpu(kernel: Any) -> None:
     assert k.run("t.gpu is None and t.wall.median > 0 and t.bound is None").value == "True"
 
 
-def test_no_driver(kernel: Any) -> None:
-    k = kernel(Scenario(devices=0, driver=False))
-    k.run("import torch")
-    assert "no GPU time: there is no NVIDIA driver" in k.run("%%cudatime\n1").text
-    assert "no GPU time: there is no NVIDIA driver" in k.run("%cudatime -n 10 1").text
-
-
-def test_a_driver_without_nvml(kernel: Any) -> None:
-    k = kernel(Scenario(devices=1, nvml=False))
-    k.run("import torch")
-    assert "no GPU time: CUDA is not in use in this process" in k.run("%cudatime 1").text
-
-
 def test_cuda_not_in_use_is_left_alone(kernel: Any) -> None:
     k = kernel(Scenario(devices=1))
     k.run("import torch")

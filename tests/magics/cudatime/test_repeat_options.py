@@ -109,14 +109,3 @@ def test_the_collector_is_off_while_repeating(ip: Any, run_cell: Any) -> None:
     run_cell("%cudatime -q -n 1 -r 2 -w 1 seen.append(__import__('gc').isenabled())")
     assert seen == [False] * 3
     assert gc.isenabled()
-
-
-def test_repeated_sees_a_functions_locals(ip: Any, run_cell: Any) -> None:
-    source = (
-        "def f():\n    local = 3\n"
-        "    get_ipython().run_line_magic('cudatime', '-q -n 1 -r 1 -w 1 got.append(local)')\nf()"
-    )
-    ip.user_ns["got"] = got = []
-    run_cell(source)
-    assert got == [3, 3]
-    assert "local" not in ip.user_ns

@@ -14,7 +14,7 @@ from gpumagic.errors import GpuMagicWarning, RestartError
 from gpumagic.magics.gpu import restarting
 from gpumagic.results.devices import DeviceTable
 from gpumagic.results.selection import Selection
-from gpumagic.selection import apply, environment, spec
+from gpumagic.selection import apply, environment
 
 
 @pytest.fixture(autouse=True)
@@ -41,22 +41,6 @@ def test_what_a_line_returns(run_cell: Callable[..., Any], line: str, kind: type
     assert type(ran.value) is kind
     if kind is DeviceTable:
         assert ran.value.show_processes is (line in ("-p", "ps"))
-
-
-@pytest.mark.parametrize("line", ["%gpu auto 1 -q", "%%gpu auto 1 -q\nx = 1"])
-@pytest.mark.filterwarnings(f"ignore::{GpuMagicWarning.__module__}.{GpuMagicWarning.__name__}")
-def test_a_spec_is_parsed_once(
-    run_cell: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, line: str
-) -> None:
-    parsed = []
-
-    def count(text: str, original: Callable[[str], int] = spec._count) -> int:
-        parsed.append(text)
-        return original(text)
-
-    monkeypatch.setattr(spec, "_count", count)
-    run_cell(line)
-    assert parsed == ["1"]
 
 
 @pytest.mark.filterwarnings("error")

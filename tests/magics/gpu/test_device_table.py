@@ -6,19 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import gpumagic
-from gpumagic.results.devices import DeviceTable
 
 GIB = 2**30
-
-
-def test_the_devices_of_the_machine(virtual_gpu: Any) -> None:
-    virtual_gpu.set_gpu(1, utilization=33, temperature=55, power=250)
-    table = gpumagic.devices()
-    assert [device.index for device in table] == [0, 1, 2, 3]
-    assert (table[1].utilization, table[1].temperature, table[1].power) == (33, 55, 250.0)
-    assert table[0].memory_total is not None
-    assert len({device.uuid for device in table}) == 4
-    assert table.driver_version
 
 
 def test_this_kernels_own_memory_and_others(virtual_gpu: Any) -> None:
@@ -34,18 +23,6 @@ def test_this_kernels_own_memory_and_others(virtual_gpu: Any) -> None:
     assert second.memory_others == 0
     del block
     torch.cuda.empty_cache()
-
-
-def test_the_result_options(run_cell: Callable[..., Any], ip: Any) -> None:
-    assert run_cell("%gpu").value is None
-    ran = run_cell("%gpu -o -q")
-    assert isinstance(ran.value, DeviceTable)
-    run_cell("%gpu -q -v devices")
-    assert len(ip.user_ns["devices"]) == 4
-    silent = run_cell("%gpu ;")
-    assert silent.text == ""
-    ip.run_cell("%config GpuMagic.quiet = True")
-    assert run_cell("%gpu").text == ""
 
 
 def test_below_the_first_table_is_what_to_try_next(run_cell: Callable[..., Any]) -> None:

@@ -13,7 +13,7 @@ from gpumagic.cuda import nvml
 from gpumagic.errors import GpuMagicWarning
 from gpumagic.results.base import as_text
 from tests.support.kernels import Kernel
-from tests.virtual_gpu import GPU, ExternalProcess, Scenario
+from tests.virtual_gpu import GPU, Scenario
 
 #: Every NVML call behind the table. The count and the handle decide whether there is a device.
 FIELDS = [
@@ -273,24 +273,3 @@ def test_unsupported_fields_are_dashes(kernel: Callable[..., Kernel]) -> None:
     (row,) = [line.split() for line in shown.text.splitlines() if line.startswith("  0  cuda:0")]
     assert row[:3] == ["0", "cuda:0", "–"]
     assert "NVML does not list the processes of GPU 0" in shown.text
-
-
-def test_host_pids_are_never_taken_for_ours(kernel: Callable[..., Kernel]) -> None:
-    container = kernel(Scenario(devices=2, host_pids=True))
-    container.run("import torch; x = torch.empty(2**30, dtype=torch.uint8, device='cuda:1')")
-    own = "[(d.memory_own, d.memory_others) for d in __import__('gpumagic').devices()]"
-    assert container.value(own) == [(0, 0), (None, None)]
-
-
-def test_others_memory_is_known_to_a_process_without_a_context(
-    kernel: Callable[..., Kernel],
-) -> None:
-    neighbour = ExternalProcess(0, 999_999_999, 5 * 2**30, "x")
-    bare = kernel(Scenario(devices=1, processes=[neighbour]))
-    bare.run("import ctypes; assert ctypes.CDLL('libcuda.so.1').cuInit(0) == 0")
-    known = "(lambda d: (d.memory_own, d.memory_others))(gpumagic.devices()[0])"
-    bare.run("import gpumagic.cuda.devices")
-    assert bare.value(known) == (0, 5 * 2**30)
-    # The same in a container.
-    bare.run("gpumagic.cuda.devices.in_first_pid_namespace = lambda: False")
-    assert bare.value(known) == (0, None)

@@ -42,15 +42,6 @@ def test_auto_keeps_to_the_instance_that_was_given(mig_kernel: Kernel) -> None:
     assert mask(mig_kernel) == SECOND
 
 
-def test_auto_refuses_where_the_instance_is_not_known(kernel: Callable[..., Kernel]) -> None:
-    older = f"MIG-{default_uuid(0)}/2/0"
-    mig_kernel = kernel(DIVIDED, env={"CUDA_VISIBLE_DEVICES": older})
-    reply = mig_kernel.run("%gpu auto", raising=False)
-    assert "the GPUs that this kernel was started with are not known" in reply.stderr
-    assert reply.stderr.count("\n") == 1
-    assert mask(mig_kernel) == older
-
-
 def test_another_instance_of_the_same_gpu_is_too_late(mig_kernel: Kernel) -> None:
     mig_kernel.run(UUIDS)
     mig_kernel.run("selection = %gpu 0 -o -q")  # would be the first instance
@@ -73,12 +64,6 @@ def test_the_outcome_names_the_instances_own_memory(kernel: Callable[..., Kernel
     assert "cuda:0 is GPU 1, NVIDIA H100 80GB HBM3 MIG 1g.10gb, 10.0 GiB free" in shown
     fresh_kernel.run(UUIDS)
     assert fresh_kernel.value("uuids") == [THIRD[4:]]
-
-
-def test_a_dash_where_nvml_does_not_tell_it(kernel: Callable[..., Kernel]) -> None:
-    gpu = GPU(mig=[Mig()], unsupported=frozenset({"memory"}))
-    shown = kernel(Scenario(devices=[gpu])).run(f"%gpu {FIRST}").text
-    assert "MIG 1g.10gb, – free" in shown
 
 
 def test_the_report_on_memory_is_of_the_instance(mig_kernel: Kernel) -> None:

@@ -14,7 +14,6 @@ import pytest
 from IPython.core.error import UsageError
 
 from gpumagic.errors import DeviceError
-from gpumagic.magics import terminal
 from gpumagic.magics.gpu import watch
 from gpumagic.magics.gpu.watch_thread import Watch
 from gpumagic.results.watch import WatchHistory
@@ -118,32 +117,6 @@ def test_cells_are_recorded_as_spans(
     assert not current.history().running
 
 
-def test_each_cell_is_recorded_once_with_its_number(
-    begin: Callable[..., Any], run_cell: Callable[..., Any], ip: Any
-) -> None:
-    """Also cells in which a panel begins, moves and ends, and the one that is running."""
-    first = ip.execution_count
-    ip.user_ns.update(begin=begin, watch=watch, ip=ip)
-    run_cell("begin()")
-    run_cell("begin(); begin()")
-    ip.run_cell("outside = 'of the history'")
-    run_cell("a = 1")
-    found = run_cell("watch.of(ip).history().cells").value
-    expected = [
-        (first, "begin()"),
-        (first + 1, "begin(); begin()"),
-        (None, "outside = 'of the history'"),
-        (first + 2, "a = 1"),
-        (None, "watch.of(ip).history().cells"),
-    ]
-    assert [(cell.number, cell.source) for cell in found] == expected
-    assert [cell.failed for cell in found] == [False] * 5
-    assert [cell.end is None for cell in found] == [False] * 4 + [True]
-    run_cell("watch.of(ip).end('enough')\ncells = watch.of(ip).history().cells")
-    assert ip.user_ns["cells"][-1].end is not None
-    assert len(watch.of(ip).history().cells) == 6
-
-
 def test_nothing_is_sent_while_nothing_changes(begin: Callable[..., Any], virtual_gpu: Any) -> None:
     current, panel = begin()
     looked = len(current.samples)
@@ -188,28 +161,6 @@ def test_a_front_end_that_has_gone_ends_it(begin: Callable[..., Any], virtual_gp
     until(lambda: not threads())
     assert not current.running
     current.end("enough")
-
-
-def test_an_end_that_cannot_be_shown_is_an_end(begin: Callable[..., Any]) -> None:
-    current, _ = begin(every=1000)
-
-    def fail(bundle: Any) -> None:
-        raise OSError("no such socket")
-
-    current._thread._show = fail
-    current.end("enough")
-    assert not threads()
-    assert not current.running
-
-
-def test_without_nvml_nothing_begins(ip: Any, virtual_gpu: Any) -> None:
-    current, panel = watch.of(ip), Panel()
-    virtual_gpu.fault("nvmlDeviceGetCount*", 999)
-    with pytest.raises(DeviceError):
-        current.begin(panel, 0.01)
-    assert not panel.shown
-    assert not threads()
-    assert not current.running
 
 
 def test_without_a_gpu_it_is_one_line(
@@ -281,18 +232,6 @@ def test_in_a_terminal_it_runs_in_the_foreground(
     assert run_cell("len(seen.to_pandas()) % 4").value == 0
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("%gpu watch off", "no panel is running; '%gpu watch' begins one"),
-        ("%gpu plot", "there is nothing to draw yet; '%gpu watch' begins to record the GPUs"),
-    ],
-)
-def test_invalid_lines(run_cell: Callable[..., Any], line: str, says: str) -> None:
-    with pytest.raises(UsageError, match=says.replace("?", "\\?")):
-        run_cell(line)
-
-
 @pytest.mark.usefixtures("interrupted")
 @pytest.mark.parametrize("name", ["missing/x.png", "x.nonsense"])
 def test_a_picture_that_cannot_be_written(
@@ -301,30 +240,6 @@ def test_a_picture_that_cannot_be_written(
     run_cell("%gpu watch -q")
     with pytest.raises(UsageError):
         run_cell(f"%gpu plot {tmp_path}/{name}")
-
-
-@pytest.mark.parametrize(
-    ("message_id", "stdin", "metadata", "console"),
-    [
-        ("8ae1-77_4242_3", True, {}, True),  # jupyter console
-        ("8ae1-77_4242_3", False, {}, False),  # nbclient
-        ("8ae1-77_4242_3", True, {"cellId": "a"}, False),
-        ("0c5e7a52-6c29-4ab5-9b56-7d9fbd7c9f10", True, {}, False),  # JupyterLab, VS Code
-    ],
-)
-def test_which_clients_show_text_only(
-    message_id: str, stdin: bool, metadata: dict[str, str], console: bool
-) -> None:
-    class Client:
-        def get_parent(self, channel: str) -> dict[str, Any]:
-            header, content = {"msg_id": message_id}, {"allow_stdin": stdin}
-            return {"header": header, "content": content, "metadata": metadata}
-
-    class Shell:
-        kernel = Client()
-
-    assert terminal.is_console(Shell()) is console
-    assert not terminal.is_console(object())
 
 
 def test_in_a_kernel(kernel: Callable[..., Kernel], tmp_path: Path) -> None:

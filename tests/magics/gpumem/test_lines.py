@@ -13,7 +13,7 @@ import pytest
 
 from gpumagic.memory.peak_ledger import LEDGER
 from gpumagic.results.lines import LineMemory, LineReport
-from tests.support.allocator import MIB, clear, empty, program, readings
+from tests.support.allocator import MIB, empty
 from tests.support.own_files import names_our_files
 
 
@@ -219,20 +219,6 @@ def test_a_random_cell_is_exact(lines: Any, ip: Any, seed: int) -> None:
     for number in range(3, 28):
         assert found.get(number, LineMemory()).change == now[number] - now[number - 1]
     assert sum(line.change for line in found.values()) == report.cell.devices[0].allocated
-
-
-def test_the_users_counters_are_what_they_would_have_been(
-    torch: ModuleType, ip: Any, run_cell: Any
-) -> None:
-    alone, _ = program(torch, 1, lambda aside: None)
-    del _
-    clear(torch)
-    ip.user_ns.update(program=program, torch=torch)
-    run_cell("%%gpumem --lines -q -f program\nseen, held = program(torch, 1, lambda aside: None)")
-    beside = ip.user_ns["seen"]
-    beside[-1] = readings(torch)
-    assert beside == alone
-    del ip.user_ns["held"]
 
 
 # --- on the screen -------------------------------------------------------------------------------

@@ -105,13 +105,6 @@ def test_off_removes_the_hooks(torch: ModuleType, run_cell: Any, ip: Any) -> Non
     ]
 
 
-def test_unloading_removes_the_hooks(watched: Any, ip: Any, torch: ModuleType) -> None:
-    watched(f"x = {bytes_on(0, MIB)}\ndel x")
-    ip.extension_manager.reload_extension("gpumagic")
-    assert watched(f"x = {bytes_on(0, MIB)}").displays == []
-    assert len(log(watched)) == 0
-
-
 # --- cells within cells ----------------------------------------------------------------------
 
 
