@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -51,22 +52,16 @@ class Extension:
         self.has_hinted = False
         #: The result that was displayed last, and the cell that displayed it. Not by its id, which
         #: a later result may have once this one is gone.
-        self._displayed: tuple[weakref.ref[Result], int] | None = None
+        self._displayed: tuple[Callable[[], Result | None], int] = (lambda: None, 0)
 
     def note_displayed(self, result: Result) -> None:
         """Note that ``result`` was displayed: as this cell's value it is one line then."""
         self._displayed = (weakref.ref(result), self.shell.execution_count)
 
-    def was_displayed(self, result: Result) -> bool:
-        """Return whether this cell has displayed ``result``."""
-        if self._displayed is None:
-            return False
-        displayed, cell = self._displayed
-        return displayed() is result and cell == self.shell.execution_count
-
     def format_result(self, result: Result) -> dict[str, str]:
         """Return a result's MIME bundle for IPython: one line if its cell has displayed it."""
-        if self.was_displayed(result):
+        displayed, cell = self._displayed
+        if displayed() is result and cell == self.shell.execution_count:
             return {"text/plain": repr(result)}
         from gpumagic.magics.terminal import mime_bundle
 

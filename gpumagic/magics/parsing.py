@@ -114,11 +114,10 @@ class MagicLine(NamedTuple):
     options: argparse.Namespace
     #: The options that differ from their defaults, by name: ``{"-n": 5}``.
     given: Mapping[str, Any]
-    #: The statement as it is written, and without a trailing ``;``.
-    code: str = ""
-    statement: str = ""
-    #: Whether there was one.
-    silent: bool = False
+    #: The statement as it is written.
+    code: str
+    #: Whether the line ends with ``;``.
+    silent: bool
 
 
 class Grammar:
@@ -156,22 +155,22 @@ class Grammar:
         if form != PLAIN:
             if cell:
                 raise SpecError(f"{form} is for a line: write {self.magic} {form}")
-            words = [*(word for word in words if word != form), *self._all_words(statement)]
+            words = [*(word for word in words if word != form), *split(statement)]
             statement = ""
         elif not self._takes_code:
             form = first if first in self.verbs else SPEC if first or cell else PLAIN
             arguments = statement if form in (SPEC, "auto") else after
-            words += self._all_words(arguments)
+            words += split(arguments)
             statement = ""
         elif first in self.verbs and not (cell or is_code or _OPERATOR.match(after)):
             form = first
-            words += self._all_words(after)
+            words += split(after)
             statement = ""
         options, given = self._parse(form, words)
         options.quiet = options.quiet or quiet
         verb = form if form in self.verbs else ""
         code = rest if self._takes_code and not verb and statement else ""
-        return MagicLine(line, verb, options, given, code, statement, silent)
+        return MagicLine(line, verb, options, given, code, silent)
 
     def _parse(
         self, form: str, words: Sequence[str]
@@ -226,17 +225,6 @@ class Grammar:
                 value, text = _take_word(text)
                 words.append(value)
         return words, text, False
-
-    def _all_words(self, text: str) -> list[str]:
-        words: list[str] = []
-        text = text.strip()
-        while text:
-            options, text, is_code = self._take_options(text)
-            words += [*options, "--"] if is_code else options
-            if text:
-                word, text = _take_word(text)
-                words.append(word)
-        return words
 
     def takes(self, word: str) -> _Takes | None:
         """Return what an option takes of the words after it; None if the word is no option."""

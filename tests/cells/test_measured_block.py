@@ -129,11 +129,6 @@ def function_value(function: Any) -> int:
     return 2 if function is abs else -1
 
 
-def test_a_function_keeps_its_looks(decorator: Decorator) -> None:
-    assert decorator(plain).__doc__ == "Its own docstring."
-    assert decorator(plain).__wrapped__ is plain
-
-
 def test_methods_of_every_kind(decorator: Decorator) -> None:
     class Holder:
         @decorator

@@ -43,25 +43,25 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     if cell is None and line.split()[:1] == ["limit"]:
         line = expanded(magics.shell, line)
     parsed = grammar().read(line, cell=cell is not None, quiet=magics.quiet)
-    options, statement, silent = parsed.options, parsed.statement, parsed.silent
+    options, code, silent = parsed.options, parsed.code, parsed.silent
     if parsed.verb:
         module = next(name for name, verbs in VERBS.items() if parsed.verb in verbs)
         command: Any = import_module(f"gpumagic.magics.gpumem.{module}")
         return command.run(parsed.verb, magics, options, silent)
-    if cell is None and not statement:
+    if cell is None and not code:
         for name in _OF_CODE:
             if name in parsed.given:
                 raise SpecError(f"{name} needs a statement or a cell: %gpumem {name} … y = f(x)")
         return _report(magics, options, silent)
-    if cell is not None and statement:
+    if cell is not None and code:
         raise SpecError(
-            f"%%gpumem: {statement!r} belongs below, in the cell; a value with blanks is in quotes"
+            f"%%gpumem: {code!r} belongs below, in the cell; a value with blanks is in quotes"
         )
     if options.cluster:
         from gpumagic.magics import engines
 
-        return engines.run(magics, "gpumem", parsed, cell, parsed.code)
-    source = parsed.code if cell is None else cell
+        return engines.run(magics, "gpumem", parsed, cell, code)
+    source = code if cell is None else cell
     header = None if cell is None else f"%%gpumem {line}".rstrip()
     if PARKING.active:  # the cell may have only lines of ours, and a statement in them
         park.of_shell(magics.shell).bring_back()

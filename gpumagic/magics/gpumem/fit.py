@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
+import traceback
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -119,11 +119,7 @@ async def _run_once(cell: CompiledCell, name: str, value: int) -> tuple[bool, _D
 
 def _forget(error: BaseException) -> None:
     """Clear the frames of an exception, which hold what the failed run had allocated."""
-    step = error.__traceback__
-    while step is not None:
-        with suppress(RuntimeError):  # it is still running
-            step.tb_frame.clear()
-        step = step.tb_next
+    traceback.clear_frames(error.__traceback__)
     error.__traceback__ = None
     if sys.exc_info()[1] is error:
         error.__context__ = None

@@ -95,22 +95,6 @@ def test_a_long_cell_says_so(timed: Any) -> None:
     assert timed("time.sleep(0.25)").text == ""
 
 
-def test_an_earlier_cells_work_is_not_counted_twice(timed: Any, ip: Any, gpu_work: Any) -> None:
-    """The device is busy when the cell starts: nothing waits, the start event comes after that."""
-    gpu_work.sleep(0.5)
-    timed("gpu_work.sleep(0.02)")
-    cell = last(timed)
-    assert cell.gpu is not None
-    # Queued while the device is still at work: nothing of the host's is in it.
-    assert 0.98 * 0.02 <= cell.gpu <= 1.02 * 0.02
-    assert cell.host < 0.3, "nothing was waited for before the cell"
-    assert cell.wall > 0.3
-    # and a cell that does nothing on a busy device has not used it
-    gpu_work.sleep(0.05)
-    assert timed("x = 1").text == ""
-    assert not last(timed).used_gpu
-
-
 def test_cuda_initialised_inside_has_no_false_time(kernel: Any) -> None:
     """From a fresh kernel: no torch, CUDA made inside, then everything as it should be."""
     k = kernel()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.kernels import ROOT, Kernel
+from tests.support.kernels import Kernel
 from tests.virtual_gpu import GPU, Mig, Scenario, default_uuid
 
 GIB = 2**30
@@ -76,44 +76,28 @@ def test_the_report_on_memory_is_of_the_instance(mig_kernel: Kernel) -> None:
     assert 9 * GIB < free < 10 * GIB
 
 
-CALLS = (
-    "nvmlDeviceGetMaxMigDeviceCount",
-    "nvmlDeviceGetMigDeviceHandleByIndex",
-    "nvmlDeviceGetMigMode",
-    "nvmlDeviceGetMemoryInfo",
-)
 SWEEP = """
-import sys
-sys.path.insert(0, {root!r})
 import gpumagic
 from gpumagic.cuda import nvml
-from gpumagic.results.base import as_text
 from tests.virtual_gpu import World
 
-world, found = World.current(), dict()
-for call in {calls!r}:
-    for code in (3, 4, 13, 15, 16, 18, 999):
+world, found = World.current(), {}
+for call in ("MaxMigDeviceCount", "MigDeviceHandleByIndex", "MigMode", "MemoryInfo"):
+    for code in (3, 15, 999):
         nvml.close()
         world.clear_faults()
-        world.fault(call, code)
+        world.fault(f"nvmlDeviceGet{call}", code)
         table = gpumagic.devices()
-        as_text(table, width=120)
-        found[call, code] = [len(table[0].mig), table[0].error, len(table[2].mig), table[2].error]
+        found[call, code] = (len(table[0].mig), table[0].error, len(table[2].mig), len(str(table)))
 world.clear_faults()
 """
 
 
-def test_any_question_about_mig_may_fail_in_any_way(kernel: Callable[..., Kernel]) -> None:
+def test_any_question_about_mig_may_fail(kernel: Callable[..., Kernel]) -> None:
     divided = kernel(DIVIDED)
-    divided.run(SWEEP.format(root=str(ROOT), calls=CALLS))
-    found = divided.value("found")
-    assert {call for call, _ in found} == set(CALLS)
-    for (call, code), (parts, error, others_parts, _) in found.items():
-        assert others_parts == 0
-        if code in (15, 16):
-            assert parts == 0
-            assert error.startswith("the GPU ")
-        else:
-            # Without their memory the instances can still be chosen.
-            assert (parts, error) == (2 if call == "nvmlDeviceGetMemoryInfo" else 0, None)
+    divided.run(SWEEP)
+    for (call, code), (parts, error, others_parts, _) in divided.value("found").items():
+        # Without their memory the instances can still be chosen.
+        expected = 2 if call == "MemoryInfo" and code != 15 else 0
+        assert (parts, others_parts, error is None) == (expected, 0, code != 15)
     assert "applied" in divided.run(f"%gpu {SECOND}").text

@@ -219,23 +219,6 @@ def test_what_does_not_fit_is_one_line_and_changes_nothing(
     assert torch.cuda.memory_allocated() == before
 
 
-def test_the_whole_column_in_text(torch: ModuleType, cells: Any, ip: Any) -> None:
-    cells("x = new(2 ** 20)")
-    number = ip.execution_count
-    cells("Shy()")
-    pinned = f"forget Out[{number}], _, the last result"
-    wide = len(pinned)
-    assert cells("%gpumem free x").text.splitlines() == [
-        f"{'cuda:0 freed':{wide}}  Allocated  Reserved",
-        "─" * (wide + 21),
-        f"{'delete x':{wide}}   1.00 MiB       0 B",
-        f"{pinned}   7.00 MiB       0 B",
-        f"{'collect garbage':{wide}}        0 B       0 B",
-        f"{'empty the cache':{wide}}        0 B  22.0 MiB",
-        "allocated 8.00 MiB → 0 B, reserved 22.0 MiB → 0 B",
-    ]
-
-
 KERNEL = """
 import torch
 kept = torch.empty(2**20, device="cuda")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import signal
 import sys
 import traceback
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpumagic.memory.peak_ledger import LEDGER
-from gpumagic.results.lines import LineMemory, LineReport
+from gpumagic.results.lines import LineReport
 from tests.support.allocator import MIB, empty
 from tests.support.own_files import names_our_files
 
@@ -197,28 +196,6 @@ def test_ctrl_c_in_a_python_loop(run_cell: Any, lines: Any, monkeypatch: Any) ->
     assert not names_our_files(ran.stdout + ran.stderr)
     assert len(LEDGER._scopes) == scopes
     assert sys.gettrace() is None or hasattr(sys, "monitoring")
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_a_random_cell_is_exact(lines: Any, ip: Any, seed: int) -> None:
-    """Every line's figures against those read by the cell itself; the sum is the cell's."""
-    rng = random.Random(seed)
-    source, live = [], 0
-    for i in range(25):
-        if live and rng.random() < 0.4:
-            source.append(f"live.pop({rng.randrange(live)});")
-            live -= 1
-        else:
-            source.append(f"live.append(e({rng.randrange(1, 20)}));")
-            live += 1
-        if rng.random() < 0.3:
-            source[-1] += f"t = e({rng.randrange(1, 40)}); del t;"
-        source[-1] += f"now[{i + 3}] = torch.cuda.memory_allocated()"
-    report = lines("live, now = [], {2: torch.cuda.memory_allocated()}\n" + "\n".join(source))
-    now, found = ip.user_ns["now"], report.sources[0].devices[0]
-    for number in range(3, 28):
-        assert found.get(number, LineMemory()).change == now[number] - now[number - 1]
-    assert sum(line.change for line in found.values()) == report.cell.devices[0].allocated
 
 
 # --- on the screen -------------------------------------------------------------------------------

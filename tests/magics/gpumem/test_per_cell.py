@@ -15,8 +15,8 @@ from gpumagic.cells.hooks import CellHooks
 from gpumagic.magics.extension import of
 from gpumagic.memory.peak_ledger import LEDGER
 from gpumagic.memory.per_cell import EveryCell
-from gpumagic.results.logs import CellLog, CellMemory
-from tests.support.allocator import MIB, bytes_on, clear, empty, functions, program, readings
+from gpumagic.results.logs import CellLog
+from tests.support.allocator import MIB, bytes_on, empty, functions
 
 
 @pytest.fixture
@@ -182,33 +182,6 @@ def test_a_plot_without_cells_or_without_a_folder_is_one_line(
 
 
 # --- the user's counters ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_the_users_counters_are_what_they_would_have_been(
-    torch: ModuleType, ip: Any, seed: int
-) -> None:
-    """The same random program, its steps between cells, with the automatic mode and without."""
-    alone, _ = program(torch, seed, lambda aside: None)
-    del _
-    clear(torch)
-    told: list[CellMemory] = []
-    every_cell = EveryCell(CellHooks(ip), told.append)
-    every_cell.on()
-
-    def cell(aside: random.Random) -> None:
-        if aside.random() < 0.5:
-            ip.run_cell("1", store_history=True)
-
-    beside, held = program(torch, seed, cell)
-    every_cell.off()
-    beside[-1] = readings(torch)
-    del held
-    assert told
-    for without, within in zip(alone, beside, strict=True):
-        assert without.keys() == within.keys()
-        for key in without:
-            assert without[key] == within[key], key
 
 
 @pytest.mark.parametrize("seed", range(4))
