@@ -305,15 +305,9 @@ def conditions(ordinals: Iterable[int]) -> Conditions:
     return Conditions(
         date=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         devices={ordinal: torch_cuda.name(ordinal) for ordinal in used},
-        clocks={} if session is None else _clocks(session, used),
         driver=version or driver.kernel_module(),
         torch=None if torch is None else str(torch.__version__),
         cuda=None if torch is None else torch.version.cuda,
         python=platform.python_version(),
         gpumagic=__version__,
     )
-
-
-def _clocks(session: nvml.Session, ordinals: Iterable[int]) -> dict[int, int]:
-    found = {ordinal: session.sm_clock(torch_cuda.uuid(ordinal)) for ordinal in ordinals}
-    return {ordinal: clock for ordinal, clock in found.items() if clock is not None}

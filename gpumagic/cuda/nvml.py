@@ -99,11 +99,6 @@ class Session:
             bits = self._number(uuid, nvml.nvmlDeviceGetCurrentClocksThrottleReasons)
         return tuple(reason for bit, reason in _CLOCK_REASONS.items() if (bits or 0) & bit)
 
-    def sm_clock(self, uuid: str) -> int | None:
-        """Return a device's current SM clock in MHz; None where NVML does not report it."""
-        nvml = self._nvml
-        return self._number(uuid, nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM)
-
     def energy(self, uuid: str) -> int | None:
         """Return the energy that a device has used since the driver was loaded, in millijoules.
 
@@ -111,9 +106,9 @@ class Session:
         """
         return self._number(uuid, self._nvml.nvmlDeviceGetTotalEnergyConsumption)
 
-    def _number(self, uuid: str, call: Callable[..., Any], *arguments: Any) -> int | None:
+    def _number(self, uuid: str, call: Callable[..., Any]) -> int | None:
         """Return the result of a call for a device; None where it fails."""
-        found = self._of_device(uuid, lambda handle: self._ask(call, handle, *arguments))
+        found = self._of_device(uuid, lambda handle: self._ask(call, handle))
         return None if found is None else int(found)
 
     def _of_device(self, uuid: str, read: Callable[[Any], Any]) -> Any:
@@ -201,14 +196,9 @@ class Session:
             return None
         # A process of both kinds is listed twice with the same memory.
         found: dict[int, Process] = {}
-        for kind, listed in (("compute", compute), ("graphics", graphics)):
-            for process in listed or ():
-                memory, both = process.usedGpuMemory, kind
-                if process.pid in found:
-                    before = found[process.pid]
-                    memory = before.memory if memory is None else memory
-                    both = f"{before.kind}, {kind}"
-                found[process.pid] = Process(process.pid, memory, both)
+        for process in (*(compute or ()), *(graphics or ())):
+            if process.pid not in found or process.usedGpuMemory is not None:
+                found[process.pid] = Process(process.pid, process.usedGpuMemory)
         return tuple(found.values())
 
     def _mig(self, handle: Any) -> tuple[MigInstance, ...]:

@@ -167,8 +167,6 @@ class Conditions:
     date: str | None = None
     #: Names of the devices that the measured code used, by CUDA ordinal.
     devices: Mapping[int, str] = dataclasses.field(default_factory=dict)
-    #: SM clocks at the end, by CUDA ordinal, in MHz; empty where NVML was not in use.
-    clocks: Mapping[int, int] = dataclasses.field(default_factory=dict)
     #: Version of the NVIDIA driver.
     driver: str | None = None
     #: Version of torch, and of the CUDA that it was built with.

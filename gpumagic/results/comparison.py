@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Text
 from gpumagic.render.units import DASH, bytes_, seconds, share
-from gpumagic.results.base import Result
+from gpumagic.results.base import Result, Series
 from gpumagic.results.timing import CudaTiming, Sample, at_most
 
 #: ``"noise"``: the difference is not larger than the noise.
@@ -32,8 +32,11 @@ class Compared:
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison(Result):
+class Comparison(Series[Compared]):
     """Timings compared by ``%cudatime --compare``; the first is the baseline."""
+
+    items_in: ClassVar[str] = "entries"
+    _index: ClassVar[tuple[str, ...]] = ("name",)
 
     entries: tuple[Compared, ...]
     #: The times that ``ratio``, ``interval`` and ``verdict`` compare.
@@ -50,26 +53,13 @@ class Comparison(Result):
         gpu = entry.timing.gpu
         return gpu if self.quantity == "gpu" and gpu is not None else entry.timing.wall
 
-    def __iter__(self) -> Iterator[Compared]:
-        return iter(self.entries)
-
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    def __getitem__(self, key: str | int) -> Compared:
+    def __getitem__(self, key: str | int) -> Compared:  # type: ignore[override]
         """Return an entry by its name or its index.
 
         Raises:
             KeyError: no such name.
         """
-        if isinstance(key, int):
-            return self.entries[key]
-        for entry in self.entries:
-            if entry.name == key:
-                return entry
-        raise KeyError(key)
-
-    _index: ClassVar[tuple[str, ...]] = ("name",)
+        return self.entries[key] if isinstance(key, int) else {e.name: e for e in self}[key]
 
     def _records(self) -> Iterator[Mapping[str, Any]]:
         """Yield the medians in seconds and the ratio of each timing."""

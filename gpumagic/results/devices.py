@@ -37,8 +37,6 @@ class Process:
     #: Bytes of device memory; None where the driver does not report them (WDDM, MIG without
     #: permission).
     memory: int | None = None
-    #: ``"compute"`` or ``"graphics"``.
-    kind: str = "compute"
     #: None where the process cannot be looked up (ended, another pid namespace, no permission).
     user: str | None = None
     #: The program and the script, ``python train.py``, never its arguments.

@@ -67,10 +67,7 @@ class DeviceHolders:
         Raises:
             KeyError: no such name.
         """
-        for holder in self.holders:
-            if holder.name == name:
-                return holder
-        raise KeyError(name)
+        return {holder.name: holder for holder in reversed(self.holders)}[name]
 
 
 @dataclass(frozen=True, repr=False)

@@ -29,8 +29,6 @@ class Kernel:
     name: str
     count: int
     total: float
-    shortest: float
-    longest: float
     #: The CUDA ordinals that it ran on.
     devices: tuple[int, ...] = ()
 
@@ -54,11 +52,6 @@ class KernelReport(Result):
     def total(self) -> float:
         """The sum of all times; more than ``busy`` where kernels overlap."""
         return sum(kernel.total for kernel in self.kernels)
-
-    @property
-    def count(self) -> int:
-        """The number of kernels and copies that ran."""
-        return sum(kernel.count for kernel in self.kernels)
 
     def _records(self) -> Iterable[Mapping[str, Any]]:
         return map(plain, self.kernels)

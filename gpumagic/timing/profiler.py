@@ -143,9 +143,9 @@ def report(events: Iterable[Any], window: float, trace: str | None = None) -> Ke
     for name, runs in on_gpu.items():
         for run in runs:
             spans[run.device_index].append((run.time_range.start, run.time_range.end))
-        times = [run.time_range.elapsed_us() / 1e6 for run in runs]
+        total = sum(run.time_range.elapsed_us() for run in runs) / 1e6
         devices = tuple(sorted({run.device_index for run in runs}))
-        kernels.append(Kernel(name, len(runs), sum(times), min(times), max(times), devices))
+        kernels.append(Kernel(name, len(runs), total, devices))
     return KernelReport(
         kernels=tuple(sorted(kernels, key=lambda kernel: (-kernel.total, kernel.name))),
         window=window,

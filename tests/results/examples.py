@@ -161,7 +161,7 @@ REPEATED = timing(
     energy=0.5,
     power=123.0,
 )
-ONE_KERNEL = KernelReport((Kernel("gemm", 1, 1.0, 1.0, 1.0),))
+ONE_KERNEL = KernelReport((Kernel("gemm", 1, 1.0),))
 CLUSTER_TIMING = ClusterTiming(
     (
         EngineResult(0, "alpha", 1, timing(1.0, bound="gpu", kernels=ONE_KERNEL)),
@@ -268,9 +268,9 @@ ADD = (
 GEMM = "ampere_sgemm_128x64_tn"
 KERNELS = KernelReport(
     (
-        Kernel(GEMM, 1, 30e-6, 30e-6, 30e-6, (0,)),
-        Kernel(ADD, 2, 10e-6, 4e-6, 6e-6, (0,)),
-        Kernel("Memcpy HtoD (Pageable -> Device)", 1, 10e-6, 10e-6, 10e-6, (0,)),
+        Kernel(GEMM, 1, 30e-6, (0,)),
+        Kernel(ADD, 2, 10e-6, (0,)),
+        Kernel("Memcpy HtoD (Pageable -> Device)", 1, 10e-6, (0,)),
     ),
     window=100e-6,
     busy={0: 50e-6, 1: 10e-6},

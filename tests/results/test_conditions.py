@@ -9,7 +9,7 @@ import pytest
 from gpumagic.results.base import Conditions, differences
 
 HERE = Conditions(
-    "2026-01-31T12:00:00+00:00", {0: "NVIDIA H200"}, {0: 1980}, "570.12", "2.9.0", "12.8", "3.11.7"
+    "2026-01-31T12:00:00+00:00", {0: "NVIDIA H200"}, "570.12", "2.9.0", "12.8", "3.11.7"
 )
 
 

@@ -20,7 +20,6 @@ from gpumagic.results.timing import CudaTiming, Sample
 CONDITIONS = Conditions(
     "2026-01-31T12:00:00+00:00",
     {0: "NVIDIA H200"},
-    {0: 1980},
     "570.12",
     "2.9.0",
     "12.8",
@@ -35,7 +34,7 @@ TIMING = CudaTiming(
     repeat=2,
     precision=0.01,
     stopped_by="precision",
-    kernels=KernelReport((Kernel("k", 1, 1.0, 1.0, 1.0, (0,)),), busy={0: 0.5}),
+    kernels=KernelReport((Kernel("k", 1, 1.0, (0,)),), busy={0: 0.5}),
     conditions=CONDITIONS,
 )
 #: A cell may end with less memory than it began with.
@@ -66,14 +65,14 @@ def test_a_file_of_another_version_of_gpumagic(tmp_path: Path) -> None:
     path = TIMING.save(tmp_path / "step.json")
     content = json.loads(path.read_text())
     content["result"]["of_the_future"] = {"a": [1]}
-    del content["result"]["precision"], content["result"]["conditions"]["clocks"]
+    del content["result"]["precision"], content["result"]["conditions"]["devices"]
     path.write_text(json.dumps(content))
     loaded = gpumagic.load(path)
     assert isinstance(loaded, CudaTiming)
     assert loaded.gpu == TIMING.gpu
     assert loaded.precision is None
     assert loaded.conditions is not None
-    assert loaded.conditions.clocks == {}
+    assert loaded.conditions.devices == {}
 
 
 @pytest.mark.parametrize(
@@ -108,7 +107,7 @@ def test_what_is_no_result_is_refused(text: str, tmp_path: Path) -> None:
         ("wall", {"all": [0.5, 1e18]}),
         ("bound", "other"),
         ("per_device", {"x": {"all": [1.0]}}),
-        ("kernels", {"kernels": [["k", 0, 1.0, 1.0, 1.0]]}),
+        ("kernels", {"kernels": [["k", 0, 1.0]]}),
     ],
 )
 def test_what_no_measurement_gives_is_refused(field: str, value: Any, tmp_path: Path) -> None:
