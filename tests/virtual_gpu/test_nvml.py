@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -53,16 +52,6 @@ def test_what_a_device_says_of_itself(virtual_gpu: World, first: Any) -> None:
     assert nvml.nvmlDeviceGetMigMode(first) == [0, 0]
     assert nvml.nvmlSystemGetDriverVersion() == "580.95.05"
     assert nvml.nvmlSystemGetCudaDriverVersion() == 13000
-
-
-def test_handles_agree() -> None:
-    """By index, UUID and PCI bus id one comes to the same device."""
-    handle = nvml.nvmlDeviceGetHandleByIndex(1)
-    uuid, bus = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetPciInfo(handle).busId
-    for other in (nvml.nvmlDeviceGetHandleByUUID(uuid), nvml.nvmlDeviceGetHandleByPciBusId(bus)):
-        assert nvml.nvmlDeviceGetIndex(other) == 1
-    assert code(nvml.nvmlDeviceGetHandleByIndex, 99) == nvml.NVML_ERROR_INVALID_ARGUMENT
-    assert code(nvml.nvmlDeviceGetHandleByUUID, "GPU-nobody") == nvml.NVML_ERROR_NOT_FOUND
 
 
 def test_both_versions_of_memory(virtual_gpu: World, first: Any) -> None:
@@ -157,14 +146,6 @@ def test_faults(virtual_gpu: World, first: Any) -> None:
     assert code(nvml.nvmlInit) == nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
 
 
-def test_slow_calls(virtual_gpu: World, first: Any, clock: None) -> None:
-    """A call takes as long as the scenario says."""
-    virtual_gpu.slow("nvmlDeviceGetUtilizationRates", 0.05)
-    begin = time.perf_counter()
-    nvml.nvmlDeviceGetUtilizationRates(first)
-    assert time.perf_counter() - begin == pytest.approx(0.05, abs=1e-4)
-
-
 def test_a_lost_device(virtual_gpu: World, first: Any) -> None:
     """Every question about it is answered 15, and the others live on."""
     handle = nvml.nvmlDeviceGetHandleByIndex(1)
@@ -187,10 +168,3 @@ def test_nothing_before_init() -> None:
         assert nvml.nvmlSystemGetNVMLVersion()
     finally:
         nvml.nvmlInit()
-
-
-def test_torch_asks_the_same_library(virtual_gpu: World) -> None:
-    """torch's own questions to NVML."""
-    virtual_gpu.set_gpu(0, utilization=12, temperature=55)
-    assert torch.cuda.utilization(0) == 12
-    assert torch.cuda.temperature(0) == 55
