@@ -26,7 +26,6 @@ _OPTIONS = (
     "--HeartMonitor.max_heartmonitor_misses=500",
 )
 #: How long a machine may be busy with all of them.
-_PROFILE = ("--profile-dir", "profile_default")
 _ENGINE_OPTIONS = ("--IPEngine.timeout=400", "--IPEngine.max_heartbeat_misses=1000")
 
 _STATE = (
@@ -110,8 +109,8 @@ class Cluster:
                 sys.executable,
                 "-m",
                 f"ipyparallel.{what}",
-                "--profile-dir",
-                "profile_default",
+                "--profile-dir=profile_default",
+                f"--work-dir={self.folder}",  # else that of the template
                 *options,
             ],
             env={**environment, "IPYTHONDIR": str(self.folder)},

@@ -78,7 +78,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     finally:
         if _started is not None:
             (process, owner), _started = _started, None
-            with owner:
+            with owner, suppress(OSError):
                 owner.shutdown(socket.SHUT_WR)
                 _left = owner.recv(template.MESSAGE).decode().strip()
             process.wait()
@@ -123,6 +123,9 @@ class ForkedProcess:
                 self.returncode = _receive(self._connection)
                 self._connection.close()
         return self.returncode
+
+    def __del__(self) -> None:
+        self._connection.close()
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -143,7 +144,9 @@ class Kernel:
         With ``stops`` an error in it aborts what is sent behind it, as in a notebook.
         """
         self._said = ""
-        message: str = self.client.execute(source, allow_stdin=True, stop_on_error=stops)
+        # Somebody is there to answer, with pytest -s; gpumagic takes such a client for a console.
+        asks = sys.stdin.isatty()
+        message: str = self.client.execute(source, allow_stdin=asks, stop_on_error=stops)
         return message
 
     def until(self, message: str, text: str, *, timeout: float = PATIENCE) -> None:
@@ -199,7 +202,7 @@ class Kernel:
                 return message
 
     def _answer(self, prompt: str) -> None:
-        """Let the terminal answer, with ``pytest -s``: a `breakpoint` in the kernel asks it."""
+        """Let the terminal answer: a `breakpoint` in the kernel asks it."""
         print(self._said, end="")
         self._said = ""
         self.client.input(input(prompt))

@@ -236,7 +236,6 @@ def become(request: dict[str, Any], hidden: Hidden) -> None:
         remap(Path(old), Path(os.environ["VIRTUAL_GPU_STATE"]))
     _load_driver()
     os.chdir(request["cwd"])
-    _work_where_started()
     time.tzset()
     tempfile.tempdir = None
     numpy_random = hidden.module("numpy.random")
@@ -257,17 +256,6 @@ def _load_driver() -> None:
             if (Path(folder) / name).exists():
                 ctypes.CDLL(str(Path(folder) / name))
                 break
-
-
-def _work_where_started() -> None:
-    """Correct the default of ipyparallel's ``work_dir``: the folder in which it was imported."""
-    module = sys.modules.get("ipyparallel.apps.baseapp")
-    classes = [] if module is None else [module.BaseParallelApplication]
-    for each in classes:
-        classes.extend(each.__subclasses__())
-        each.work_dir.default_value = each._static_immutable_initial_values["work_dir"] = str(
-            Path.cwd()
-        )
 
 
 def _reopen(name: str, fd: int) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +17,7 @@ def test_a_breakpoint_in_a_kernel_asks_the_terminal(
 ) -> None:
     typed = iter(["p answer + 1", "continue"])
     monkeypatch.setattr(builtins, "input", lambda prompt: next(typed))
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))  # as with pytest -s
     cell = "answer = 41\ndef work():\n    breakpoint()\n    return answer\nprint('got', work())"
     assert kernel(load=False).run(cell).stdout.endswith("got 41\n")
     seen = capsys.readouterr().out
