@@ -10,8 +10,6 @@ from gpumagic.render.units import bytes_
 from gpumagic.results.devices import Claim, Device
 from gpumagic.selection.spec import existing, uuid_of
 
-_TOO_FULL = "not enough free memory"
-
 
 @dataclass(frozen=True)
 class Wants:
@@ -34,7 +32,7 @@ def refusal(device: Device, wants: Wants) -> str | None:
         if device.memory_free is None:
             return "its free memory is not known"
         if device.memory_free < wants.min_free:
-            return _TOO_FULL
+            return f"only {bytes_(device.memory_free)} free"
     if wants.idle:
         others = [process for process in device.processes or () if not process.own]
         if device.utilization is None or device.processes is None:
@@ -44,12 +42,6 @@ def refusal(device: Device, wants: Wants) -> str | None:
         if device.utilization > 0:
             return f"{device.utilization} % utilised"
     return None
-
-
-def may_fit_later(device: Device, wants: Wants) -> bool:
-    """Return whether a device that does not fit now may fit later."""
-    small = device.memory_total is not None and (wants.min_free or 0) > device.memory_total
-    return not (device.error or small or (refusal(device, wants) or "").endswith("not known"))
 
 
 def candidates(devices: Sequence[Device], count: int) -> list[Device]:
@@ -90,12 +82,11 @@ def pick(
     count: int,
     wants: Wants = NO_WANTS,
     others: Mapping[str, Sequence[Claim]] | None = None,
-    *,
-    can_wait: bool = False,
+    advice: str = "",
 ) -> tuple[str, ...]:
     """Return the UUIDs of the ``count`` devices, or the MIG instance, that fit best; see `freest`.
 
-    With ``can_wait`` the message of the error advises to wait, where waiting can help.
+    ``advice`` is the end of the message where too few do.
 
     Raises:
         SpecError: more devices are requested than there are.
@@ -112,23 +103,8 @@ def pick(
         )
     fitting = freest(found, wants, others or {})
     if len(fitting) < count:
-        helps = can_wait and sum(may_fit_later(device, wants) for device in found) >= count
-        advice = "; --wait SECONDS waits for them" if helps else ""
-        raise DeviceError(f"{_misfit(found, len(fitting), count, wants)}{advice}")
+        refused = ((d.instance or f"GPU {d.index}", refusal(d, wants)) for d in found)
+        reasons = "; ".join(f"{name}: {why}" for name, why in refused if why is not None)
+        fit = f"only {len(fitting)} of {len(found)} GPUs fit" if fitting else "no GPU fits"
+        raise DeviceError(f"{fit}, {count} requested ({reasons}){advice}")
     return tuple(device.instance or uuid_of(device) for device in fitting[:count])
-
-
-def _misfit(devices: Sequence[Device], fitting: int, count: int, wants: Wants) -> str:
-    """Return why too few devices fit."""
-    refused = {_name(d): why for d in devices if (why := refusal(d, wants)) is not None}
-    if not fitting and {*refused.values()} == {_TOO_FULL}:
-        best = max(devices, key=lambda device: device.memory_free or 0)
-        most = f"the most is {bytes_(best.memory_free)} on {_name(best)}"
-        return f"no GPU has {bytes_(wants.min_free)} free; {most}"
-    number = f"only {fitting} of {len(devices)} GPUs fit" if fitting else "no GPU fits"
-    reasons = "; ".join(f"{name}: {why}" for name, why in refused.items())
-    return f"{number}, {count} requested ({reasons})"
-
-
-def _name(device: Device) -> str:
-    return device.instance or f"GPU {device.index}"

@@ -78,19 +78,14 @@ def use(count: int) -> int:
     return choice.threads.current
 
 
-def is_ours() -> bool:
-    """Return whether the current number of threads is that of the last `use`."""
-    chosen = STATE.choice.threads
-    return chosen is not None and torch_cuda.cpu_threads() == chosen.current
-
-
 def undo() -> bool:
     """Undo `use`, unless the user has set another number since; return whether that was done."""
-    chosen, torch, ours = STATE.choice.threads, torch_cuda.loaded(), is_ours()
-    if chosen is not None and torch is not None and ours:
-        torch.set_num_threads(chosen.before)
-    STATE.choice.threads = None
-    return ours
+    chosen, STATE.choice.threads = STATE.choice.threads, None
+    torch = torch_cuda.loaded()
+    if chosen is None or torch is None or torch.get_num_threads() != chosen.current:
+        return False
+    torch.set_num_threads(chosen.before)
+    return True
 
 
 def with_threads(chosen: Selection, spec: Spec, count: int | None) -> Selection:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 
 from gpumagic.cuda.process_state import STATE, WrittenVariable, set_variable
-from gpumagic.cuda.visible_devices import MASK, VARIABLES
+from gpumagic.cuda.visible_devices import VARIABLES
 
 
 def now() -> dict[str, str | None]:
@@ -23,11 +23,6 @@ def write(change: Mapping[str, str | None]) -> None:
         # A value that the user has written since the last choice is the one to restore.
         written[name] = WrittenVariable(last.before if found == last.after else found, value)
         set_variable(name, value)
-
-
-def is_chosen() -> bool:
-    """Return whether a choice has written ``CUDA_VISIBLE_DEVICES`` and was not undone."""
-    return MASK in STATE.choice.variables
 
 
 def undo() -> None:

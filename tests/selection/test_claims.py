@@ -14,13 +14,15 @@ from typing import Any
 
 import pytest
 
+from gpumagic.cuda import devices as cuda_devices
 from gpumagic.cuda.process_state import STATE, Choice
-from gpumagic.results.devices import Device
+from gpumagic.results.devices import Device, DeviceTable, MigInstance
 from gpumagic.selection import claims
 from gpumagic.selection.auto import pick
+from gpumagic.selection.device_table import devices
 from gpumagic.system import system_files
 from tests.support.other_user import UID, needs_root
-from tests.virtual_gpu import GPU, Mig, Scenario, default_uuid
+from tests.virtual_gpu import Scenario, default_uuid
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="claims need Linux")
 ROOT = Path(__file__).parents[2]
@@ -48,6 +50,7 @@ from gpumagic.cuda.process_state import STATE
 from gpumagic.results.devices import Device
 from gpumagic.selection import claims
 from gpumagic.selection.auto import pick
+from gpumagic.selection.device_table import devices
 from gpumagic.system import system_files
 assert not {{"torch", "IPython", "pynvml"}} & sys.modules.keys()
 UUIDS = {UUIDS!r}
@@ -170,15 +173,6 @@ def test_a_claim_goes_on_in_the_program_that_replaces_its_process(machine: Path)
         assert pids(UUIDS[2]) == []
 
 
-def test_the_claim_of_an_earlier_choice_comes_back(machine: Path) -> None:
-    claims.held().hold((UUIDS[1], UUIDS[2]))
-    before = STATE.snapshot()
-    claims.held().hold((UUIDS[5],))
-    STATE.restore(before)
-    assert STATE.choice.claim == (UUIDS[1], UUIDS[2])
-    assert [uuid for uuid in UUIDS if pids(uuid)] == UUIDS[1:3]
-
-
 _EXCLUSIVE = """
 become({uid})
 file = os.open(claims.path_of(UUIDS[0]), os.O_RDONLY)
@@ -239,24 +233,12 @@ def test_a_link_in_shared_memory_is_not_followed(machine: Path, tmp_path: Path) 
 
 
 def test_whole_devices_and_instances_are_listed_at_their_gpu(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, machine: Path
 ) -> None:
-    from dataclasses import replace
-
-    from gpumagic.cuda import devices as cuda_devices
-    from gpumagic.results.devices import DeviceTable, MigInstance
-    from gpumagic.selection.device_table import devices
-
-    Scenario(devices=[GPU(mig=[Mig()]), GPU()]).write_files(tmp_path)
-    monkeypatch.setenv(system_files.ROOT, str(tmp_path))
-    monkeypatch.setattr(STATE, "choice", Choice())
     divided = Device(0, uuid=UUIDS[0], mig=(MigInstance(INSTANCE),))
     table = DeviceTable((divided, Device(1, uuid=UUIDS[1])))
-    monkeypatch.setattr(cuda_devices, "devices", lambda processes: replace(table))
+    monkeypatch.setattr(cuda_devices, "devices", lambda processes: table)
     claims.held().hold((INSTANCE, UUIDS[1]))
-    try:
-        first, second = devices()
-        assert [(c.own, c.instance) for c in first.claims] == [(True, INSTANCE)]
-        assert [(c.own, c.instance) for c in second.claims] == [(True, None)]
-    finally:
-        claims.release()
+    first, second = devices()
+    assert [(c.own, c.instance) for c in first.claims] == [(True, INSTANCE)]
+    assert [(c.own, c.instance) for c in second.claims] == [(True, None)]

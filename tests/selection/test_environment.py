@@ -19,34 +19,27 @@ def _own_choice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_was_before_the_first_choice_comes_back() -> None:
-    assert not environment.is_chosen()
     for value in ("1", "-1", None):
         environment.write({MASK: value})
         assert environment.now() == {MASK: value, ORDER: None}
-        assert environment.is_chosen()
     environment.write({ORDER: "PCI_BUS_ID"})
     environment.undo()
     assert environment.now() == {MASK: "0,1", ORDER: None}
-    assert not environment.is_chosen()
 
 
 @pytest.mark.parametrize("users", ["2", None])
-def test_what_the_user_wrote_since_stays(users: str | None) -> None:
+@pytest.mark.parametrize("again", [False, True])
+def test_what_the_user_wrote_since_stays(users: str | None, again: bool) -> None:
+    """Also where another choice follows, which is undone."""
     environment.write({MASK: "1"})
     if users is None:
         del os.environ[MASK]
     else:
         os.environ[MASK] = users
+    if again:
+        environment.write({MASK: "-1"})
     environment.undo()
     assert environment.now()[MASK] == users
-
-
-def test_what_the_user_wrote_between_two_choices_comes_back() -> None:
-    environment.write({MASK: "1"})
-    os.environ[MASK] = "2"
-    environment.write({MASK: "-1"})
-    environment.undo()
-    assert environment.now()[MASK] == "2"
 
 
 def test_the_start_of_the_process_that_this_one_has_replaced(

@@ -58,10 +58,8 @@ def test_devices(text: str, uuids: list[str]) -> None:
     ("text", "expected"),
     [
         ("9", "there is no GPU 9; this machine has GPUs 0–3"),
-        ("0,9", "there is no GPU 9"),
         ("2-4", "there is no GPU 4"),
         ("0,0", "GPU 0 is named twice"),
-        ("0," * 300 + "0", "GPU 0 is named twice in '0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0…'"),
         ("0-2,1", "GPU 1 is named twice"),
         ("0,GPU-aa11", "GPU-aa11 is named twice"),
         ("1-", "'1-' is not a choice of GPUs; write off, on,"),
@@ -74,22 +72,15 @@ def test_devices(text: str, uuids: list[str]) -> None:
         ("GPU-", "'GPU-' is not a choice of GPUs"),
         ("GPU-aa", "ambiguous; it begins GPU 0 (GPU-aa11), GPU 1 (GPU-aa22)"),
         ("offf", "did you mean 'off'?"),
-        ("rest", "did you mean 'reset'?"),
         (
             "0,,1",
             "'' is not a choice of GPUs; write off, on, reset, auto, an index (0), a list (0,2)",
         ),
-        (
-            "0 1",
-            "'0 1' is not a choice of GPUs; write off, on, reset, auto, an index (0), a list (0,2)",
-        ),
         ("auto 0", "to hide all GPUs write: off"),
         ("auto two", "'auto' takes a number of GPUs, not 'two'"),
-        ("0;1", "'0;1' is not a choice of GPUs; write off, on,"),
         ("0,offf", "did you mean 'off'? Write off, on,"),
         ("0,off", "'off' is no part of a list; write it alone: off"),
         ("auto,0", "'auto' is no part of a list; write it alone: auto"),
-        ("-1,0", "-1 is no GPU"),
     ],
 )
 def test_an_invalid_spec_is_one_clear_line(text: str, expected: str) -> None:

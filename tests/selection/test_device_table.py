@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpumagic.results.devices import Claim, Device, Process
-from gpumagic.selection import notebooks
+from gpumagic.selection import device_table
 
 
 @pytest.fixture
@@ -40,24 +40,18 @@ def process() -> Iterator[Callable[[str | None], int]]:
 def test_the_name_is_the_notebooks_and_nothing_else(
     process: Callable[[str | None], int],
 ) -> None:
-    assert notebooks.name_of(process("work/train.ipynb")) == "work/train.ipynb"
-    assert notebooks.name_of(process("\x1b[31m.ipynb")) == "\ufffd[31m.ipynb"
+    assert device_table.notebook(process("work/train.ipynb")) == "train.ipynb"
+    assert device_table.notebook(process("\x1b[31m.ipynb")) == "\ufffd[31m.ipynb"
     for other in (None, "5c2b8e0e-7a0d-4c2c", "notes.txt"):
-        assert notebooks.name_of(process(other)) is None
-    assert notebooks.name_of(2**22 + 1) is None
+        assert device_table.notebook(process(other)) is None
+    assert device_table.notebook(2**22 + 1) is None
 
 
 def test_only_the_users_own_are_named(process: Callable[[str | None], int]) -> None:
     pid = process("a/train.ipynb")
-    (device,) = notebooks.with_notebooks(
-        [Device(0, processes=(Process(pid, mine=True),), claims=(Claim(pid, mine=True),))]
-    )
-    assert device.processes is not None
-    assert (device.processes[0].notebook, device.claims[0].notebook) == ("train.ipynb",) * 2
-    (device,) = notebooks.with_notebooks(
-        [Device(0, processes=(Process(pid, mine=False),), claims=(Claim(pid),))]
-    )
-    assert device.processes is not None
-    assert (device.processes[0].notebook, device.claims[0].notebook) == (None, None)
-    (device,) = notebooks.with_notebooks([Device(0)])
-    assert device.processes is None
+    for mine, name in ((True, "train.ipynb"), (False, None)):
+        given = Device(0, processes=(Process(pid, mine=mine),), claims=(Claim(pid, mine=mine),))
+        device = device_table.with_notebooks(given)
+        assert device.processes is not None
+        assert (device.processes[0].notebook, device.claims[0].notebook) == (name, name)
+    assert device_table.with_notebooks(Device(0)).processes is None
