@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from gpumagic.results.allocator import (
-    DeviceParking,
-    Fit,
     FitRun,
-    Freed,
-    FreeStep,
-    HistoryState,
-    LimitState,
-    ParkedMemory,
-    SnapshotFile,
-    Unparked,
 )
-from gpumagic.results.base import Explanation, Result
+from gpumagic.results.base import Result
 from gpumagic.results.cluster import (
     ClusterMemory,
     ClusterSelection,
@@ -27,11 +17,8 @@ from gpumagic.results.cluster import (
     ClusterTiming,
     EngineResult,
 )
-from gpumagic.results.comparison import Compared, Comparison, MemoryComparison
 from gpumagic.results.devices import Device, DeviceTable, Process
 from gpumagic.results.holders import (
-    CellHolding,
-    CellHoldings,
     DeviceHolders,
     Holder,
     Holders,
@@ -40,31 +27,17 @@ from gpumagic.results.holders import (
 from gpumagic.results.kernels import Kernel, KernelReport
 from gpumagic.results.lines import (
     BETWEEN,
-    LineMemory,
-    LineReport,
     LineTiming,
     LineTimings,
-    SourceLines,
     SourceTimings,
 )
 from gpumagic.results.logs import CellLog, CellMemory, CellTiming, TimingLog
-from gpumagic.results.memory import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
+from gpumagic.results.memory import DeviceMemoryDelta, MemoryDelta
 from gpumagic.results.selection import Selection, WayOut
 from gpumagic.results.timing import CudaTiming, Sample
 from gpumagic.results.watch import CellSpan, WatchHistory, WatchPanel, WatchSample
 
 MIB, GIB = 2**20, 2**30
-CELL_HOLDINGS = CellHoldings(
-    {
-        0: (
-            CellHolding(3, "model = Net()", 3 * MIB, 12),
-            CellHolding(7, "x = torch.empty(" + "1024, " * 20, MIB, 1),
-            CellHolding(None, "not known: before the recording began", 0, 0),
-        ),
-        1: (CellHolding(3, "model = Net()", 512, 1),),
-    },
-    notes=("a note",),
-)
 SOME = DeviceMemoryDelta(MIB, 2 * MIB, MIB, 3 * MIB, 4 * MIB)
 RESERVED = DeviceMemoryDelta(0, -2 * MIB, 0, 0, 2 * MIB)
 OUT_OF_MEMORY_IN_A_CELL = DeviceMemoryDelta(0, 0, GIB, GIB, 2 * GIB, ooms=1)
@@ -177,17 +150,6 @@ def compared(*gpu: float, **fields: object) -> CudaTiming:
     return CudaTiming(**{**common, **fields})  # type: ignore[arg-type]
 
 
-COMPARISON = Comparison(
-    (
-        Compared("baseline", compared(0.010, 0.010, 0.012, 0.010), 1.0),
-        Compared("fused", compared(0.005, 0.005), 0.5, (0.48, 0.52), "faster"),
-        Compared("eager", compared(0.020, 0.021, gpu_at_most=True), 2.0, (1.9, 2.1), "slower"),
-        Compared("same", compared(0.010, 0.011), 1.01, (0.9, 1.1), "noise"),
-        Compared("once", compared(0.010)),
-    ),
-    "gpu",
-    ("a note",),
-)
 DEVICES = DeviceTable(
     devices=(
         Device(
@@ -218,18 +180,6 @@ DEVICES = DeviceTable(
     show_processes=True,
 )
 FIT_RUNS = (FitRun(1, 3 * MIB), FitRun(2, 4 * MIB), FitRun(60, 62 * MIB), FitRun(61, None))
-FREED = Freed(
-    (
-        FreeStep("drop Out", {0: 3 * GIB}),
-        FreeStep("collect garbage", {0: GIB}),
-        FreeStep("empty the cache", {}, {0: 6 * GIB}),
-    ),
-    {0: 8 * GIB, 1: GIB},
-    {0: 4 * GIB, 1: GIB},
-    {0: 10 * GIB, 1: GIB},
-    {0: 4 * GIB, 1: GIB},
-    notes=("a note",),
-)
 
 
 def holder(name: str, size: int, **fields: object) -> Holder:
@@ -314,62 +264,6 @@ def lines_of(lines: tuple[LineTiming, ...] = LINES, **more: object) -> LineTimin
     )
 
 
-LINES_SOURCE = ("if True:", "    a = f(2)", *(f"n{i} = {i}" for i in range(12)), "\tb = f(1)")
-LINE_REPORT = LineReport(
-    MemoryDelta({0: DeviceMemoryDelta(3 * MIB, 4 * MIB, 3 * MIB, 3 * MIB, 4 * MIB)}),
-    (
-        SourceLines(
-            "cell",
-            2,
-            LINES_SOURCE,
-            {
-                0: {
-                    3: LineMemory(2 * MIB, 2 * MIB),
-                    16: LineMemory(0, MIB),
-                }
-            },
-            runs={2: 1, 3: 1200, 16: 1},
-        ),
-        SourceLines("f", 1, ("def f(n):", "    return n"), ran=False),
-        SourceLines("g", 1, (), empty=True),
-    ),
-    notes=("a note",),
-)
-MEMORY_REPORT = MemoryReport(
-    {
-        0: DeviceMemory(
-            allocated=12 * GIB,
-            reserved=16 * GIB,
-            peak=13 * GIB,
-            free=60 * GIB,
-            total=80 * GIB,
-            outside=GIB // 2,
-            others=3 * GIB,
-            name="NVIDIA <H100>",
-            index=2,
-            allocated_change=GIB // 4,
-            reserved_change=0,
-            context=True,
-        ),
-        1: DeviceMemory(
-            allocated=0,
-            reserved=0,
-            peak=0,
-            total=80 * GIB,
-            name="NVIDIA <H100>",
-            index=3,
-            context=False,
-        ),
-    },
-    notes=("a note",),
-)
-MEMORY_DELTA = MemoryDelta(
-    {
-        0: DeviceMemoryDelta(512 * MIB, GIB, GIB, 12 * GIB, 14 * GIB),
-        1: DeviceMemoryDelta(0, 0, 0, 5, 5),
-        2: DeviceMemoryDelta(-512, 0, 512, 1024, 2 * MIB, ooms=1, retries=2),
-    }
-)
 OOM = OutOfMemory(
     device=0,
     name="NVIDIA H100",
@@ -392,16 +286,6 @@ OOM = OutOfMemory(
     ),
     unattributed=5 * GIB,
     recoverable=15 * GIB,
-    notes=("a note",),
-)
-SELECTION = Selection(
-    "0,3",
-    {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-d", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
-    "applied",
-    (
-        Device(0, ordinal=0, name="NVIDIA H100", memory_free=20 * GIB),
-        Device(3, ordinal=None),
-    ),
     notes=("a note",),
 )
 LATE = Selection(
@@ -451,56 +335,12 @@ HISTORY = WatchHistory(
 )
 PANEL = WatchPanel(sample(time.mktime((2026, 1, 2, 3, 4, 5, 0, 0, -1)), 10, 90), 1.0)
 
-MINE = [Process(20 + i, GIB, user="me", command="python train.py", mine=True) for i in range(5)]
-OTHERS = [
-    Process(30 + i, GIB, user="ann", command="python secret.py", mine=False) for i in range(2)
-]
-KERNEL = Process(40, GIB, user="me", command="python", mine=True, notebook="a.ipynb")
-
-
-def _device_table() -> Result:
-    first = DEVICES[0]
-    device = replace(first, processes=(*(first.processes or ()), *MINE, *OTHERS, KERNEL))
-    return replace(DEVICES, devices=(device, *DEVICES[1:]))
-
-
-def _parked() -> Result:
-    stays = {"C++ code may use it": GIB}
-    return ParkedMemory({0: DeviceParking(3 * GIB, stays, 5 * GIB, 2 * GIB, GIB // 2)}, 2.0)
-
-
-_ALL: tuple[Result, ...] = (
-    CELL_HOLDINGS,
-    CELL_LOG,
-    CellMemory(2, "x", 0.1, {0: SOME, 1: OUT_OF_MEMORY_IN_A_CELL}),
-    CellTiming(4, "step()", 2.0, 0.5, 0.25, 1.5, {0: 1.0, 1: 1.5}, used_gpu=True),
-    TIMING_LOG,
-    CLUSTER_TABLE,
-    CLUSTER_MEMORY,
-    CLUSTER_SELECTION,
-    CLUSTER_TIMING,
-    COMPARISON,
-    _device_table(),
-    Explanation("the reason"),
-    Fit("batch", 60, FIT_RUNS, True, ("a note",)),
-    FREED,
-    HistoryState(True, own=True, message="Recording begins."),
-    HOLDERS,
-    KERNELS,
-    LimitState(16 * GIB),
-    LINE_REPORT,
-    lines_of(verdict="GPU-bound: so it is", notes=("a note",)),
-    MEMORY_DELTA,
-    MEMORY_REPORT,
-    MemoryComparison({0: (3 * GIB, 2 * GIB), 1: (GIB, 2 * GIB), 2: (GIB, 0)}, ("a note",)),
-    OOM,
-    _parked(),
-    LATE,
-    SnapshotFile("a.pickle", 2048, True),
-    REPEATED,
-    Unparked({0: GIB, 1: 2 * GIB}, 2, 0.5, 61.0),
-    HISTORY,
-    PANEL,
-)
-#: By the name of the type.
-EXAMPLES: Mapping[str, Result] = {type(result).__name__: result for result in _ALL}
+#: One of each kind of table and of line, by the name of the type.
+EXAMPLES: Mapping[str, Result] = {
+    type(result).__name__: result
+    for result in (
+        *(CELL_LOG, TIMING_LOG, GPU_CELL, CLUSTER_TABLE, CLUSTER_MEMORY, CLUSTER_SELECTION),
+        *(CLUSTER_TIMING, DEVICES, HOLDERS, KERNELS, lines_of(verdict="so", notes=("a note",))),
+        *(OOM, LATE, REPEATED, HISTORY, PANEL),
+    )
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,14 +12,6 @@ from gpumagic.results.devices import Claim, Device, DeviceTable, MigInstance, Pr
 from tests.results.examples import DEVICES
 
 GIB = 2**30
-
-
-@pytest.mark.parametrize("width", [50, 60, 80, 100])
-def test_a_narrow_terminal_drops_columns_not_lines(width: int) -> None:
-    lines = as_text(DEVICES, width=width).splitlines()
-    rows = [line for line in lines if line.strip().startswith("0 ") and "cuda:1" in line]
-    assert len(rows) == 1
-    assert "60.0 GiB / 80.0 GiB" in rows[0]
 
 
 def test_a_closed_gate() -> None:
@@ -41,66 +34,61 @@ def test_uuids_are_shortened_with_the_whole_on_hover() -> None:
     assert f'title="CUDA_VISIBLE_DEVICES={uuid}"' in as_html(table)
 
 
+def some(*fields: str) -> tuple[Device, ...]:
+    """``0 GPU-a`` is a device with an ordinal and a UUID, ``-`` a hidden one, ``?`` one without."""
+    made = []
+    for index, each in enumerate(fields):
+        ordinal, _, uuid = each.partition(" ")
+        known = int(ordinal) if ordinal.isdigit() else None
+        made.append(Device(index, known, uuid or None, visible=ordinal != "-"))
+    return tuple(made)
+
+
+SEES = "This kernel sees"
+LATE = "came after CUDA was initialised, without effect on this process."
+FINAL = "CUDA is initialised, so this is final for the process."
+OWN_ORDER = "CUDA's own order (fastest first) is not known before it starts."
+
+
 @pytest.mark.parametrize(
-    ("fields", "line"),
+    ("devices", "mask", "fields", "line"),
     [
+        (some("0"), "0", {}, f"{SEES} the GPU: CUDA_VISIBLE_DEVICES=0; {FINAL}"),
+        (some("0", "1"), "0", {}, f"{SEES} all 2 GPUs: CUDA_VISIBLE_DEVICES=0 {LATE}"),
         (
-            {"devices": (Device(0, ordinal=0, visible=True),)},
-            "This kernel sees the GPU: CUDA_VISIBLE_DEVICES=0; CUDA is initialised, so this is "
-            "final for the process.",
+            some("0 GPU-a1", "- GPU-b2"),
+            "GPU-b2",
+            {"gated": True},
+            f"Behind the gate this kernel sees 1 of 2 GPUs: CUDA_VISIBLE_DEVICES=GPU-b2 {LATE}",
+        ),
+        (some("0 GPU-a1"), "GPU-a", {}, f"{SEES} the GPU: CUDA_VISIBLE_DEVICES=GPU-a; {FINAL}"),
+        (some("0"), "-1", {}, f"{SEES} the GPU: CUDA_VISIBLE_DEVICES=-1 {LATE}"),
+        (
+            some("-"),
+            "0",
+            {"cuda_missing": True},
+            f"{SEES} none of 1 GPU: CUDA_VISIBLE_DEVICES=0; there is no CUDA driver.",
         ),
         (
-            {"devices": tuple(Device(i, ordinal=i, visible=True) for i in range(2))},
-            "This kernel sees all 2 GPUs: CUDA_VISIBLE_DEVICES=0 came after CUDA was "
-            "initialised, without effect on this process.",
+            some("-", "?"),
+            "0",
+            {"cuda_failed": True},
+            f"{SEES} 1 of 2 GPUs: CUDA_VISIBLE_DEVICES=0; CUDA has failed in this process, "
+            f"which is final; {OWN_ORDER}",
         ),
         (
-            {
-                "devices": (
-                    Device(0, ordinal=0, uuid="GPU-a1", visible=True),
-                    Device(1, uuid="GPU-b2", visible=False),
-                ),
-                "environment": {"CUDA_VISIBLE_DEVICES": "GPU-b2"},
-                "gated": True,
-            },
-            "Behind the gate this kernel sees 1 of 2 GPUs: CUDA_VISIBLE_DEVICES=GPU-b2 came "
-            "after CUDA was initialised, without effect on this process.",
-        ),
-        (
-            {
-                "devices": (Device(0, ordinal=0, uuid="GPU-a1", visible=True),),
-                "environment": {"CUDA_VISIBLE_DEVICES": "GPU-a"},
-            },
-            "This kernel sees the GPU: CUDA_VISIBLE_DEVICES=GPU-a; CUDA is initialised, so this "
-            "is final for the process.",
-        ),
-        (
-            {
-                "devices": (Device(0, ordinal=0, visible=True),),
-                "environment": {"CUDA_VISIBLE_DEVICES": "-1"},
-            },
-            "This kernel sees the GPU: CUDA_VISIBLE_DEVICES=-1 came after CUDA was "
-            "initialised, without effect on this process.",
-        ),
-        (
-            {"devices": (Device(0, visible=False),), "cuda_missing": True},
-            "This kernel sees none of 1 GPU: CUDA_VISIBLE_DEVICES=0; there is no CUDA driver.",
-        ),
-        (
-            {"devices": (Device(0, visible=False), Device(1, visible=True)), "cuda_failed": True},
-            "This kernel sees 1 of 2 GPUs: CUDA_VISIBLE_DEVICES=0; CUDA has failed in this "
-            "process, which is final; CUDA's own order (fastest first) is not known before it "
-            "starts.",
-        ),
-        (
-            {"devices": (), "cuda_initialized": None},
+            (),
+            "0",
+            {"cuda_initialized": None},
             "CUDA_VISIBLE_DEVICES=0; the CUDA driver does not report whether it is initialised.",
         ),
     ],
 )
-def test_what_the_kernel_sees(fields: dict[str, object], line: str) -> None:
-    mask = {"CUDA_VISIBLE_DEVICES": "0"}
-    table = DeviceTable(**{"environment": mask, "cuda_initialized": True, **fields})  # type: ignore[arg-type]
+def test_what_the_kernel_sees(
+    devices: tuple[Device, ...], mask: str, fields: dict[str, Any], line: str
+) -> None:
+    environment = {"CUDA_VISIBLE_DEVICES": mask}
+    table = DeviceTable(devices, environment, **{"cuda_initialized": True, **fields})
     assert as_text(table, 200).splitlines()[-1] == line
 
 

@@ -1,10 +1,11 @@
-"""Results in files: a saved result is loaded unchanged, and other content is refused."""
+"""Results in files: a saved result is loaded unchanged, other content is refused."""
 
 from __future__ import annotations
 
 import json
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,13 @@ import pytest
 
 import gpumagic
 from gpumagic.errors import SpecError
-from gpumagic.results.base import Conditions
+from gpumagic.results.base import Conditions, differences
 from gpumagic.results.kernels import Kernel, KernelReport
 from gpumagic.results.memory import DeviceMemoryDelta, MemoryDelta
 from gpumagic.results.timing import CudaTiming, Sample
 
-CONDITIONS = Conditions(
-    "2026-01-31T12:00:00+00:00",
-    {0: "NVIDIA H200"},
-    "570.12",
-    "2.9.0",
-    "12.8",
-    "3.11.7",
+HERE = Conditions(
+    "2026-01-31T12:00:00+00:00", {0: "NVIDIA H200"}, "570.12", "2.9.0", "12.8", "3.11.7"
 )
 TIMING = CudaTiming(
     gpu=Sample((0.25, 0.5)),
@@ -31,48 +27,37 @@ TIMING = CudaTiming(
     cpu=Sample((0.0, 0.125)),
     per_device={0: Sample((0.25, 0.5))},
     loops=3,
-    repeat=2,
     precision=0.01,
     stopped_by="precision",
     kernels=KernelReport((Kernel("k", 1, 1.0, (0,)),), busy={0: 0.5}),
-    conditions=CONDITIONS,
+    conditions=HERE,
 )
 #: A cell may end with less memory than it began with.
-MEMORY = MemoryDelta({0: DeviceMemoryDelta(-1, -2, 3)}, conditions=CONDITIONS)
+MEMORY = MemoryDelta({0: DeviceMemoryDelta(-1, -2, 3)}, conditions=HERE)
 
 
 @pytest.mark.parametrize("result", [TIMING, MEMORY], ids=lambda each: type(each).__name__)
 def test_what_was_saved_is_loaded(result: Any, tmp_path: Path) -> None:
     path = result.save(tmp_path / "step.json")
     assert gpumagic.load(path) == result
-    assert not [each for each in tmp_path.iterdir() if each != path], "nothing else is left"
+    path.chmod(0o600)
     result.save(path)  # over the old one
     assert gpumagic.load(str(path)) == result
-
-
-def test_the_permissions_are_those_of_any_file(tmp_path: Path) -> None:
-    path = TIMING.save(tmp_path / "new.json")
-    plain = tmp_path / "plain"
-    plain.touch()
-    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
-    path.chmod(0o600)
-    TIMING.save(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [*tmp_path.iterdir()] == [path], "nothing else is left"
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert gpumagic.load(path) == result, "a byte order mark is no content"
 
 
-def test_a_file_of_another_version_of_gpumagic(tmp_path: Path) -> None:
-    """Fields that it does not know are left out, and those it lacks have their defaults."""
+def test_fields_of_another_version(tmp_path: Path) -> None:
+    """Those that are not known are left out, and those that are missing have their defaults."""
     path = TIMING.save(tmp_path / "step.json")
     content = json.loads(path.read_text())
     content["result"]["of_the_future"] = {"a": [1]}
     del content["result"]["precision"], content["result"]["conditions"]["devices"]
     path.write_text(json.dumps(content))
-    loaded = gpumagic.load(path)
-    assert isinstance(loaded, CudaTiming)
-    assert loaded.gpu == TIMING.gpu
-    assert loaded.precision is None
-    assert loaded.conditions is not None
-    assert loaded.conditions.devices == {}
+    expected = replace(TIMING, precision=None, conditions=replace(HERE, devices={}))
+    assert gpumagic.load(path) == expected
 
 
 @pytest.mark.parametrize(
@@ -83,7 +68,6 @@ def test_a_file_of_another_version_of_gpumagic(tmp_path: Path) -> None:
         "{}",
         "[" * 100_000,
         '{"gpumagic": 2, "kind": "CudaTiming", "result": {}}',
-        '{"gpumagic": 2, "kind": "CudaTiming", "result": {"wall": {"all": []}}}',
         '{"gpumagic": 2, "kind": "os.system", "result": {}}',
         '{"gpumagic": 2, "kind": ["CudaTiming"], "result": {}}',
         '{"gpumagic": 2, "kind": "CudaTiming"}',
@@ -103,6 +87,7 @@ def test_what_is_no_result_is_refused(text: str, tmp_path: Path) -> None:
     [
         ("loops", "3"),
         ("loops", True),
+        ("wall", {"all": []}),
         ("wall", {"all": [0.5, -1e-9]}),
         ("wall", {"all": [0.5, 1e18]}),
         ("bound", "other"),
@@ -120,54 +105,37 @@ def test_what_no_measurement_gives_is_refused(field: str, value: Any, tmp_path: 
 
 
 def test_bad_paths(tmp_path: Path) -> None:
-    with pytest.raises(
-        SpecError, match=r"cannot read .*No such file.*; --save .*, or .save\(path\)"
-    ):
-        gpumagic.load(tmp_path / "nothing.json")
-    with pytest.raises(SpecError, match="no regular file"):
-        gpumagic.load(tmp_path)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(SpecError, match="no regular file"):
-        gpumagic.load(tmp_path / "pipe")
     (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(SpecError, match="it is no text"):
-        gpumagic.load(tmp_path / "bytes")
-    with pytest.raises(SpecError, match="there is no folder"):
-        TIMING.save(tmp_path / "nowhere" / "step.json")
-    with pytest.raises(SpecError, match="that is a folder"):
-        TIMING.save(tmp_path)
+    for name, says in {
+        "nothing.json": r"cannot read .*No such file.*; --save .*, or .save\(path\)",
+        "": "no regular file",
+        "pipe": "no regular file",
+        "bytes": "it is no text",
+    }.items():
+        with pytest.raises(SpecError, match=says):
+            gpumagic.load(tmp_path / name)
+    for path, says in {"nowhere/step.json": "there is no folder", "": "that is a folder"}.items():
+        with pytest.raises(SpecError, match=says):
+            TIMING.save(tmp_path / path)
 
 
-def test_a_byte_order_mark_is_no_content(tmp_path: Path) -> None:
-    path = TIMING.save(tmp_path / "step.json")
-    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    assert gpumagic.load(path) == TIMING
-
-
-def test_a_link_is_written_through(tmp_path: Path) -> None:
+def test_a_link_is_written_through_and_what_is_read_only_stays(tmp_path: Path) -> None:
     """A link to a shared baseline stays one."""
-    shared = tmp_path / "shared"
-    shared.mkdir()
+    (tmp_path / "shared").mkdir()
     for name in ("old.json", "new.json"):
-        link = tmp_path / name
+        link, shared = tmp_path / name, tmp_path / "shared" / name
         link.symlink_to(Path("shared", name))
         if name == "old.json":
-            MEMORY.save(shared / name)
+            MEMORY.save(shared)
         TIMING.save(link)
         assert link.is_symlink()
-        assert gpumagic.load(shared / name) == TIMING
-    assert sorted(each.name for each in shared.iterdir()) == ["new.json", "old.json"]
-
-
-def test_a_file_that_is_read_only_stays(tmp_path: Path) -> None:
-    path = MEMORY.save(tmp_path / "step.json")
-    path.chmod(0o444)
-    link = tmp_path / "link.json"
-    link.symlink_to(path)
-    for target in (path, link):
-        with pytest.raises(SpecError, match=r"cannot write .*: the file is read-only$"):
-            TIMING.save(target)
-    assert gpumagic.load(path) == MEMORY
+        assert gpumagic.load(shared) == TIMING
+        shared.chmod(0o444)
+        for target in (shared, link):
+            with pytest.raises(SpecError, match=r"cannot write .*: the file is read-only$"):
+                MEMORY.save(target)
+        assert gpumagic.load(shared) == TIMING
 
 
 def test_an_interrupt_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,3 +150,27 @@ def test_an_interrupt_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mo
         MEMORY.save(path)
     assert path.read_bytes() == before
     assert [*tmp_path.iterdir()] == [path]
+
+
+@pytest.mark.parametrize(
+    ("now", "found"),
+    [
+        (HERE, ()),
+        (None, ()),
+        (Conditions(), ()),
+        (replace(HERE, devices={3: "NVIDIA H200", 4: "NVIDIA H200"}, python="3.12"), ()),
+        (replace(HERE, devices={}), ()),  # the code has gone to the CPU, on the same machine
+        (
+            replace(HERE, devices={0: "NVIDIA A100"}, torch="2.10.0"),
+            ("device NVIDIA A100 instead of NVIDIA H200", "torch 2.10.0 instead of 2.9.0"),
+        ),
+        (
+            replace(HERE, driver="580", cuda="13.0"),
+            ("driver 580 instead of 570.12", "CUDA 13.0 instead of 12.8"),
+        ),
+    ],
+)
+def test_what_differs_between_two_measurements(
+    now: Conditions | None, found: tuple[str, ...]
+) -> None:
+    assert differences(now, HERE) == found

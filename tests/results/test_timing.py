@@ -1,4 +1,4 @@
-"""The times of a cell."""
+"""The times of a cell, and several compared."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gpumagic.results.base import as_text
+from gpumagic.results.comparison import Compared, Comparison
 from gpumagic.results.logs import CellTiming, TimingLog
 from gpumagic.results.timing import CudaTiming, Sample
 from tests.results.examples import (
@@ -18,6 +19,7 @@ from tests.results.examples import (
     REPEATED,
     SINGLE,
     TIMING_LOG,
+    compared,
     timing,
 )
 from tests.support.drawing import check_drawing
@@ -148,3 +150,12 @@ def test_sums() -> None:
     assert (TIMING_LOG.wall, TIMING_LOG.gpu, TIMING_LOG.gpu_at_most) == (2.02, 1.51, True)
     assert TIMING_LOG.cpu == pytest.approx(0.27)
     assert TimingLog((FAILED_CELL,)).gpu is None
+
+
+def test_a_ratio_that_rounds_to_one_is_the_same() -> None:
+    base = Compared("a", compared(0.010, 0.011))
+    near = Compared("b", compared(0.010, 0.011), 1.001, (1.0005, 1.002), "slower")
+    wide = Compared("c", compared(0.010, 0.011), 0.999, (0.9, 1.1), "noise")
+    lines = as_text(Comparison((base, near, wide), "gpu"), 200).splitlines()
+    assert " same  " in lines[3]
+    assert "within the noise (0.90–1.10)" in lines[4]

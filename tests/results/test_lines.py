@@ -1,4 +1,4 @@
-"""The table of the lines' times."""
+"""The table of the lines' times, and which lines have a row."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpumagic.results.base import as_html, as_text
-from gpumagic.results.lines import LineTiming, LineTimings, SourceTimings
+from gpumagic.results.lines import LineTiming, LineTimings, SourceTimings, folded
 from gpumagic.results.timing import CudaTiming, Sample
 from tests.results.examples import LINE_TEXT, LINES, line, lines_of
 
@@ -121,3 +121,22 @@ def test_a_timing_shows_its_lines_first() -> None:
 def test_the_hosts_time_of_a_line_that_ran_is_never_0(host: float, shown: str) -> None:
     shown_line = as_text(lines_of((line(2, None, host),)))
     assert shown in shown_line
+
+
+@pytest.mark.parametrize(
+    ("numbers", "relevant", "shown"),
+    [
+        (range(1, 4), {2}, [1, 2, 3]),
+        (range(1, 10), {9}, [*range(1, 10)]),  # eight lines in a row are shown
+        (range(1, 11), {10}, [1, 2, range(3, 8), 8, 9, 10]),
+        (range(1, 11), {1}, [1, 2, 3, range(4, 9), 9, 10]),
+        (range(5, 25), {14}, [5, 6, range(7, 12), *range(12, 17), range(17, 23), 23, 24]),
+        (range(1, 3), {7}, [1, 2]),
+        (range(0), {7}, []),
+    ],
+)
+def test_lines_without_figures_are_folded(
+    numbers: range, relevant: set[int], shown: list[int | range]
+) -> None:
+    found = folded(numbers, relevant)
+    assert [each.start if len(each) == 1 else each for each in found] == shown
