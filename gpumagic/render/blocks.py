@@ -25,6 +25,7 @@ USES: Mapping[Use, str] = {
     "unknown": "in use, not known by what",
 }
 
+_UUID = re.compile(r"\b((?:GPU|MIG)-[0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f-]+")
 #: A text, and the command at its end.
 _WITH_COMMAND = re.compile(r"(.*: )(%{1,2}[a-z]+(?: [^.:;,]+)?)")
 #: The most rows of a table, and the most blocks of one result, that are drawn.
@@ -73,6 +74,11 @@ class Cell:
         For what is the user's own: the notebook is saved with it.
         """
         return cls(shortened(text, longest), style, whole=text)
+
+    @classmethod
+    def uuids(cls, text: str, style: Style = "dim") -> Cell:
+        """Return ``text`` with UUIDs shortened to prefixes that `%gpu` accepts, whole on hover."""
+        return cls(_UUID.sub(r"\1…", text), style, whole=text.strip())
 
     @classmethod
     def few(cls, names: Sequence[str], most: int, style: Style = "") -> Cell:
@@ -161,6 +167,20 @@ class Line:
         return cls([_cell(part) for part in parts])
 
     @classmethod
+    def names(cls, before: str, names: Sequence[str], after: str = "") -> Block:
+        """Return a dim line with the names; of many, the first ones, and all of them folded."""
+        short, every = listed(names), ", ".join(names)
+        line = cls.of(f"{before}{short}{after}", "dim")
+        return line if short == every else Fold(line, [cls.of(every)])
+
+    @classmethod
+    def title(cls, names: Sequence[str | None]) -> list[Line]:
+        """Return a line with the name of several devices; none where it is not the same for all."""
+        if len({*names}) != 1 or names[0] is None:
+            return []
+        return [cls.of(f"{len(names)} × " * (len(names) > 1) + names[0], "strong")]
+
+    @classmethod
     def notes(cls, texts: Iterable[str]) -> list[Line]:
         """Return a dim line for each text: the notes of a result. A command at the end is one."""
         return [*map(cls._note, texts)]
@@ -193,52 +213,6 @@ class Fold:
 
 
 Block: TypeAlias = "Grid | Line | Callout | Fold"
-
-
-def names_line(before: str, names: Sequence[str], after: str = "") -> Block:
-    """Return a dim line with the names; of many, with the first ones, and all of them folded."""
-    short, every = listed(names), ", ".join(names)
-    summary = Line.of(f"{before}{short}{after}", "dim")
-    return summary if short == every else Fold(summary, [Line.of(every)])
-
-
-def device_title(names: Sequence[str | None]) -> list[Block]:
-    """Return a line with the name of several devices; empty where it is not the same for all."""
-    if len({*names}) != 1 or names[0] is None:
-        return []
-    count = f"{len(names)} × " * (len(names) > 1)
-    return [Line.of(f"{count}{names[0]}", "strong")]
-
-
-def filled(share: float, steps: int) -> int:
-    """Return how many of a bar's ``steps`` are filled: 0 only for 0, all only for 1."""
-    if share <= 0:
-        return 0
-    return steps if share >= 1 else min(max(round(share * steps), 1), steps - 1)
-
-
-def stack_slots(stack: Mapping[Use, float], slots: int) -> dict[Use, int]:
-    """Return how many of a bar's ``slots`` each use has: together as many as `filled` says.
-
-    A use of less than a slot may have none: its share is then in another's.
-    """
-    shares = {use: share for use, share in stack.items() if share > 0}
-    whole = sum(shares.values())
-    count = filled(whole, slots)
-    parts = {use: share / whole * count for use, share in shares.items()}
-    found = {use: int(part) for use, part in parts.items()}
-    rest = sorted(parts, key=lambda use: (parts[use] - found[use], parts[use]), reverse=True)
-    for use in rest[: count - sum(found.values())]:
-        found[use] += 1
-    return {use: number for use, number in found.items() if number}
-
-
-_UUID = re.compile(r"\b((?:GPU|MIG)-[0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f-]+")
-
-
-def short_uuids(text: str) -> str:
-    """Return ``text`` with its UUIDs shortened to prefixes that `%gpu` accepts."""
-    return _UUID.sub(r"\1…", text)
 
 
 def shortened(text: str, longest: int) -> str:

@@ -22,7 +22,6 @@ from gpumagic.render.blocks import (
     Style,
     Use,
     bounded,
-    stack_slots,
 )
 from gpumagic.system.text import harmless
 
@@ -39,8 +38,6 @@ _FONT = "font-size:var(--jp-ui-font-size1, inherit)"
 # In a narrow notebook bars give way to figures.
 _WIDTH, _STACK_WIDTH = "width:5em;max-width:6vw", "width:12em;max-width:15vw"
 _SWATCH = "display:inline-block;width:.7em;height:.7em;border-radius:2px;margin-right:.35em"
-#: The parts of a stacked bar: a smaller one would not be visible.
-_SLOTS = 100
 
 
 def render(blocks: Sequence[Block]) -> str:
@@ -149,13 +146,13 @@ def _stack(stack: Mapping[Use, float]) -> str:
     shares = {USES[use]: share for use, share in stack.items() if share > 0}
     shares["free"] = max(1 - sum(shares.values()), 0.0)
     label = ", ".join(f"{name} {units.share(part)}" for name, part in shares.items())
-    slots = stack_slots(stack, _SLOTS)
     parts = "".join(
-        f'<span style="flex:{count} 0 0;min-width:2px;background:{colors.USES[use]}"></span>'
-        for use, count in slots.items()
+        f'<span style="flex:{share:.3f} 0 0;min-width:2px;background:{colors.USES[use]}"></span>'
+        for use, share in stack.items()
+        if share > 0
     )
-    left = _SLOTS - sum(slots.values())
-    return _track(label, _STACK_WIDTH, f'{parts}<span style="flex:{left} 0 0"></span>')
+    rest = f'<span style="flex:{shares["free"]:.3f} 0 0"></span>'
+    return _track(label, _STACK_WIDTH, parts + rest)
 
 
 def _track(label: str, width: str, parts: str) -> str:

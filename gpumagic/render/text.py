@@ -13,18 +13,7 @@ from itertools import zip_longest
 from rich.console import Console
 from rich.text import Text
 
-from gpumagic.render.blocks import (
-    Block,
-    Callout,
-    Cell,
-    Fold,
-    Grid,
-    Style,
-    Use,
-    bounded,
-    filled,
-    stack_slots,
-)
+from gpumagic.render.blocks import Block, Callout, Cell, Fold, Grid, Style, Use, bounded
 from gpumagic.system.text import harmless
 
 #: In the colours of the terminal's own palette.
@@ -153,11 +142,34 @@ def _text(cell: Cell) -> Text:
 def _bar(cell: Cell, width: int) -> Text:
     """Return a cell's bar in ``width`` columns of text; blanks if it has none, or for the rest."""
     if isinstance(cell.bar, Mapping):
-        parts = stack_slots(cell.bar, width)
+        parts = _slots(cell.bar, width)
         return Text("".join(_USE_SIGNS[use] * n for use, n in parts.items()).ljust(width))
-    full, part = divmod(0 if cell.bar is None else filled(cell.bar, 8 * width), 8)
+    full, part = divmod(0 if cell.bar is None else _filled(cell.bar, 8 * width), 8)
     bar = "█" * full + (_EIGHTHS[part] if part else "")
     return Text(bar.ljust(width), _STYLES.get(cell.style, ""))
+
+
+def _filled(share: float, steps: int) -> int:
+    """Return how many of a bar's ``steps`` are filled: 0 only for 0, all only for 1."""
+    if share <= 0:
+        return 0
+    return steps if share >= 1 else min(max(round(share * steps), 1), steps - 1)
+
+
+def _slots(stack: Mapping[Use, float], slots: int) -> dict[Use, int]:
+    """Return how many of a bar's ``slots`` each use has: together as many as `_filled` says.
+
+    A use of less than a slot may have none: its share is then in another's.
+    """
+    shares = {use: share for use, share in stack.items() if share > 0}
+    whole = sum(shares.values())
+    count = _filled(whole, slots)
+    parts = {use: share / whole * count for use, share in shares.items()}
+    found = {use: int(part) for use, part in parts.items()}
+    rest = sorted(parts, key=lambda use: (parts[use] - found[use], parts[use]), reverse=True)
+    for use in rest[: count - sum(found.values())]:
+        found[use] += 1
+    return {use: number for use, number in found.items() if number}
 
 
 def _length(cell: Text) -> int:

@@ -8,18 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from gpumagic.render.blocks import (
-    Block,
-    Cell,
-    Column,
-    Figures,
-    Grid,
-    Line,
-    Text,
-    device_title,
-    short_uuids,
-    shortened,
-)
+from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Text, shortened
 from gpumagic.render.units import DASH, bytes_, percent, rounded, spans
 from gpumagic.results.base import Series
 from gpumagic.system.text import grouped, noun
@@ -203,7 +192,7 @@ class DeviceTable(Series[Device]):
 
 def device_grid(devices: Sequence[Device], gated: bool = False) -> list[Block]:
     """Return the table, and above it the devices' name if it is the same for all."""
-    title = device_title([device.name for device in devices])
+    title = Line.title([device.name for device in devices])
     columns: list[Column[Device]] = [
         Figures("GPU", lambda d: Cell(str(d.index), "dim" if d.visible is False else "strong")),
         Column("Device", lambda d: ordinal_cell(d, gated)),
@@ -241,7 +230,7 @@ def _instances(devices: Iterable[Device]) -> list[Block]:
 
     def uuid(device: Device, part: MigInstance) -> Cell:
         seen = part.uuid == device.instance
-        return Cell(short_uuids(part.uuid) + " ✓" * seen, "good" if seen else "", whole=part.uuid)
+        return Cell.uuids(part.uuid + " ✓" * seen, "good" if seen else "")
 
     columns: list[Column[tuple[Device, MigInstance]]] = [
         Figures("GPU", lambda of: str(of[0].index)),
@@ -295,7 +284,7 @@ def _sees(table: DeviceTable) -> Iterator[Line]:
     rest = f"; {state}{order}."
     if _is_too_late(table):
         rest = f" came after CUDA was initialised, without effect on this process{order}."
-    yield Line.join(count, Cell(short_uuids(named), "dim", whole=named), Cell(rest, "dim"))
+    yield Line.join(count, Cell.uuids(named), Cell(rest, "dim"))
 
 
 def _is_too_late(table: DeviceTable) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
-from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Text, names_line
+from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Text
 from gpumagic.render.units import bytes_, share
 from gpumagic.results.base import Result, plain
 from gpumagic.results.logs import cell_number, first_line
@@ -95,7 +95,7 @@ class Holders(Result):
         for ordinal, device in shown.items():
             blocks += [_table(f"cuda:{ordinal}", device), _sum(device)]
             if unlisted := _unlisted(device):
-                blocks.append(names_line("Hold only memory that is counted at others: ", unlisted))
+                blocks.append(Line.names("Hold only memory that is counted at others: ", unlisted))
         return [*blocks, *Line.notes(self.notes)]
 
 

@@ -164,18 +164,18 @@ class LineTiming:
     #: Counted as in tracebacks: the magic's own line is 1.
     line: int
     source: str
-    hits: int
+    hits: int = 0
     #: From the end of all GPU work queued before the line to the end of all work queued by its end;
     #: None where not known. Work that ran beside that of an earlier line counts to that one.
-    gpu: float | None
+    gpu: float | None = None
     #: Python's time in the line.
-    host: float
+    host: float = 0.0
     #: In how many of the hits the host waited for GPU work of earlier lines, and how long: by time,
     #: those which ended when that work did.
-    syncs: int
-    sync_time: float
+    syncs: int = 0
+    sync_time: float = 0.0
     #: Whether ``gpu`` is an upper bound: the GPU may have been idle in between.
-    at_most: bool
+    at_most: bool = False
     #: By CUDA ordinal, as ``gpu`` of that device alone.
     per_device: Mapping[int, float] = field(default_factory=dict)
 
@@ -353,11 +353,8 @@ class _Table:
         return LineTiming(
             line=0,
             source="",
-            hits=0,
             gpu=fsum(line.gpu or 0.0 for line in lines) if self._has_gpu else None,
             host=fsum(line.host for line in lines),
-            syncs=0,
-            sync_time=0.0,
             at_most=any(line.at_most for line in lines),
             per_device={
                 i: fsum(line.per_device.get(i, 0.0) for line in lines) for i in self._devices

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from gpumagic.render.blocks import USES, Block, Cell, Column, Figures, Grid, Line, Use, device_title
+from gpumagic.render.blocks import USES, Block, Cell, Column, Figures, Grid, Line, Use
 from gpumagic.render.units import DASH, bytes_
 from gpumagic.results.base import Conditions, Result, StorableResult
 from gpumagic.system.text import plural
@@ -140,7 +140,7 @@ def _details(result: MemoryReport) -> Iterator[Block]:
 
 def _table(devices: Mapping[int, DeviceMemory]) -> list[Block]:
     """Return the table, above it the devices' name if it is the same for all, below the legend."""
-    title = device_title([memory.name for memory in devices.values()])
+    title = Line.title([memory.name for memory in devices.values()])
     is_named = not title and any(memory.name for memory in devices.values())
     columns: list[Column[tuple[int, DeviceMemory]]] = [
         Column("Device", lambda of: Cell(f"cuda:{of[0]}", "strong" if of[1].context else "dim")),

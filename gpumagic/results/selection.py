@@ -6,17 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from gpumagic.render.blocks import (
-    Block,
-    Callout,
-    Cell,
-    Column,
-    Grid,
-    Line,
-    Style,
-    names_line,
-    short_uuids,
-)
+from gpumagic.render.blocks import Block, Callout, Cell, Column, Grid, Line, Style
 from gpumagic.render.units import bytes_
 from gpumagic.results.base import Result
 from gpumagic.results.devices import Device, variables
@@ -81,15 +71,14 @@ class Selection(Result):
                 Line.of(f"{sees[0].upper()}{sees[1:]}"),
             ]
         else:
-            whole = f"  ({variables(self.environment)})"
-            masked = Cell(short_uuids(whole), "dim", whole=whole.strip())
+            masked = Cell.uuids(f"  ({variables(self.environment)})")
             status = Cell(self.status, STATUS_STYLES[self.status])
             # A gate does not go by the variables.
             how = [masked] if self.status != "gated" else []
             blocks = [Line.join(status, f": {sees}", *how), *map(_visible, self.devices)]
         if self.lost:
             number = plural(len(self.lost), "variable")
-            blocks.append(names_line(f"Lost: {number} (", self.lost, ")."))
+            blocks.append(Line.names(f"Lost: {number} (", self.lost, ")."))
         return [*blocks, *Line.notes(self.notes)]
 
     def _too_late(self) -> Iterator[Block]:

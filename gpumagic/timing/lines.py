@@ -156,11 +156,8 @@ def _between(lines: Sequence[LineTiming], timing: CudaTiming, has_gpu: bool) -> 
     return LineTiming(
         line=0,
         source=BETWEEN,
-        hits=0,
         gpu=gpu,
         host=max(host.median - fsum(line.host for line in lines), 0.0),
-        syncs=0,
-        sync_time=0.0,
         at_most=gpu is not None and timing.gpu_at_most,
     )
 

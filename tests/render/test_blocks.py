@@ -11,7 +11,6 @@ from gpumagic.render.blocks import (
     Grid,
     Line,
     bounded,
-    names_line,
 )
 
 
@@ -33,8 +32,8 @@ def test_lines() -> None:
     plain, with_command = Line.notes(["a", "to lift that: %gpu on"])
     assert plain == Line.of("a", "dim")
     assert with_command == Line.join(Cell("to lift that: ", "dim"), Cell.command("%gpu on"))
-    assert names_line("Lost: ", ["a", "b"], ".") == Line.of("Lost: a, b.", "dim")
-    many = names_line("Lost: ", [*"abcdefghij"])
+    assert Line.names("Lost: ", ["a", "b"], ".") == Line.of("Lost: a, b.", "dim")
+    many = Line.names("Lost: ", [*"abcdefghij"])
     assert isinstance(many, Fold)
     assert many.blocks == [Line.of("a, b, c, d, e, f, g, h, i, j")]
 

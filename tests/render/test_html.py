@@ -64,7 +64,7 @@ def test_a_stacked_bar() -> None:
     html = render([Grid((Column(""),), ((Cell("x", bar=stack),),))])
     assert 'aria-label="allocated 50 %, other processes 25 %, free 25 %"' in html
     assert html.count("min-width:2px") == 2
-    assert f"flex:50 0 0;min-width:2px;background:{USES['allocated']}" in html
+    assert f"flex:0.500 0 0;min-width:2px;background:{USES['allocated']}" in html
 
 
 def test_what_is_shortened_has_the_whole_on_hover() -> None:

@@ -150,32 +150,19 @@ def compared(*gpu: float, **fields: object) -> CudaTiming:
     return CudaTiming(**{**common, **fields})  # type: ignore[arg-type]
 
 
+PROCESSES = (
+    Process(7, 10 * GIB, user="ann", command="python <b>x</b>", own=False),
+    Process(9, 50 * GIB, user="me", command="ipykernel", own=True),
+)
+MEMORY = {"memory_total": 80 * GIB, "memory_used": 60 * GIB, "memory_own": 50 * GIB}
+FIGURES = {"utilization": 97, "temperature": 61, "power": 412.4, "power_limit": 700.0}
 DEVICES = DeviceTable(
-    devices=(
-        Device(
-            0,
-            ordinal=1,
-            uuid="GPU-a",
-            name="NVIDIA H100",
-            memory_total=80 * GIB,
-            memory_used=60 * GIB,
-            memory_free=20 * GIB,
-            utilization=97,
-            temperature=61,
-            power=412.4,
-            power_limit=700.0,
-            processes=(
-                Process(7, 10 * GIB, user="ann", command="python <b>x</b>", own=False),
-                Process(9, 50 * GIB, user="me", command="ipykernel", own=True),
-            ),
-            visible=True,
-            memory_own=50 * GIB,
-            memory_others=10 * GIB,
-        ),
-        Device(1, uuid="GPU-b", name="NVIDIA H100", visible=False),
-        Device(2, name="NVIDIA H100", error="the GPU is lost", visible=None),
+    (
+        device(0, 1, uuid="GPU-a", processes=PROCESSES, **MEMORY, **FIGURES),
+        Device(1, uuid="GPU-b", name="H100", visible=False),
+        Device(2, name="H100", error="the GPU is lost", visible=None),
     ),
-    environment={"CUDA_VISIBLE_DEVICES": "GPU-a"},
+    {"CUDA_VISIBLE_DEVICES": "GPU-a"},
     cuda_initialized=True,
     show_processes=True,
 )
@@ -227,24 +214,15 @@ KERNELS = KernelReport(
     trace="trace.json",
 )
 LINE_TEXT = (
-    "import torch",
-    "for x in loader:",
-    "    y = model(x)",
-    "    y.item()",
+    *("import torch", "for x in loader:", "    y = model(x)", "    y.item()"),
     *["pass"] * 20,
     "z = 1",
 )
 
 
-def line(number: int, gpu: float | None, host: float, **more: object) -> LineTiming:
-    values: dict[str, object] = {"hits": 3, "syncs": 0, "sync_time": 0.0, "at_most": False} | more
-    return LineTiming(
-        line=number,
-        source=LINE_TEXT[number - 2],
-        gpu=gpu,
-        host=host,
-        **values,  # type: ignore[arg-type]
-    )
+def line(number: int, gpu: float | None, host: float, **more: Any) -> LineTiming:
+    fields = {"hits": 3, "source": LINE_TEXT[number - 2], **more}
+    return LineTiming(number, gpu=gpu, host=host, **fields)
 
 
 LINES = (
@@ -255,13 +233,9 @@ LINES = (
 )
 
 
-def lines_of(lines: tuple[LineTiming, ...] = LINES, **more: object) -> LineTimings:
-    between = LineTiming(0, BETWEEN, 0, 0.002, 0.003, 0, 0.0, at_most=True)
-    return LineTimings(
-        SourceTimings("cell", 2, LINE_TEXT, lines),
-        between=between,
-        **more,  # type: ignore[arg-type]
-    )
+def lines_of(lines: tuple[LineTiming, ...] = LINES, **more: Any) -> LineTimings:
+    between = LineTiming(0, BETWEEN, 0, 0.002, 0.003, at_most=True)
+    return LineTimings(SourceTimings("cell", 2, LINE_TEXT, lines), between=between, **more)
 
 
 OOM = OutOfMemory(
@@ -279,10 +253,8 @@ OOM = OutOfMemory(
     limit=78 * GIB,
     fragmented="PYTORCH_ALLOC_CONF=expandable_segments:True",
     holders=(
-        Holder(
-            "model", "module", 40 * GIB, {"parameters": 30 * GIB, "gradients": 10 * GIB}, 9, 0, 0
-        ),
-        Holder("Out[3]", "tensor", 5 * GIB, {"": 5 * GIB}, 1, 0, 0, also=("x",), by_notebook=True),
+        holder("model", 40 * GIB, kind="module", parts={"weights": 30 * GIB, "": 10 * GIB}),
+        holder("Out[3]", 5 * GIB, also=("x",), by_notebook=True),
     ),
     unattributed=5 * GIB,
     recoverable=15 * GIB,
@@ -303,25 +275,14 @@ LATE = Selection(
 
 
 def sample(time: float, *utilizations: int | None) -> WatchSample:
-    return WatchSample(
-        time,
-        tuple(
-            Device(
-                i,
-                i if i < 2 else None,
-                uuid=f"GPU-{i}",
-                name="H100",
-                memory_total=80 * GIB,
-                utilization=value,
-                memory_own=GIB * (i == 0),
-                memory_others=2 * GIB * (i == 1),
-                memory_used=3 * GIB,
-                temperature=40,
-                power=100.5 + i,
-            )
-            for i, value in enumerate(utilizations)
-        ),
+    figures = {"memory_total": 80 * GIB, "memory_used": 3 * GIB, "temperature": 40, "power": 100.5}
+    memory = ({"memory_own": GIB, "memory_others": 0}, {"memory_own": 0, "memory_others": GIB})
+    idle = {"memory_own": 0, "memory_others": 0}
+    devices = (
+        device(i, i if i < 2 else None, utilization=used, **figures, **(*memory, idle)[i])
+        for i, used in enumerate(utilizations)
     )
+    return WatchSample(time, tuple(devices))
 
 
 HISTORY = WatchHistory(

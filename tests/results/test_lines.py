@@ -37,8 +37,7 @@ def test_a_long_cell_shows_what_took_a_thousandth_of_its_time() -> None:
     text = ("x = 1",) * 10_000
     kinds = {500: (0.05, 1e-6), 2_000: (0.0, 9e-4), 4_000: (0.0, 1.1e-3), 5_000: (0.95, 1e-6)}
     every = tuple(
-        LineTiming(i, text[0], 1, *kinds.get(i, (0.0, i * 1e-10)), 0, 0.0, False)
-        for i in range(1, 10_001)
+        LineTiming(i, text[0], 1, *kinds.get(i, (0.0, i * 1e-10))) for i in range(1, 10_001)
     )
     rows = as_text(LineTimings(SourceTimings("cell", 1, text, every))).splitlines()
     shown = [int(row.split()[0]) for row in rows if row.strip()[:1].isdigit()]
@@ -53,8 +52,8 @@ def test_a_long_cell_shows_what_took_a_thousandth_of_its_time() -> None:
 def test_lines_that_are_left_out_have_their_sum_where_it_is_much() -> None:
     """A thousandth each, and a fifth of the time together: the rows add up to the cell."""
     text = ("x = 1",) * 404
-    lines = [LineTiming(1, "", 1, 0.5, 0.5, 0, 0.0, at_most=True)]
-    lines += [LineTiming(i, "", 1, 0.0, 3e-4, 0, 0.0, False) for i in range(2, 404)]
+    lines = [LineTiming(1, "", 1, 0.5, 0.5, at_most=True)]
+    lines += [LineTiming(i, "", 1, 0.0, 3e-4) for i in range(2, 404)]
     rows = as_text(LineTimings(SourceTimings("cell", 1, text, tuple(lines)))).splitlines()
     (together,) = [row for row in rows if "⋯" in row]
     assert together.split() == ["0", "s", "120", "ms", "⋯", "399", "lines"]
@@ -62,8 +61,8 @@ def test_lines_that_are_left_out_have_their_sum_where_it_is_much() -> None:
 
 def test_what_is_known_of_the_gpu_counts_beside_an_upper_bound() -> None:
     text = ("x = 1",) * 404
-    lines = [LineTiming(1, "", 1, 0.5, 0.5, 0, 0.0, at_most=True)]
-    lines += [LineTiming(i, "", 1, 0.0, 3e-4, 0, 0.0, False) for i in range(2, 404)]
+    lines = [LineTiming(1, "", 1, 0.5, 0.5, at_most=True)]
+    lines += [LineTiming(i, "", 1, 0.0, 3e-4) for i in range(2, 404)]
     lines[200] = replace(lines[200], gpu=3e-4)
     shown = as_text(LineTimings(SourceTimings("cell", 1, text, tuple(lines))))
     assert " 201  " in shown
