@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from textwrap import dedent
 from types import CodeType
 from typing import Any
@@ -173,6 +172,8 @@ def _aligned(source: str, transformed: str) -> str:
     before, after = (text.rstrip("\n").split("\n") for text in (source, transformed))
     if len(after) >= len(before):
         return transformed
+    from difflib import SequenceMatcher
+
     a, b = ([line.strip() for line in lines] for lines in (before, after))
     lines: list[str] = []
     for _, i, up_to_i, j, up_to_j in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():

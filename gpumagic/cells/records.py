@@ -43,8 +43,6 @@ def keep_numbers(compiler: Any) -> Callable[[], None]:
 
     Returns what undoes it.
     """
-    if hasattr(compiler, "_filename_map"):
-        return lambda: None
     numbers: dict[str, int] = {}
     original = compiler.cache
 

@@ -8,23 +8,9 @@ from typing import Any
 
 from IPython.core.error import UsageError
 
-from gpumagic.cells.hooks import CellHook
 from gpumagic.system import text
 
 _NOT_FOUND = re.compile(r"(?:Line|Cell) magic (?:function )?`(%%?)(\w+)` not found")
-
-
-def hook(shell: Any) -> CellHook[Any]:
-    """Return the hook that explains failures."""
-
-    def after(_: Any, result: Any) -> None:
-        if result.error_in_exec is not None:
-            explain(shell, result.error_in_exec)
-
-    def failed(error: Exception) -> None:
-        print(f"gpumagic: errors are not explained any more ({text.named(error)})", file=sys.stderr)
-
-    return CellHook(after=after, failed=failed)
 
 
 def explain(shell: Any, error: BaseException) -> None:

@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from operator import attrgetter
 from typing import Any
 
 from IPython.core.error import UsageError
 
-from gpumagic.cells import tracebacks
-from gpumagic.cells.magic_code import MagicCode
-from gpumagic.cells.records import keep_numbers
+from gpumagic.cells.hooks import CellHook
 from gpumagic.cuda import init_trace
 from gpumagic.cuda.process_state import STATE
-from gpumagic.errors import DeviceError
-from gpumagic.magics import commands, failures
+from gpumagic.magics import commands
 from gpumagic.magics.extension import NAME, Extension, find
 from gpumagic.magics.magic_class import GpuMagic
-from gpumagic.system import text
 
 #: The class that every result is, by name: the module is imported when there is a result.
 _RESULT = ("gpumagic.results.base", "Result")
@@ -50,7 +47,7 @@ def load(shell: Any) -> None:
         STATE.nvml_check_set = True
         undo(init_trace.withdraw_nvml_check)
     _register_magics(extension)
-    _add(extension, shell.input_transformers_post, MagicCode(shell, commands.source))
+    _add(extension, shell.input_transformers_post, _transformer(shell))
     matcher = _matcher(shell)
     if matcher is not None:
         _add(extension, shell.Completer.custom_matchers, matcher)
@@ -61,9 +58,12 @@ def load(shell: Any) -> None:
     undo(extension.hooks.clear)
     undo(_leave_cluster, shell)
     undo(_end_modes, extension)
-    undo(keep_numbers(shell.compile))
+    if not hasattr(shell.compile, "_filename_map"):  # before IPython 8
+        from gpumagic.cells.records import keep_numbers
+
+        undo(keep_numbers(shell.compile))
     init_trace.attach(shell, extension.hooks)
-    extension.hooks.add(failures.hook(shell))
+    extension.hooks.add(CellHook(after=lambda _, result: _explain(shell, result)))
     if "torch" in sys.modules:
         # All GPUs may have been hidden when torch tried to initialise CUDA.
         from gpumagic.selection.apply import note_hiding
@@ -79,6 +79,8 @@ def unload(shell: Any) -> None:
     extension = find(shell)
     if extension is None:
         return
+    from gpumagic.errors import DeviceError
+
     try:
         if extension.parking is not None:
             extension.parking.release()
@@ -87,6 +89,8 @@ def unload(shell: Any) -> None:
     try:
         extension.undo.close()
     except Exception as error:  # the user may have unloaded a part of torch
+        from gpumagic.system import text
+
         print(f"gpumagic: not everything could be undone ({text.named(error)})", file=sys.stderr)
 
 
@@ -122,6 +126,25 @@ def _add(extension: Extension, to: list[Any], function: Any) -> None:
             to.remove(function)
 
     extension.undo.callback(undo)
+
+
+def _explain(shell: Any, result: Any) -> None:
+    """Explain below its traceback why a cell failed, where the cause is known."""
+    if result.error_in_exec is not None:
+        from gpumagic.magics import failures
+
+        failures.explain(shell, result.error_in_exec)
+
+
+def _transformer(shell: Any) -> Callable[[list[str]], list[str]]:
+    """Return what has the shell await a statement of ours that awaits: see `MagicCode`."""
+
+    def transform(lines: list[str]) -> list[str]:
+        from gpumagic.cells.magic_code import MagicCode
+
+        return MagicCode(shell, commands.source)(lines)
+
+    return transform
 
 
 def _matcher(shell: Any) -> Any:
@@ -181,6 +204,8 @@ def _leave_cluster(shell: Any) -> None:
 
 
 def _undo_of_process(module: str, function: str, is_choice: bool) -> None:
+    from gpumagic.cells import tracebacks
+
     # `%reload_ext` unloads only to load again. IPython says so by the calling function alone.
     reloading = any(
         frame.f_code.co_name == "reload_extension" for frame in tracebacks.stack(sys._getframe())

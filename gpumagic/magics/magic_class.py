@@ -21,8 +21,6 @@ from IPython.core.magic import (
 )
 from traitlets import Bool, Unicode
 
-from gpumagic.cells import tracebacks
-from gpumagic.errors import GpuMagicError, RegressionError
 from gpumagic.magics.extension import Extension
 
 
@@ -36,6 +34,8 @@ def _by_its_module(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def magic(magics: GpuMagic, line: str, cell: str | None = None, local_ns: Any = None) -> Any:
         __tracebackhide__ = True
+        from gpumagic.cells import tracebacks
+        from gpumagic.errors import GpuMagicError, RegressionError
 
         def is_users(frame: FrameType) -> bool:
             return frame.f_globals is magics.extension.shell.user_ns

@@ -63,24 +63,6 @@ def test_unloading_takes_choices_back(
         assert run_cell(ip, "torch.get_num_threads()").value == threads
 
 
-def test_unloading_leaves_what_the_user_has_set_since(
-    virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
-) -> None:
-    monkeypatch.setenv(MASK, "0,1")
-    with shell(load=False) as ip:
-        threads = run_cell(ip, "import torch\ntorch.get_num_threads()").value
-        run_cell(ip, f"%load_ext gpumagic\n%gpu off -q --threads {threads + 1}")
-        monkeypatch.setenv(MASK, "2")
-        run_cell(ip, f"%%gpu 1 -q\ntorch.set_num_threads({threads + 3})")
-        assert os.environ[MASK] == "2"
-        run_cell(ip, "%unload_ext gpumagic")
-        assert os.environ[MASK] == "2"
-        run_cell(ip, "%load_ext gpumagic\n%gpu off -q\n%unload_ext gpumagic")
-        assert os.environ[MASK] == "2"
-        assert run_cell(ip, "torch.get_num_threads()").value == threads + 3
-        run_cell(ip, f"torch.set_num_threads({threads})")
-
-
 def test_loading_twice_is_loading_once(ip: Any) -> None:
     before, extension = registered(ip), of(ip)
     ran = run_cell(ip, "%load_ext gpumagic")

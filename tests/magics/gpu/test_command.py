@@ -1,12 +1,16 @@
-"""The parts of a line of ``%gpu``; their effects have tests of their own."""
+"""What a line of ``%gpu`` shows and returns; the effects of choices have tests of their own."""
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from IPython.core.error import UsageError
 
+import gpumagic
 from gpumagic.cuda.process_state import STATE
 from gpumagic.cuda.visible_devices import MASK
 from gpumagic.doctor.diagnosis import Diagnosis
@@ -15,6 +19,8 @@ from gpumagic.magics.gpu import restarting
 from gpumagic.results.devices import DeviceTable
 from gpumagic.results.selection import Selection
 from gpumagic.selection import apply, environment
+
+GIB = 2**30
 
 
 @pytest.fixture(autouse=True)
@@ -85,3 +91,63 @@ def test_a_restart_that_fails_restores_the_whole_choice(
     assert "refused" in str(ran.error) or "goes on as it was" in str(ran.error)
     assert STATE.choice.gate is closed
     assert environment.now() == before
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+def test_this_kernels_own_memory_and_others(virtual_gpu: Any) -> None:
+    import torch
+
+    virtual_gpu.add_process(0, 42424242, 3 * GIB, "someone")
+    block = torch.empty(GIB, dtype=torch.uint8, device="cuda:0")
+    first, second, *_ = gpumagic.devices()
+    assert first.memory_own is not None
+    assert first.memory_own >= GIB
+    assert first.memory_others == 3 * GIB
+    assert [p.own for p in first.processes or () if p.pid == 42424242] == [False]
+    assert second.memory_others == 0
+    del block
+    torch.cuda.empty_cache()
+
+
+def test_below_the_first_table_is_what_to_try_next(run_cell: Callable[..., Any]) -> None:
+    assert "Try next" not in run_cell("%gpu -q").stdout
+    first, second = run_cell("%gpu"), run_cell("%gpu")
+    assert first.stdout == (
+        "Try next: %%cudatime above a cell for its GPU time, %gpumem for GPU memory\n"
+    )
+    assert "Try next" not in second.stdout
+
+
+def test_with_o_the_table_is_shown_once(run_cell: Callable[..., Any]) -> None:
+    ran = run_cell("%gpu -o")
+    assert ran.text.count("cuda:0") == 1
+    assert repr(ran.value) == "<DeviceTable: 4 devices>"
+
+
+# --- verbs ----------------------------------------------------------------------------------------
+
+
+def test_doctor_is_shown_and_returned(
+    run_cell: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch  # noqa: F401, so that no child process need be asked
+
+    # torch 2.6 sets it when it initializes CUDA, as another test may have done here.
+    monkeypatch.delenv("CUDA_MODULE_LOADING", raising=False)
+    shown = run_cell("%gpu doctor")
+    assert shown.text.startswith("torch can use 4 GPUs here.\n✓ ")
+    assert re.search(r"✓ \d+ checks passed$", shown.text)
+    assert "#2e9e44" in shown.html
+    quiet = run_cell("%gpu doctor -o -q -v report")
+    assert quiet.text == ""
+    assert run_cell("report").value is quiet.value
+    assert run_cell("%gpu doctor;").text == ""
+
+
+def test_without_ipyparallel(run_cell: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ipyparallel", None)
+    for line in ("%gpu cluster", "%gpu pin", "%gpu off --cluster", "%cudatime --cluster 1"):
+        with pytest.raises(UsageError, match=r"install it with: pip install ipyparallel"):
+            run_cell(line)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import ipykernel
 import pytest
@@ -34,58 +32,33 @@ def test_frozen_torch_is_freed(kernel: Callable[..., Kernel]) -> None:
     assert k.value("__import__('os').getpid()") == before
 
 
-@pytest.fixture(scope="class")
-def two_restarts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
-    other, noted = tmp_path_factory.mktemp("other"), SimpleNamespace()
-    env = {"CUDA_VISIBLE_DEVICES": "1"}
-    with shared(tmp_path_factory.mktemp("kernel"), env=env) as k:
-        noted.first = k.run(f"import os; os.chdir({str(other)!r})").execution_count
-        k.run(FREEZE)
-        k.run("%gpu 2 -q")
-        noted.quiet = k.run("%gpu 2 --restart -q -o")
-        noted.after = k.run("import os; print(os.getcwd()); In")
-        noted.pid = k.value("os.getpid()")
-        noted.status = k.run(f"_{noted.quiet.execution_count}.status").value
-        noted.reset = k.run("%gpu reset").text
-        noted.history = k.run("%history").stdout
-        noted.folder = str(other)
+def test_what_goes_on_and_what_ends(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
+    """Numbering, inputs, folder, process and the start; children and threads with ``--force``."""
+    k = kernel(env={"CUDA_VISIBLE_DEVICES": "1"})
+    first = k.run(f"import os; os.chdir({str(tmp_path)!r})").execution_count
+    k.run(FREEZE)
+    k.run("%gpu 2 -q")
+    quiet = k.run("%gpu 2 --restart -q -o")
+    assert quiet.text == ""
+    assert str(quiet.value).startswith("restarted: this kernel sees 1 GPU")
+    after = k.run("import os; print(os.getcwd()); In")
+    assert (first, quiet.execution_count) == (after.execution_count - 4, after.execution_count - 1)
+    assert after.stdout.strip() == str(tmp_path)
+    assert "get_ipython().run_line_magic('gpu', '2 --restart -q -o')" in str(after.value)
+    assert k.run(f"_{quiet.execution_count}.status").value == "'restarted'"
+    assert "CUDA_VISIBLE_DEVICES=1)" in k.run("%gpu reset").text
+    assert "%load_ext gpumagic" in k.run("%history").stdout
 
-        k.run(f"{FREEZE}\nimport subprocess, threading, time")
-        k.run("threading.Thread(target=time.sleep, args=(600,), daemon=True).start()")
-        child = k.value("(globals().update(c=subprocess.Popen(['sleep', '600'])), c.pid)[1]")
-        noted.child = Path(f"/proc/{child}")
-        noted.assigned = k.run("%gpu 0 --restart --force -v chosen;")
-        noted.index = k.run("chosen.devices[0].index").value
-        noted.pid_after = k.value("__import__('os').getpid()")
-        yield noted
-
-
-class TestTwoRestarts:
-    """What is noted in one kernel before and after two restarts, which take a second each."""
-
-    def test_numbering_inputs_folder_and_start_go_on(self, two_restarts: SimpleNamespace) -> None:
-        assert two_restarts.first is not None
-        assert two_restarts.quiet.execution_count == two_restarts.first + 3
-        assert two_restarts.after.execution_count == two_restarts.first + 4
-        assert two_restarts.after.stdout.strip() == two_restarts.folder
-        assert (
-            "get_ipython().run_line_magic('gpu', '2 --restart -q -o')" in two_restarts.after.value
-        )
-        assert "CUDA_VISIBLE_DEVICES=1)" in two_restarts.reset
-        assert "%load_ext gpumagic" in two_restarts.history
-
-    def test_options_of_the_result(self, two_restarts: SimpleNamespace) -> None:
-        assert two_restarts.quiet.text == ""
-        assert two_restarts.quiet.value.startswith("restarted: this kernel sees 1 GPU")
-        assert two_restarts.status == "'restarted'"
-        assert two_restarts.assigned.text == ""
-        assert two_restarts.index == "0"
-
-    def test_force_ends_children_and_threads(self, two_restarts: SimpleNamespace) -> None:
-        assert two_restarts.assigned.status == "ok"
-        assert not two_restarts.child.exists()
-        assert two_restarts.pid_after == two_restarts.pid
-        os.kill(two_restarts.pid, 0)
+    pid = k.value("os.getpid()")
+    k.run(f"{FREEZE}\nimport subprocess, threading, time")
+    k.run("threading.Thread(target=time.sleep, args=(600,), daemon=True).start()")
+    child = k.value("(globals().update(c=subprocess.Popen(['sleep', '600'])), c.pid)[1]")
+    assigned = k.run("%gpu 0 --restart --force --threads 3 -v chosen;")
+    assert (assigned.status, assigned.text) == ("ok", "")
+    assert k.value("chosen.devices[0].index") == 0
+    assert k.value("__import__('torch').get_num_threads()") == 3
+    assert k.value("__import__('os').getpid()") == pid
+    assert not Path(f"/proc/{child}").exists()
 
 
 def test_nothing_too_late_nothing_restarted(kernel: Callable[..., Kernel]) -> None:

@@ -39,6 +39,17 @@ def test_one_cell_that_awaits(fresh_kernel: Kernel) -> None:
     assert fresh_kernel.value("os.environ.get('CUDA_VISIBLE_DEVICES')") is None
 
 
+def test_threads_for_one_cell(fresh_kernel: Kernel) -> None:
+    before = fresh_kernel.value("__import__('torch').get_num_threads()")
+    cell = "%%gpu off --soft --threads 3\nimport torch\ntorch.get_num_threads() // (1 - fails)"
+    fresh_kernel.run("fails = 0")
+    assert fresh_kernel.run(cell).value == "3"
+    assert fresh_kernel.value("torch.get_num_threads()") == before
+    fresh_kernel.run("fails = 1")
+    assert fresh_kernel.run(cell, raising=False).error["ename"] == "ZeroDivisionError"
+    assert fresh_kernel.value("torch.get_num_threads()") == before
+
+
 def test_a_cell_that_initialises_cuda_makes_its_choice_permanent(fresh_kernel: Kernel) -> None:
     reply = fresh_kernel.run("%%gpu 1\nimport torch\ntorch.empty(1, device='cuda');")
     assert reply.value is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import traceback
 from types import ModuleType
 from typing import Any
 
@@ -155,28 +154,6 @@ def test_a_trace_function_of_the_users(lines: Any) -> None:
         assert in_mib(report) == {2: (1, 1), 3: (2, 2)}
     else:
         assert report.notes == ("no lines: a debugger or another tracer traces this thread",)
-
-
-@pytest.mark.parametrize(
-    ("cell", "line", "text"),
-    [
-        ("\n\nx = e(4)\ny = 0", 4, "x = e(4)"),
-        ("\n%time 1 + \\\n  1\n\nx = e(4)", 6, "x = e(4)"),
-        ("    s = 1\n\n    x = e(4)", 4, "    x = e(4)"),
-        ('s = """\n\n%not a magic\n"""\nx = e(4)', 6, "x = e(4)"),
-    ],
-    ids=["blank", "continued", "indented", "in-a-string"],
-)
-def test_figures_stand_beside_the_line_that_is_written_there(
-    lines: Any, run_cell: Any, cell: str, line: int, text: str
-) -> None:
-    report = lines(cell)
-    source = report.sources[0]
-    assert in_mib(report) == {line: (4, 4)}
-    assert source.lines[line - source.first] == text
-    error = run_cell(f"%%gpumem -q\n{cell.replace('e(4)', '1 / 0')}", raising=False).error
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    assert (last.lineno, last.line) == (line, text.replace("e(4)", "1 / 0").strip())
 
 
 def test_ctrl_c_in_a_python_loop(run_cell: Any, lines: Any, monkeypatch: Any) -> None:
