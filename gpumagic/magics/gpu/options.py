@@ -16,14 +16,12 @@ _ONLY_HERE = ("--restart", "--keep", "--force", "--soft", "--threads")
 @cache
 def grammar() -> Grammar:
     """Return the forms of ``%gpu``."""
-    forms = {verb: Parser(f"%gpu {verb}".rstrip()) for verb in (PLAIN, "ps", "watch", "doctor")}
-    for form in (forms[PLAIN], forms["watch"]):
-        form.add_argument("-p", "--processes", action="store_true")
-    watch = forms["watch"]
-    watch.add_argument("state", nargs="?", choices=("off",))
-    watch.add_argument("--every", type=duration(zero=True), metavar="SECONDS")
-    plot = forms["plot"] = Parser("%gpu plot")
-    plot.add_argument("file", nargs="?", metavar="FILE")
+    verbs = (PLAIN, "ps", "watch", "plot", "doctor")
+    forms = {verb: Parser(f"%gpu {verb}".rstrip()) for verb in verbs}
+    forms[PLAIN].add_argument("-p", "--processes", action="store_true")
+    forms["watch"].add_argument("state", nargs="?", choices=("off",))
+    forms["watch"].add_argument("--every", type=duration(), metavar="SECONDS", default=1.0)
+    forms["plot"].add_argument("file", nargs="?", metavar="FILE")
     forms.update({verb: _cluster(verb) for verb in ("cluster", "pin")})
     forms["auto"] = _auto()
     forms[SPEC] = _choice()

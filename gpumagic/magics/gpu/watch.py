@@ -19,8 +19,8 @@ from gpumagic.results.watch import WatchHistory, WatchPanel, WatchSample, withou
 from gpumagic.system.paths import output_path
 from gpumagic.system.text import plural
 
-#: Seconds between two samples, and the least between those of a panel beside running cells.
-_EVERY, _LEAST = 1.0, 0.1
+#: The least seconds between two samples of a panel beside running cells.
+_LEAST = 0.1
 _NEW_VIEW = (
     "To keep it in view in JupyterLab: right-click here, 'Create New View for Output' puts it "
     "beside the notebook"
@@ -83,14 +83,12 @@ def _panel(shell: Any, options: argparse.Namespace) -> WatchHistory:
         SpecError: an option does not fit, or the output is captured.
         DeviceError: NVML is missing or does not start.
     """
-    every = _EVERY if options.every is None else options.every
-    if options.processes:
-        raise SpecError("-p: the panel shows no processes; '%gpu -p' lists them")
-    if every < _LEAST:
-        raise SpecError(f"--every: at least {_LEAST:g} s beside running cells, not {every:g}")
+    if options.every < _LEAST:
+        raise SpecError(f"--every: at least {_LEAST:g} s beside cells, not {options.every:g}")
     current = of(shell)
     hint = "" if current.has_hinted or options.quiet else _NEW_VIEW
-    current.begin(_Output(shell).show if not options.quiet else _nowhere, every, hint)
+    show = (lambda panel: None) if options.quiet else _Output(shell).show
+    current.begin(show, options.every, hint)
     current.has_hinted = current.has_hinted or not options.quiet
     options.quiet = True  # the panel is what is shown
     return current.history()
@@ -101,7 +99,7 @@ def _foreground(shell: Any, options: argparse.Namespace) -> Result:
     current = of(shell)
     current.end("moved to where '%gpu watch' was called again")
     current.forget()
-    table = device_table.table(processes=options.processes)
+    table = device_table.table(processes=False)
     if not table.devices:
         return table
     with LiveDisplay(shell, quiet=options.quiet, console=is_console(shell)) as live:
@@ -110,15 +108,11 @@ def _foreground(shell: Any, options: argparse.Namespace) -> Result:
                 devices = tuple(map(without_processes, table.devices))
                 current.samples.append(WatchSample(time.time(), devices))
                 live.result(table)
-                time.sleep(_EVERY if options.every is None else options.every)
-                table = device_table.table(processes=options.processes)
+                time.sleep(options.every)
+                table = device_table.table(processes=False)
         live.keep()
     options.quiet = True  # the last table is on the screen already
     return table
-
-
-def _nowhere(panel: WatchPanel) -> None:
-    """Show nothing: ``-q``."""
 
 
 class _Output:

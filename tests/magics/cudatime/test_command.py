@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
+from IPython.core.error import UsageError
 
 from gpumagic.results.timing import CudaTiming
 from tests.support.own_files import names_our_files
+from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND
 
 
 def test_output_returns_the_timing_and_displays_the_value(run_cell: Any) -> None:
@@ -87,3 +90,106 @@ def test_a_syntax_error_of_a_line_magic_is_shown_as_one_of_the_cell(
     assert not names_our_files(shown)
     assert "Traceback" not in shown
     assert "ran" not in ip.user_ns
+
+
+# --- repeated runs --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("-n 1 -r 3 -w 0", "stopped early, after 1 of 3 repeats"),
+        ("-n 1 --max-time 9s -w 0", "stopped early, after 1 repeat"),
+    ],
+)
+def test_stopped_after_one_repeat(options: str, says: str, ip: Any, run_cell: Any) -> None:
+    ip.user_ns["once"] = iter([1])
+    ran = run_cell(f"%%cudatime {options}\nnext(once)", raising=False)
+    assert isinstance(ran.error, StopIteration)
+    assert says in ran.text
+
+
+def test_setup_is_run_before_each_repeat_and_not_timed(ip: Any, run_cell: Any, clock: None) -> None:
+    ip.user_ns["made"] = made = []
+    source = (
+        "%%cudatime -n 2 -r 3 -w 1 -o -q import time; time.sleep(0.02); made.append(1); k = 7\n"
+        "made.append(k)"
+    )
+    timing = run_cell(source).value
+    assert timing.wall.best < 0.01, "half of what the setup would add to each"
+    assert made == [1, 7] + [1, 7, 7] * 3
+    assert "k" not in ip.user_ns
+
+
+def test_setups_errors_point_at_the_line(run_cell: Any) -> None:
+    ran = run_cell("%%cudatime -n 1 k = 1 / 0\nk + 1", raising=False)
+    assert isinstance(ran.error, ZeroDivisionError)
+    assert "----> 1 %%cudatime -n 1 k = 1 / 0" in ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("cell", "number", "marked"),
+    [
+        ("%%cudatime -n 1 -r 2\nx = 1\ny = =", 3, "="),
+        ("%%cudatime -n 1\nreturn", 2, "return"),
+        ("%cudatime -n 1 y = =", 1, "="),
+    ],
+)
+def test_syntax_errors_are_shown_as_those_of_a_cell(
+    cell: str, number: int, marked: str | None, run_cell: Any
+) -> None:
+    """The line, and a mark below the error; no frames of the magic above."""
+    ran = run_cell(cell, raising=False)
+    assert isinstance(ran.error, SyntaxError)
+    shown = (ran.stdout + ran.stderr).splitlines()
+    assert "Traceback" not in shown[0]
+    place, line, mark, message = [line for line in shown if line.strip()]
+    assert place.endswith(f"line {number}")
+    assert message.startswith("SyntaxError: ")
+    if marked is not None:
+        assert line[mark.index("^") :].startswith(marked)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("%cudatime -r 3 --max-time 1s 1", "leave nothing for --max-time"),
+        ("%cudatime --cold -n 5 1", "leave -n 5 (n=5) out"),
+        (
+            '%%cudatime -n 1 --save "dq".json"\n1',
+            "no closing quotation, or no blank behind it",
+        ),
+        ("%cudatime --on mars 1", "'mars' is no list of devices; write cpu,cuda:0"),
+        ("%cudatime --on cuda:9 1", "there is no cuda:9 in this kernel"),
+    ],
+)
+def test_bad_lines_are_one_line(line: str, says: str, run_cell: Any) -> None:
+    error = run_cell(line, raising=False).error
+    assert type(error) is UsageError
+    assert says in str(error)
+    assert "\n" not in str(error)
+
+
+def test_options_reach_the_benchmark(gpu_work: Any, ip: Any, run_cell: Any) -> None:
+    ip.user_ns["torch"] = gpu_work.torch
+    code = f"torch.cuda._sleep({SLEEP_CYCLES_PER_SECOND // 1000})"
+    timing = run_cell(f"%cudatime -o -q --repeat --cold {code}").value
+    assert timing.stopped_by == "precision"
+    assert any("L2 cache flushed" in note for note in timing.notes)
+    timing = run_cell(f"%cudatime -o -q --max-time 50ms {code}").value
+    assert timing.stopped_by == "max-time"
+
+
+def test_repeated_leaves_nothing_behind(ip: Any, run_cell: Any) -> None:
+    before = {*ip.user_ns}
+    ran = run_cell("%%cudatime -n 3 -r 2 -w 1\nmade = 1\nmade + 1")
+    assert ran.value is None
+    assert {n for n in {*ip.user_ns} - before if not n.startswith("_")} == set()
+    assert "2 repeats, 3 loops each" in ran.text
+
+
+def test_the_collector_is_off_while_repeating(ip: Any, run_cell: Any) -> None:
+    ip.user_ns["seen"] = seen = []
+    run_cell("%cudatime -q -n 1 -r 2 -w 1 seen.append(__import__('gc').isenabled())")
+    assert seen == [False] * 3
+    assert gc.isenabled()
