@@ -12,8 +12,8 @@ from gpumagic.cells.hooks import CellHooks
 
 if TYPE_CHECKING:
     from gpumagic.magics.gpu.watch_thread import Watch
-    from gpumagic.memory.history import History
-    from gpumagic.memory.per_cell import EveryCell
+    from gpumagic.memory.peak_ledger import EveryCell
+    from gpumagic.memory.torch_memory import History
     from gpumagic.results.base import Result
     from gpumagic.results.memory import MemoryReport
     from gpumagic.results.timing import CudaTiming

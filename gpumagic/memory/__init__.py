@@ -1,18 +1,14 @@
 """GPU memory: how much is in use, what code changes, what holds it, how to free it.
 
 How much
-    `report` (``%gpumem``), `peak_ledger` (exact peaks, the user's own unchanged), `measurement`
-    (``%%gpumem``, `gpumagic.gpumem`, ``--against``), `per_cell` (``%gpumem on``), `limit`
-    (``%gpumem limit``), `fit` (``--fit``).
-By line, by cell
-    `line_profiler` (``--lines``), `history` (``%gpumem record``, ``cells``, ``snapshot``).
+    `report` (``%gpumem``), `peak_ledger` (exact peaks, the user's own unchanged; ``%gpumem on``),
+    `measurement` (``%%gpumem``, `gpumagic.gpumem`, ``--lines``), `limit` (``%gpumem limit``).
 What holds it
-    `blocks` (of torch's allocator), `walk` (from the roots to the blocks), `torch_graph` (what
-    torch keeps in C++), `roots` (the user's variables, IPython's own references), `holders`
-    (``%gpumem vars``: the sum).
-Freeing it
-    `freeing` (``%gpumem free``), `oom` (the report below an out-of-memory).
+    `torch_memory` (the allocator's blocks and history, what torch keeps in C++), `walk` (from the
+    roots to the blocks), `roots` (the user's variables, IPython's own references), `holders`
+    (``%gpumem vars`` and ``free``).
+Too little
+    `oom` (the report below an out-of-memory; ``--fit``).
 Parking it in host memory
-    `parking` (``%gpumem park``), `parkable` (which memory can be taken), `parking_checks` (what it
-    is refused for).
+    `parking` (``%gpumem park``), `parkable` (which memory can be taken, and when none is).
 """

@@ -26,9 +26,14 @@ from gpumagic.cuda import failure, storages, torch_cuda
 from gpumagic.cuda.devices import devices
 from gpumagic.cuda.storages import plain_functions
 from gpumagic.errors import DeviceError
-from gpumagic.memory import parking_checks
-from gpumagic.memory.blocks import Block, Blocks
-from gpumagic.memory.parkable import parkable
+from gpumagic.memory.parkable import (
+    check_addresses,
+    check_host,
+    check_process,
+    parkable,
+    refuse,
+)
+from gpumagic.memory.torch_memory import Block, Blocks
 from gpumagic.render import units
 from gpumagic.render.units import bytes_
 from gpumagic.results.allocator import DeviceParking, ParkedMemory, Unparked
@@ -107,7 +112,7 @@ class Parking:
                 raise DeviceError("GPU memory is parked already; %gpumem unpark brings it back")
             if not torch_cuda.contexts():
                 return ParkedMemory(notes=("This process has not used a GPU.",))
-            parking_checks.check_process(shell, idle=idle)
+            check_process(shell, idle=idle)
             with _no_references():
                 return self._park(progress)
 
@@ -117,9 +122,9 @@ class Parking:
         storages.clear_workspaces()
         torch_cuda.empty_cache()
         blocks = Blocks()
-        parking_checks.check_addresses(blocks)
+        check_addresses(blocks)
         chosen, staying = parkable(blocks)
-        parking_checks.check_host(sum(block.size for _, block in chosen))
+        check_host(sum(block.size for _, block in chosen))
         parked = dict.fromkeys(blocks.allocated, 0)
         for _, block in chosen:
             parked[block.device] += block.size
@@ -262,7 +267,7 @@ def _host_memory(size: int) -> Any:
     try:
         return torch.empty(size, dtype=torch.uint8, device="cpu")
     except RuntimeError:
-        raise parking_checks.refuse(f"the host has no {bytes_(size)} for the copy") from None
+        raise refuse(f"the host has no {bytes_(size)} for the copy") from None
 
 
 def _refusal(error: RuntimeError, needed: dict[int, int]) -> DeviceError:

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple, cast
 
 from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.storages import plain_functions, tensor_base
-from gpumagic.memory.blocks import Blocks
-from gpumagic.memory.torch_graph import Rule, TorchGraph
+from gpumagic.memory.torch_memory import Blocks, Rule, TorchGraph
 from gpumagic.system import introspection
 
 #: The most objects that are visited, and the length of the parts of a list that are first looked at

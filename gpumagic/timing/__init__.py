@@ -8,8 +8,8 @@ Repeated runs
     `plan` (what is asked for, and when to stop), `benchmark` (the runs), `bottleneck` (GPU or
     host).
 Line by line
-    `marks` (events on all streams in use), `line_times` (the times between them, and waits),
-    `lines` (both for one run, and what limits the cell).
+    `line_times` (marks on all streams in use, the times between them, and waits), `lines` (those of
+    one run, and what limits the cell).
 Functions and magics
     `api` (`gpumagic.cudatime`), `per_cell` (``%cudatime on``), `comparison` (``--compare``,
     ``--against``, ``--on``).

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gpumagic.memory.fit import RUNS, FitSearch
+from gpumagic.memory.oom import RUNS, FitSearch
 
 MIB, GIB = 2**20, 2**30
 

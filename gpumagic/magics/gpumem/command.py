@@ -26,7 +26,7 @@ from gpumagic.results.memory import MemoryDelta
 from gpumagic.system import text
 
 if TYPE_CHECKING:
-    from gpumagic.memory.line_profiler import LineMeasurement
+    from gpumagic.memory.measurement import LineMeasurement
 
 
 #: The options that are for a statement or a cell.
@@ -77,7 +77,7 @@ def _measure(magics: Any, options: argparse.Namespace, compiled: CompiledCell) -
     measured: Measurement | LineMeasurement
     if options.lines:
         from gpumagic.cells.line_sources import selected_sources
-        from gpumagic.memory.line_profiler import LineMeasurement
+        from gpumagic.memory.measurement import LineMeasurement
 
         measured = LineMeasurement(selected_sources(compiled, options.functions))
     else:

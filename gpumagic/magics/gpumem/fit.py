@@ -15,10 +15,9 @@ from gpumagic.cells.coroutines import run_or_await
 from gpumagic.cuda import torch_cuda
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics.output import hand_over
-from gpumagic.memory.fit import FitSearch
 from gpumagic.memory.limit import LIMIT, memory_limit
 from gpumagic.memory.measurement import Measurement
-from gpumagic.memory.oom import is_out_of_memory
+from gpumagic.memory.oom import FitSearch, is_out_of_memory
 from gpumagic.memory.report import memory_report
 from gpumagic.results.allocator import Fit
 from gpumagic.results.memory import DeviceMemoryDelta

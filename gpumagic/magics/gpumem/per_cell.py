@@ -9,7 +9,7 @@ from gpumagic.errors import SpecError
 from gpumagic.magics.argument_types import expanded
 from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.output import hand_over, say, show_below, show_picture
-from gpumagic.memory.per_cell import EveryCell
+from gpumagic.memory.peak_ledger import EveryCell
 from gpumagic.results.logs import CellLog
 from gpumagic.system.paths import output_path
 from gpumagic.system.text import plural

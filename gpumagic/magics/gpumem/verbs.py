@@ -10,7 +10,7 @@ from gpumagic.magics.argument_types import expanded
 from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.gpumem.options import SHOW
 from gpumagic.magics.output import hand_over
-from gpumagic.memory import history
+from gpumagic.memory import torch_memory
 from gpumagic.memory.limit import LIMIT
 from gpumagic.memory.parking import PARKING
 from gpumagic.render.units import bytes_
@@ -31,9 +31,9 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
     if verb in ("vars", "free"):
         result = _holders(verb, shell, options)
     elif verb == "snapshot":
-        result = history.write_snapshot(output_path(expanded(shell, options.file)))
+        result = torch_memory.write_snapshot(output_path(expanded(shell, options.file)))
     elif verb == "cells":
-        result = history.live_by_cell(shell)
+        result = torch_memory.live_by_cell(shell)
     elif verb == "limit":
         if options.size is None:
             LIMIT.lift()
@@ -48,7 +48,7 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
 def _record(shell: Any, switch: str | None) -> Result:
     extension = extension_of(shell)
     if extension.memory_history is None:
-        extension.memory_history = history.History()
+        extension.memory_history = torch_memory.History()
     recorded = extension.memory_history
     change = {"on": recorded.on, "off": recorded.off}.get(switch or "", recorded.state)
     return change()
@@ -62,7 +62,7 @@ def _holders(verb: str, shell: Any, options: argparse.Namespace) -> Result:
         found: Any = holders(shell=shell)
         notes = [PARKING.note()]
     else:
-        from gpumagic.memory.freeing import free
+        from gpumagic.memory.holders import free
 
         before = sum(PARKING.size().values())
         found = free(shell, options.names)

@@ -13,7 +13,8 @@ from typing import Any
 import IPython
 import pytest
 
-from gpumagic.memory import freeing, oom
+from gpumagic.memory import oom
+from gpumagic.memory.holders import free
 from gpumagic.results.holders import OutOfMemory
 from tests.support.allocator import MIB
 
@@ -172,7 +173,7 @@ def test_no_code_of_the_users_runs_after_a_failed_cell(
     failed = {holder.name for holder in result.holders if holder.kind == "failed function"}
     assert any(name.startswith("local (") for name in failed)
     assert result.unattributed == 0
-    freed = freeing.free(ip)
+    freed = free(ip)
     assert hostile_objects["ran"] == []
     assert freed.allocated_before[0] - freed.allocated_after[0] == 3 * MIB
 

@@ -13,8 +13,7 @@ import pytest
 
 from gpumagic.cells.hooks import CellHooks
 from gpumagic.magics.extension import of
-from gpumagic.memory.peak_ledger import LEDGER
-from gpumagic.memory.per_cell import EveryCell
+from gpumagic.memory.peak_ledger import LEDGER, EveryCell
 from gpumagic.results.logs import CellLog
 from tests.support.allocator import MIB, bytes_on, empty, functions
 
