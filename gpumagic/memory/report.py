@@ -32,6 +32,7 @@ def memory_report(previous: MemoryReport | None = None) -> MemoryReport:
     if rows:
         unreadable = (f"GPU {d.index}: {d.error}" for d in seen.values() if d.error)
         notes = [*allocator_notes(), *unreadable, *table.notes]
+        notes += [table.error] if table.error else []
         pinned, active = torch_cuda.pinned_memory() or (None, None)
         return MemoryReport(
             rows,
