@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,7 +13,7 @@ from gpumagic.results.base import Series, plain
 from gpumagic.results.devices import Device, DeviceTable, Process, memory_cell, process_table
 from gpumagic.results.memory import MemoryDelta
 from gpumagic.results.selection import STATUS_STYLES
-from gpumagic.results.timing import CudaTiming, Sample, at_most
+from gpumagic.results.timing import Sample, at_most
 from gpumagic.system.text import grouped, noun, plural
 
 #: How many times as long as the median a straggler takes at least.
@@ -63,21 +63,21 @@ class ClusterResult(Series[EngineResult]):
         reasons = grouped((reason, engine) for engine, reason in self.failed.items())
         return [Line.of(f"✗ {engine_ids(of)}: {reason}", "bad") for reason, of in reasons.items()]
 
+    def _highest(
+        self, values: Mapping[int, float], what: str
+    ) -> tuple[list[EngineResult], list[Line]]:
+        """Return the engines with a value; of many the highest few, and a line that says so."""
+        measured = [each for each in self.engines if each.value is not None]
+        if len(measured) <= _ROWS:
+            return measured, []
+        chosen = sorted(measured, key=lambda each: -values.get(each.engine, 0.0))[: _ROWS // 2]
+        chosen.sort(key=lambda each: each.engine)
+        return chosen, [Line.of(f"the {len(chosen)} {what} of {len(measured)} engines", "dim")]
+
 
 def engine_ids(numbers: Sequence[int]) -> str:
     """Return ``engine 3`` or ``engines 0–3``."""  # noqa: RUF002
     return f"{noun(len(numbers), 'engine')} {spans(numbers)}"
-
-
-def _highest(
-    engines: Iterable[EngineResult], values: Mapping[int, float]
-) -> tuple[list[EngineResult], int]:
-    """Return the engines with a value, and how many are left out: few of many, the highest."""
-    measured = [each for each in engines if each.value is not None]
-    if len(measured) <= _ROWS:
-        return measured, 0
-    chosen = sorted(measured, key=lambda each: values.get(each.engine, 0.0), reverse=True)
-    return sorted(chosen[: _ROWS // 2], key=lambda each: each.engine), len(measured)
 
 
 @dataclass(frozen=True, repr=False)
@@ -278,21 +278,14 @@ class ClusterTiming(ClusterResult):
             return self._failures()
         is_bound = any(timing.gpu_at_most for timing in self.per_engine.values())
 
-        def figures(header: str, of: Callable[[Sample], float]) -> Column[Any]:
-            def figure(row: tuple[str, Sample | None]) -> str:
-                name, sample = row
-                value = None if sample is None else of(sample)
-                return at_most(value, is_bound=is_bound and name == "GPU")
+        def row(name: str, sample: Sample | None) -> list[str]:
+            values = [sample.median, sample.best, sample.worst] if sample else [None] * 3
+            return [name, *(at_most(each, is_bound and name == "GPU") for each in values)]
 
-            return Figures(header, figure)
-
-        columns = [
-            Column[Any]("Over the engines", lambda row: row[0]),
-            figures("Median", lambda sample: sample.median),
-            figures("Min", lambda sample: sample.best),
-            figures("Max", lambda sample: sample.worst),
-        ]
-        over = Grid.of((("GPU", self.gpu), ("Wall", self.wall), ("CPU", self.cpu)), columns)
+        rows = [row("GPU", self.gpu), row("Wall", self.wall), row("CPU", self.cpu)]
+        over = Grid.of(
+            rows, [Column("Over the engines"), Figures("Median"), Figures("Min"), Figures("Max")]
+        )
         return [over, *self._each(), *self._summary(), *self._kernels(), *self._failures()]
 
     def _each(self) -> Iterator[Block]:
@@ -302,22 +295,17 @@ class ClusterTiming(ClusterResult):
         def number(each: EngineResult) -> Text:
             return Cell(f"! {each.engine}", "warn") if each is straggler else str(each.engine)
 
-        def gpu(timing: CudaTiming) -> str:
-            median = None if timing.gpu is None else timing.gpu.median
-            return at_most(median, is_bound=timing.gpu_at_most)
-
         columns: list[Column[EngineResult]] = [
             Figures("Engine", number),
             Column("Host", lambda each: each.host or DASH, rank=1),
-            Figures("GPU", lambda each: gpu(each.value)),
+            Figures("GPU", lambda each: each.value.gpu_text),
             Figures("Wall", lambda each: seconds(each.value.wall.median)),
             Figures("CPU", lambda e: cpu_seconds(e.value.cpu.median, e.value.loops), rank=2),
             Column("Limited by", lambda each: Cell(_BOUND[each.value.bound], "dim"), rank=3),
         ]
-        shown, of_all = _highest(self.engines, self.seconds)
+        shown, omitted = self._highest(self.seconds, "slowest")
         yield Grid.of(shown, columns)
-        if of_all:
-            yield Line.of(f"the {len(shown)} slowest of {of_all} engines", "dim")
+        yield from omitted
 
     def _summary(self) -> Iterator[Block]:
         """Yield lines on the slowest engine and those whose GPU waits."""
@@ -377,13 +365,11 @@ class ClusterMemory(ClusterResult):
             Figures("Peak above start"),
         ]
         peaks, top = self.peak, self.highest
-        shown, of_all = _highest(self.engines, peaks)
+        shown, omitted = self._highest(peaks, "highest")
         rows = [
             [str(each.engine), each.host or DASH, *row] for each in shown for row in _of(each.value)
         ]
-        blocks: list[Block] = [Grid.of(rows, columns)] if rows else []
-        if of_all:
-            blocks.append(Line.of(f"the {len(shown)} highest of {of_all} engines", "dim"))
+        blocks: list[Block] = [*([Grid.of(rows, columns)] if rows else []), *omitted]
         if top is not None and len({*peaks.values()}) > 1:
             median = bytes_(statistics.median_low(peaks.values()), sign=True)
             text = f"highest peak: {bytes_(peaks[top.engine], sign=True)} at engine {top.engine}"

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Text
 from gpumagic.render.units import DASH, bytes_, seconds, share
 from gpumagic.results.base import Result, Series
-from gpumagic.results.timing import CudaTiming, Sample, at_most
+from gpumagic.results.timing import CudaTiming, Sample
 
 #: ``"noise"``: the difference is not larger than the noise.
 Verdict = Literal["faster", "slower", "noise"]
@@ -87,11 +87,6 @@ class Comparison(Series[Compared]):
             part = self.sample(entry).median / slowest if slowest > 0 else None
             return Cell(text, "strong", part) if quantity == self.quantity else text
 
-        def gpu(entry: Compared) -> str:
-            timing = entry.timing
-            median = None if timing.gpu is None else timing.gpu.median
-            return at_most(median, is_bound=timing.gpu_at_most)
-
         def iqr(entry: Compared) -> Cell:
             sample = self.sample(entry)
             return Cell(seconds(sample.iqr) if len(sample.all) > 1 else DASH, "dim")
@@ -101,7 +96,7 @@ class Comparison(Series[Compared]):
 
         columns: list[Column[Compared]] = [
             Column("Name", lambda entry: entry.name, least=8),
-            Figures("GPU", lambda entry: compared(entry, "gpu", gpu(entry))),
+            Figures("GPU", lambda entry: compared(entry, "gpu", entry.timing.gpu_text)),
             Column(f"Compared with {self.baseline}", ratio, least=12, wrap=True),
             Figures("Wall", lambda e: compared(e, "wall", seconds(e.timing.wall.median)), rank=1),
             Figures("IQR", iqr, rank=2),

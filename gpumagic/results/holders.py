@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Text
 from gpumagic.render.units import bytes_, share
@@ -93,79 +93,62 @@ class Holders(Result):
             return [Line.of("No GPU memory is allocated"), *Line.notes(self.notes)]
         blocks: list[Block] = []
         for ordinal, device in shown.items():
-            blocks += [_table(f"cuda:{ordinal}", device), _sum(device)]
+            title, held = f"cuda:{ordinal}", device.holders
+            grid = _table(title, held, device.allocated, device.unattributed, _ROWS)
+            blocks += [grid, _sum(device)]
             if unlisted := _unlisted(device):
                 blocks.append(Line.names("Hold only memory that is counted at others: ", unlisted))
         return [*blocks, *Line.notes(self.notes)]
 
 
-#: A row of a table of holders: a name, bytes, and the holder that it is of, if there is one.
-_Row: TypeAlias = "tuple[str, int, Holder | None]"
+def _table(
+    title: str,
+    holders: Sequence[Holder],
+    total: int,
+    unattributed: int | None,
+    most: int,
+    *,
+    brief: bool = False,
+) -> Grid:
+    """Return the ``most`` largest holders, and the sums of the others and of what has none.
 
-
-def _table(title: str, device: DeviceHolders) -> Grid:
-    """Return the holders of one device, largest first, and the memory without a variable."""
-    columns = [
-        *_columns(title, device.allocated),
-        Figures[_Row]("Blocks", lambda row: str(row[2].blocks) if row[2] else "", rank=4),
-        Figures[_Row]("Frees", lambda row: _frees(row[2]) if row[2] else "", rank=3),
-        Column[_Row](
-            "Also held by",
-            lambda row: Cell.few(row[2].also, 3, "dim") if row[2] else "",
-            rank=1,
-            least=12,
-        ),
-    ]
-    rows = [
-        row
-        for each in _rows(device.holders, _ROWS, device.unattributed)
-        for row in [each, *_parts(each)]
-    ]
-    return Grid.of(rows, columns, dim=lambda row: True)
-
-
-def _columns(title: str, total: int) -> list[Column[_Row]]:
-    """Return the columns of holders that all tables have."""
-
-    def name(name: str, _: int, holder: Holder | None) -> Text:
-        if holder is None:
-            return name
-        return Cell(f"! {name}", "warn") if holder.by_notebook else Cell(name, "strong")
-
-    def memory(_: str, size: int, holder: Holder | None) -> Cell:
-        return Cell(bytes_(size), "" if holder else "dim", size / total)
-
-    return [
-        Column(title, lambda row: name(*row)),
-        Figures("Memory", lambda row: memory(*row)),
-        Column("Kind", lambda row: kind_of(row[2]) if row[2] else "", rank=2, least=8),
-    ]
-
-
-def _rows(holders: Sequence[Holder], most: int, unattributed: int | None) -> list[_Row]:
-    """Return the largest of the holders, the sum of the others, and the memory without one."""
+    ``brief``: without their parts and the columns on the right.
+    """
     counted = [holder for holder in holders if holder.bytes]
-    rest = counted[most:]
-    rows: list[_Row] = [(holder.name, holder.bytes, holder) for holder in counted[:most]]
-    rows.append((f"{len(rest)} more", sum(holder.bytes for holder in rest), None))
-    rows.append((NO_VARIABLE, unattributed or 0, None))
-    return [row for row in rows if row[1]]
+    rows: list[list[Text]] = []
+    for holder in counted[:most]:
+        frees = "all" if holder.frees == holder.bytes else bytes_(holder.frees)
+        named = Cell(holder.name, "strong")
+        rows.append(
+            [
+                Cell(f"! {holder.name}", "warn") if holder.by_notebook else named,
+                Cell(bytes_(holder.bytes), bar=holder.bytes / total),
+                *(_kind(holder), str(holder.blocks), frees),
+                Cell.few(holder.also, 3, "dim"),
+            ]
+        )
+        parts = sorted(holder.parts.items(), key=lambda item: -item[1])
+        if len(parts) > 1 and not brief:
+            rows += [_plain(f"└ {part or 'tensors'}", size, total) for part, size in parts]
+    rest = sum(holder.bytes for holder in counted[most:])
+    others = {f"{len(counted) - most} more": rest, NO_VARIABLE: unattributed or 0}
+    rows += [_plain(name, size, total) for name, size in others.items() if size]
+    columns: list[Column[Any]] = [
+        Column(title),
+        Figures("Memory"),
+        Column("Kind", rank=2, least=8),
+        Figures("Blocks", rank=4),
+        Figures("Frees", rank=3),
+        Column("Also held by", rank=1, least=12),
+    ]
+    return Grid.of(rows, columns[:3] if brief else columns, dim=lambda _: True)
 
 
-def _parts(row: _Row) -> list[_Row]:
-    """Return the rows of a holder's parts, largest first; none for a single one."""
-    parts = row[2].parts if row[2] else {}
-    sizes = sorted(parts.items(), key=lambda item: -item[1])
-    return (
-        [(f"└ {part or 'tensors'}", size, None) for part, size in sizes] if len(sizes) > 1 else []
-    )
+def _plain(name: str, size: int, total: int) -> list[Text]:
+    return [name, Cell(bytes_(size), "dim", size / total), "", "", "", ""]
 
 
-def _frees(holder: Holder) -> str:
-    return "all" if holder.frees == holder.bytes else bytes_(holder.frees)
-
-
-def kind_of(holder: Holder) -> str:
+def _kind(holder: Holder) -> str:
     """Return the kind: ``module``, ``optimizer state``, ``function's closure``."""
     part = next(iter(holder.parts), "") if len(holder.parts) == 1 else ""
     if holder.kind in part:
@@ -308,9 +291,9 @@ class OutOfMemory(Result):
         source = [Line.of(f"    {self.source}", "dim")] if self.source else []
         if self.total is None:
             return [self._headline(), *source]
-        rows = _rows(self.holders, _TOP, self.unattributed) if self.holders else []
-        columns = _columns("Held by", self.allocated or 1)
-        table = [Grid.of(rows, columns, dim=lambda row: True)] if rows else []
+        total, none = self.allocated or 1, self.unattributed
+        grid = _table("Held by", self.holders, total, none, _TOP, brief=True)
+        table = [grid] if self.holders else []
         blocks: list[Block] = [self._headline(), *source, self._figures(), *table, *self._hints()]
         return [*blocks, *Line.notes(self.notes)]
 

@@ -258,7 +258,7 @@ class CellTiming(Result):
         if self.used_gpu:
             devices = ", ".join(f"cuda:{i} {seconds(t)}" for i, t in self.per_device.items())
             several = f" ({devices})" if len(self.per_device) > 1 else ""
-            parts.append(f"GPU {at_most(self.gpu, is_bound=self.gpu_at_most)}{several}")
+            parts.append(f"GPU {at_most(self.gpu, self.gpu_at_most)}{several}")
         parts += [f"wall {seconds(self.wall)}", f"CPU {cpu_seconds(self.cpu)}"]
         if self.note is not None:
             parts.append(self.note)
@@ -306,7 +306,7 @@ class TimingLog(_Log[CellTiming]):
         columns: list[Column[CellTiming]] = [
             Figures("Cell", lambda cell: cell_number(cell.cell, failed=cell.failed)),
             Figures("Wall", lambda cell: Cell(seconds(cell.wall), "strong", cell.wall / longest)),
-            Figures("GPU", lambda cell: at_most(cell.gpu, is_bound=cell.gpu_at_most)),
+            Figures("GPU", lambda cell: at_most(cell.gpu, cell.gpu_at_most)),
             Figures("CPU", lambda cell: cpu_seconds(cell.cpu), rank=1),
             Column(
                 "First line",
@@ -316,7 +316,7 @@ class TimingLog(_Log[CellTiming]):
             ),
         ]
         used = sum(cell.used_gpu for cell in self)
-        gpu = at_most(self.gpu, is_bound=self.gpu_at_most)
+        gpu = at_most(self.gpu, self.gpu_at_most)
         times = Cell(f"wall {seconds(self.wall)}, GPU {gpu}", "strong")
         count = f"{plural(len(self), 'cell')}, {used:,} with GPU work: "
         all_cells = f"the {_SLOWEST} longest are shown; .to_pandas() has all {len(self):,}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -135,19 +135,21 @@ class CudaTiming(StorableResult):
 
     _index: ClassVar[tuple[str, ...]] = ("repeat",)
 
-    def _records(self) -> Iterator[Mapping[str, Any]]:
-        """Yield the seconds per loop of each repeat."""
+    def _records(self) -> Iterable[Mapping[str, Any]]:
+        """Return the seconds per loop of each repeat."""
         samples = {"gpu": self.gpu, "wall": self.wall, "cpu": self.cpu, "host": self.host}
         samples |= {f"cuda:{i}": sample for i, sample in self.per_device.items()}
-        repeats = len(self.wall.all)
-        for place in range(repeats):
+        columns = {"repeat": list[float | None](range(1, len(self.wall.all) + 1))}
+        for name, sample in samples.items():
+            values = () if sample is None else sample.all
             # The first repeats have no GPU time if CUDA was initialised in them.
-            found = {
-                name: sample.all[place - repeats] if place >= repeats - len(sample.all) else None
-                for name, sample in samples.items()
-                if sample is not None
-            }
-            yield {"repeat": place + 1, **dict.fromkeys(samples), **found}
+            columns[name] = [*[None] * (len(self.wall.all) - len(values)), *values]
+        return (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+
+    @property
+    def gpu_text(self) -> str:
+        """The median GPU time as it is shown: ``≤ 1.20 ms``; a dash if there is none."""
+        return at_most(None if self.gpu is None else self.gpu.median, self.gpu_at_most)
 
     # TimeitResult's attributes, for the GPU times (for the wall times where there is no GPU).
 
@@ -182,7 +184,7 @@ class CudaTiming(StorableResult):
         return self._timed.stdev
 
 
-def at_most(value: float | None, *, is_bound: bool) -> str:
+def at_most(value: float | None, is_bound: bool) -> str:
     """Return a GPU time, with ``≤`` where it is an upper bound."""
     return "≤ " * (is_bound and value is not None) + seconds(value)
 
@@ -196,7 +198,7 @@ def _one_line(result: CudaTiming) -> list[Block]:
     """Return a single run in one line, as ``%timeit`` shows its own."""
 
     def figure(sample: Sample) -> str:
-        return at_most(sample.median, is_bound=result.gpu_at_most)
+        return at_most(sample.median, result.gpu_at_most)
 
     parts: list[tuple[Text, ...]] = []
     devices = {f"{result.backend}:{i}": sample for i, sample in result.per_device.items()}
