@@ -6,10 +6,10 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import pytest
 
+from gpumagic.render import text
 from gpumagic.render.blocks import Block, Callout, Cell, Fold, Grid, Line
 from gpumagic.results.base import Result, as_html, as_text
 from gpumagic.results.devices import DeviceTable
@@ -42,28 +42,18 @@ def test_it_is_drawn_and_is_plain_data(name: str) -> None:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_figures_have_one_spelling(name: str) -> None:
     """A minus sign before what is negative; one blank, an ordinary one, before a per cent sign."""
-    html = words(as_html(EXAMPLES[name])).replace("\u00a0", " ")  # the indentation of code
-    for text in (as_text(EXAMPLES[name], 300), html):
-        assert not re.findall(r"(?<![\w.\]\-])-\d+(?!\w)", re.sub(r"=-1\b|GPU-\w+", "", text))
-        assert not re.findall(r"\d%|\d[\u00a0\u2009\u202f] *%|\d {2,}%", text)
-        assert "\u00a0" not in text
-        assert "\u202f" not in text
+    html = as_html(EXAMPLES[name])
+    words = [re.sub(r"<[^>]*>", "\n", html), *re.findall(r'(?:title|aria-label)="([^"]*)"', html)]
+    for shown in (as_text(EXAMPLES[name], 300), *words):
+        assert not re.findall(r"(?<![\w.\]\-])-\d+(?!\w)", re.sub(r"=-1\b|GPU-\w+", "", shown))
+        assert not re.findall(r"\d%|\d[\u00a0\u2009\u202f] *%|\d {2,}%", shown)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_no_line_of_a_table_is_wider_than_the_terminal(name: str) -> None:
     for block in flat(EXAMPLES[name]._blocks()):
         if isinstance(block, Grid):
-            drawn = as_text(_Only(block), 80).splitlines()
-            assert max(map(len, drawn)) <= 80
-
-
-class _Only(Result):
-    def __init__(self, block: Block) -> None:
-        self.block = block
-
-    def _blocks(self) -> list[Block]:
-        return [self.block]
+            assert max(map(len, text.render([block], width=80).splitlines())) <= 80
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -92,26 +82,6 @@ def test_of_other_users_nothing_is_on_hover() -> None:
     titles = re.findall(r'title="([^"]*)"', as_html(replace(table, devices=(device,))))
     assert not [title for title in titles if "secret" in title]
     assert mine.command in titles
-
-
-class _Words(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.text = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        named = (value for key, value in attrs if key in ("title", "aria-label"))
-        self.text += f"\n{' '.join(value or '' for value in named)}\n"
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
-def words(html: str) -> str:
-    """What is read of HTML, with what is on hover and what is read aloud."""
-    parser = _Words()
-    parser.feed(html)
-    return parser.text
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -54,15 +54,10 @@ def test_lines_that_are_left_out_have_their_sum_where_it_is_much() -> None:
     text = ("x = 1",) * 404
     lines = [LineTiming(1, "", 1, 0.5, 0.5, at_most=True)]
     lines += [LineTiming(i, "", 1, 0.0, 3e-4) for i in range(2, 404)]
-    rows = as_text(LineTimings(SourceTimings("cell", 1, text, tuple(lines)))).splitlines()
-    (together,) = [row for row in rows if "⋯" in row]
+    shown = as_text(LineTimings(SourceTimings("cell", 1, text, tuple(lines))))
+    (together,) = [row for row in shown.splitlines() if "⋯" in row]
     assert together.split() == ["0", "s", "120", "ms", "⋯", "399", "lines"]
-
-
-def test_what_is_known_of_the_gpu_counts_beside_an_upper_bound() -> None:
-    text = ("x = 1",) * 404
-    lines = [LineTiming(1, "", 1, 0.5, 0.5, at_most=True)]
-    lines += [LineTiming(i, "", 1, 0.0, 3e-4) for i in range(2, 404)]
+    # What is known of the GPU counts beside an upper bound.
     lines[200] = replace(lines[200], gpu=3e-4)
     shown = as_text(LineTimings(SourceTimings("cell", 1, text, tuple(lines))))
     assert " 201  " in shown
