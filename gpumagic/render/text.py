@@ -9,11 +9,12 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from io import StringIO
 from itertools import zip_longest
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from gpumagic.render.blocks import Block, Callout, Cell, Fold, Grid, Style, Use, bounded
+from gpumagic.render.blocks import Block, Callout, Cell, Column, Fold, Grid, Style, Use, bounded
 from gpumagic.system.text import harmless
 
 #: In the colours of the terminal's own palette.
@@ -28,7 +29,7 @@ _USE_SIGNS: Mapping[Use, str] = {
     **{"allocated": "█", "cached": "▓", "outside": "▒", "others": "░", "unknown": "?"}
 }
 #: The width of text that is not printed to a terminal.
-_COLUMNS = 80
+_WIDTH = 80
 _GAP = "  "
 #: What is left of a text where nothing else fits.
 _SHORTEST = 6
@@ -63,8 +64,8 @@ def columns() -> int:
     """
     is_set = os.environ.get("COLUMNS", "").isdecimal()
     if is_set or sys.stdout is sys.__stdout__:
-        return shutil.get_terminal_size((_COLUMNS, 25)).columns
-    return _COLUMNS
+        return shutil.get_terminal_size((_WIDTH, 25)).columns
+    return _WIDTH
 
 
 def _lines(blocks: Sequence[Block], width: int) -> Iterator[Text]:
@@ -93,44 +94,94 @@ def _wrapped(line: Text, width: int, console: Console) -> Text:
     return Text("\n" + " " * indent).join(rows)
 
 
+class _Column:
+    """A column of text: its header and cells, and the widths that they take and need at least."""
+
+    def __init__(self, column: Column[Any], cells: Sequence[Cell], header: str, bars: bool) -> None:
+        texts = [_text(cell) for cell in cells]
+        if bars and any(cell.bar is not None for cell in cells):
+            is_stack = any(isinstance(cell.bar, Mapping) for cell in cells)
+            width, widest = _STACK_WIDTH if is_stack else _BAR_WIDTH, max(map(_length, texts))
+            for text in texts:
+                text.align(column.align, widest)
+            texts = [_bar(c, width) + Text(" ") + t for c, t in zip(cells, texts, strict=True)]
+        self.column = column
+        self.header = header
+        self.texts = [Text(header, "bold"), *texts]
+        self.width = max(map(_length, self.texts))
+        # A header stays whole, or wraps.
+        named = max(map(len, header.split()), default=0) if column.wrap else len(header)
+        self.least = min(self.width, max(column.least, named)) if column.least else self.width
+
+    def fitted(self, row: int) -> list[Text]:
+        """Return the lines of the header (row 0) or of a cell, aligned: one, or several broken."""
+        text = self.texts[row].copy()
+        lines = [text]
+        if self.column.wrap and text.cell_len > self.width:
+            broken = textwrap.wrap(text.plain, self.width, break_on_hyphens=False)
+            lines = [Text(line, text.style) for line in broken]
+        for line in lines:
+            line.truncate(self.width, overflow="ellipsis")
+            line.align(self.column.align, self.width)
+        return lines
+
+
 def _table(grid: Grid, width: int) -> Iterator[Text]:
     """Yield the lines of a table in ``width`` columns of text, and the headers that are hidden.
 
     Not by rich's own table, which measures every cell several times: 20 ms for a table of 8
     devices.
     """
-    made = [_column(grid, i, bars=True) for i in range(len(grid.columns))]
-    if _too_wide(_least(grid, made), width):  # bars go before any column does
-        made = [_column(grid, i, bars=False) for i in range(len(grid.columns))]
-    widths = _widths(grid, made, width)
+    columns = _columns(grid, bars=True)
+    if _too_wide([column.least for column in columns], width):  # bars go before any column does
+        columns = _columns(grid, bars=False)
+    shown = _narrowed(columns, width)
     for row in range(0 if grid.header else 1, len(grid.rows) + 1):
-        cells = [_fitted(made[i][row], widths[i], wrap=grid.columns[i].wrap) for i in widths]
-        for parts in zip_longest(*cells):
-            texts = [Text() if part is None else part.copy() for part in parts]
-            for i, text in zip(widths, texts, strict=True):
-                text.align(grid.columns[i].align, widths[i])
-            yield Text(_GAP).join(texts)
+        lines = [column.fitted(row) for column in shown]
+        for parts in zip_longest(*lines):
+            yield Text(_GAP).join(
+                part or Text(" " * column.width) for part, column in zip(parts, shown, strict=True)
+            )
         if not row:
-            yield Text("─" * (sum(widths.values()) + len(_GAP) * (len(widths) - 1)))
-    hidden = [
-        harmless(c.header) for i, c in enumerate(grid.columns) if i not in widths and c.header
-    ]
-    if hidden and grid.header:
+            yield Text("─" * (sum(c.width for c in shown) + len(_GAP) * (len(shown) - 1)))
+    hidden = [column.header for column in columns if column not in shown and column.header]
+    if hidden:
         comma = "; " if any("," in header for header in hidden) else ", "
         yield Text(f"hidden (too narrow): {comma.join(hidden)}", "dim")
 
 
-def _column(grid: Grid, i: int, *, bars: bool) -> list[Text]:
-    """Return the header and the cells of a column, with their bars left of the figures."""
-    cells = [row[i] for row in grid.rows]
-    texts = [_text(cell) for cell in cells]
-    if bars and any(cell.bar is not None for cell in cells):
-        is_stack = any(isinstance(cell.bar, Mapping) for cell in cells)
-        width, widest = _STACK_WIDTH if is_stack else _BAR_WIDTH, max(map(_length, texts))
-        for text in texts:
-            text.align(grid.columns[i].align, widest)
-        texts = [_bar(c, width) + Text(" ") + text for c, text in zip(cells, texts, strict=True)]
-    return [Text(harmless(grid.columns[i].header) if grid.header else "", "bold"), *texts]
+def _columns(grid: Grid, *, bars: bool) -> list[_Column]:
+    cells = ([row[i] for row in grid.rows] for i in range(len(grid.columns)))
+    return [
+        _Column(column, of, harmless(column.header) if grid.header else "", bars)
+        for column, of in zip(grid.columns, cells, strict=True)
+    ]
+
+
+def _narrowed(columns: Sequence[_Column], width: int) -> list[_Column]:
+    """Return the columns that are shown, with the widths that they get.
+
+    Columns that may be shortened are, down to their least width; then those of the highest rank are
+    dropped. Where not even those of rank 0 fit, texts are cut, figures never.
+    """
+    shown = [*columns]
+    for rank in sorted({each.column.rank for each in columns}, reverse=True):
+        shown = [each for each in shown if each.column.rank <= rank]
+        if not _too_wide([each.least for each in shown], width):
+            break
+    else:
+        for each in shown:
+            if each.column.align == "left":
+                each.least = min(each.least, _SHORTEST)
+    for each in sorted(shown, key=lambda each: each.width, reverse=True):
+        excess = _too_wide([one.width for one in shown], width)
+        each.width -= min(excess, each.width - each.least)
+    return shown
+
+
+def _too_wide(widths: Sequence[int], width: int) -> int:
+    """Return by how much columns of these widths are too wide; 0 if they fit."""
+    return max(sum(widths) + len(_GAP) * (len(widths) - 1) - width, 0)
 
 
 def _text(cell: Cell) -> Text:
@@ -142,9 +193,13 @@ def _text(cell: Cell) -> Text:
 def _bar(cell: Cell, width: int) -> Text:
     """Return a cell's bar in ``width`` columns of text; blanks if it has none, or for the rest."""
     if isinstance(cell.bar, Mapping):
-        parts = _slots(cell.bar, width)
-        return Text("".join(_USE_SIGNS[use] * n for use, n in parts.items()).ljust(width))
-    full, part = divmod(0 if cell.bar is None else _filled(cell.bar, 8 * width), 8)
+        whole, passed, drawn = sum(cell.bar.values()), 0.0, ""
+        for use, share in cell.bar.items():
+            passed += share
+            end = round(passed / (whole or 1.0) * _filled(whole, width))
+            drawn = drawn.ljust(end, _USE_SIGNS[use])
+        return Text(drawn.ljust(width))
+    full, part = divmod(_filled(cell.bar or 0.0, 8 * width), 8)
     bar = "█" * full + (_EIGHTHS[part] if part else "")
     return Text(bar.ljust(width), _STYLES.get(cell.style, ""))
 
@@ -156,71 +211,8 @@ def _filled(share: float, steps: int) -> int:
     return steps if share >= 1 else min(max(round(share * steps), 1), steps - 1)
 
 
-def _slots(stack: Mapping[Use, float], slots: int) -> dict[Use, int]:
-    """Return how many of a bar's ``slots`` each use has: together as many as `_filled` says.
-
-    A use of less than a slot may have none: its share is then in another's.
-    """
-    shares = {use: share for use, share in stack.items() if share > 0}
-    whole = sum(shares.values())
-    count = _filled(whole, slots)
-    parts = {use: share / whole * count for use, share in shares.items()}
-    found = {use: int(part) for use, part in parts.items()}
-    rest = sorted(parts, key=lambda use: (parts[use] - found[use], parts[use]), reverse=True)
-    for use in rest[: count - sum(found.values())]:
-        found[use] += 1
-    return {use: number for use, number in found.items() if number}
-
-
 def _length(cell: Text) -> int:
     return cell.cell_len
-
-
-def _too_wide(widths: Sequence[int], width: int) -> int:
-    """Return by how much columns of these widths are too wide; 0 if they fit."""
-    return max(sum(widths) + len(_GAP) * (len(widths) - 1) - width, 0)
-
-
-def _widths(grid: Grid, made: Sequence[Sequence[Text]], width: int) -> dict[int, int]:
-    """Return, by index, the widths of the columns that are shown.
-
-    Columns that may be shortened are, down to their least width; then those of the highest rank are
-    dropped. Where not even those of rank 0 fit, texts are cut, figures never.
-    """
-    full = [max(map(_length, column)) for column in made]
-    least = _least(grid, made)
-    shown = [*range(len(full))]
-    for rank in sorted({column.rank for column in grid.columns}, reverse=True):
-        shown = [i for i in shown if grid.columns[i].rank <= rank]
-        if not _too_wide([least[i] for i in shown], width):
-            break
-    else:
-        for i in shown:
-            if grid.columns[i].align == "left":
-                least[i] = min(least[i], _SHORTEST)
-    widths = {i: full[i] for i in shown}
-    for i in sorted(shown, key=lambda i: full[i], reverse=True):
-        widths[i] -= min(_too_wide([*widths.values()], width), widths[i] - least[i])
-    return widths
-
-
-def _least(grid: Grid, made: Sequence[Sequence[Text]]) -> list[int]:
-    """Return the widths to which the columns may be shortened: a header stays whole, or wraps."""
-    found = []
-    for column, (header, *cells) in zip(grid.columns, made, strict=True):
-        full = max(map(_length, (header, *cells)))
-        named = max(map(len, header.plain.split()), default=0) if column.wrap else header.cell_len
-        found.append(min(full, max(column.least, named)) if column.least else full)
-    return found
-
-
-def _fitted(cell: Text, width: int, *, wrap: bool) -> list[Text]:
-    """Return the lines of a cell: one shortened line, or with ``wrap`` several."""
-    if wrap and cell.cell_len > width:
-        broken = textwrap.wrap(cell.plain, width, break_on_hyphens=False)
-        return [Text(line, cell.style) for line in broken]
-    cell.truncate(width, overflow="ellipsis")
-    return [cell]
 
 
 def printable(text: str, encoding: str | None) -> str:
