@@ -28,6 +28,8 @@ _SECONDS = {
     "m": 60.0,
     "h": 3600.0,
 }
+#: A smaller number of bytes is one of other units.
+_LEAST = 2**20
 #: The longest duration in seconds: systems count them in 31 bits of milliseconds.
 _LONGEST = 1e6
 #: More frames than there are: `var_expand` would use the variables of the caller's frame.
@@ -77,6 +79,8 @@ def size(text: str) -> int:
     exponent = " kmgt".index(prefix.lower() or " ")
     decimal = bool(prefix) and not binary and text.strip().lower().endswith("b")
     value = float(number) * (1000 if decimal else 1024) ** exponent
+    if not prefix and 0 < value < _LEAST and text.strip()[-1].isdigit():
+        raise ArgumentTypeError(f"{text!r} has no unit; write {text.strip()}GiB")
     if value >= 2**63:  # more than can be addressed; infinity is no int
         raise ArgumentTypeError(f"{text[:20]!r} is more than any memory has")
     return int(value)

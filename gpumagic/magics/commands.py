@@ -24,7 +24,10 @@ def source(name: str, line: str, cell: str | None) -> str | None:
     """Return the code that a magic runs in this process; None if it runs none."""
     if name == "gpu":
         return cell
-    parsed = grammar_of(name).read(line, cell=cell is not None)
+    grammar = grammar_of(name)
+    parsed = grammar.read(line, cell=cell is not None)
+    if cell is None:
+        grammar.check_statement(parsed.code)  # what is no error has nothing to await
     if parsed.verb or parsed.options.cluster:
         return None
     return cell or parsed.code or None

@@ -8,8 +8,10 @@ reads them at a key press.
 from __future__ import annotations
 
 import argparse
+import builtins
+import keyword
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, NoReturn
 
 from gpumagic.cells.semicolon import take_semicolon
@@ -31,6 +33,8 @@ _OPEN = re.compile(r"""(--?[\w-]+=?)?['"]""")
 _OPERATOR = re.compile(
     r"[=(\[,:+*%@<>|&^!;]|[-/.](\s|=|$)|//|->|-[\d.]+(\s|$)|(if|else|and|or|in|is|not\s+in|for)(\s|$)"
 )
+#: A verb that was mistyped, with its arguments; no statement of Python's, but perhaps a magic.
+_LIKE_A_VERB = re.compile(r"([A-Za-z_]\w*)(\s+[\w.]+)*\s*;?")
 #: What an option takes of the words that follow it.
 _Takes = Literal["nothing", "one", "many"]
 
@@ -123,8 +127,10 @@ class MagicLine(NamedTuple):
 class Grammar:
     """The forms of a magic's line."""
 
-    def __init__(self, magic: str, forms: Mapping[str, Parser]) -> None:
+    def __init__(self, magic: str, forms: Mapping[str, Parser], words: Sequence[str] = ()) -> None:
         self.magic = magic
+        #: Choices of GPUs that are words.
+        self._words = words
         #: By verb; `PLAIN` is a statement, or nothing, or with `SPEC` nothing.
         self.forms = forms
         self.verbs = [verb for verb in forms if verb not in (PLAIN, SPEC)]
@@ -152,9 +158,10 @@ class Grammar:
         first, after = [*statement.split(None, 1), "", ""][:2]
         first = "auto" if first.lower() == "auto" else first
         form = next((word for word in words if word in self.verbs), PLAIN)
+        if cell and self._takes_code and (form or statement in self.verbs):
+            form = form or statement
+            raise SpecError(f"{form} is for a line: write {self.magic} {form}")
         if form != PLAIN:
-            if cell:
-                raise SpecError(f"{form} is for a line: write {self.magic} {form}")
             words = [*(word for word in words if word != form), *split(statement)]
             statement = ""
         elif not self._takes_code:
@@ -172,6 +179,25 @@ class Grammar:
         code = rest if self._takes_code and not verb and statement else ""
         return MagicLine(line, verb, options, given, code, silent)
 
+    def check_statement(self, code: str, *scopes: Container[str]) -> None:
+        """Refuse a mistyped verb: of IPython's ``reset`` and ``clear`` it would be a magic.
+
+        ``scopes`` have the names that code may use, beside Python's own.
+
+        Raises:
+            SpecError: the code is words, of which the first is no name and no keyword.
+        """
+        match = _LIKE_A_VERB.fullmatch(code)
+        if match is None or keyword.iskeyword(match[1]):
+            return
+        if any(match[1] in scope for scope in (*scopes, vars(builtins))):
+            return
+        near = _near(match[1], [verb for verb in self.verbs if verb.isalpha()])
+        raise SpecError(
+            f"{self.magic}: {match[1]!r} is neither a verb nor a variable{near}; {self.magic}? "
+            "shows the verbs"
+        )
+
     def _parse(
         self, form: str, words: Sequence[str]
     ) -> tuple[argparse.Namespace, Mapping[str, Any]]:
@@ -188,8 +214,6 @@ class Grammar:
 
     def _refuse(self, word: str, parser: Parser) -> NoReturn:
         """Raise what is wrong with an option, and what it goes with or what is like it."""
-        import difflib
-
         option = word.split("=", 1)[0] if word[1:2] == "-" else word[:2]
 
         names = {
@@ -200,9 +224,10 @@ class Grammar:
         if has:
             here = next(name for name, form in names.items() if form is parser)
             raise SpecError(f"{option} does not go with {here}; it goes with {', '.join(has)}")
-        near = difflib.get_close_matches(option, self._options, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        parser.error(f"unknown option {option}{hint}")
+        bare = option.lstrip("-")
+        if bare in (*self.verbs, *self._words):
+            raise SpecError(f"{bare} is written without dashes: {self.magic} {bare}")
+        parser.error(f"unknown option {option}{_near(option, [*self._options])}")
 
     # --- words -----------------------------------------------------------------------------------
 
@@ -240,6 +265,14 @@ class Grammar:
             if takes != "nothing":
                 return takes if place == len(word) or takes is None else "nothing"
         return "nothing"
+
+
+def _near(word: str, known: Sequence[str]) -> str:
+    """Return a hint at the known word that is like ``word``, if any is."""
+    import difflib
+
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.7)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _take_word(text: str) -> tuple[str, str]:

@@ -147,7 +147,7 @@ def _table(grid: Grid, width: int) -> Iterator[Text]:
     hidden = [column.header for column in columns if column not in shown and column.header]
     if hidden:
         comma = "; " if any("," in header for header in hidden) else ", "
-        yield Text(f"hidden (too narrow): {comma.join(hidden)}", "dim")
+        yield Text(f"columns left out (too narrow): {comma.join(hidden)}", "dim")
 
 
 def _columns(grid: Grid, *, bars: bool) -> list[_Column]:

@@ -275,6 +275,9 @@ class _Table:
         devices = sorted({i for line in source.lines for i in line.per_device})
         self._devices = devices if len(devices) > 1 else []
         rows = [*source.lines, *([] if between is None else [between])]
+        # Where most GPU times are upper bounds, the host's say which line is slow.
+        bounds = fsum(line.gpu or 0.0 for line in rows if line.at_most)
+        self._by_gpu = self._has_gpu and bounds <= fsum(line.gpu or 0.0 for line in rows) / 2
         self._longest = max(map(self._cost, rows)) or 1.0
         self._whole = fsum(map(self._cost, rows)) or 1.0
         self._known = fsum(line.gpu or 0.0 for line in source.lines if not line.at_most)
@@ -282,7 +285,7 @@ class _Table:
         self._hosts = max(fsum(line.host for line in rows), self._whole)
 
     def _cost(self, line: LineTiming) -> float:
-        return (line.gpu or 0.0) if self._has_gpu else line.host
+        return (line.gpu or 0.0) if self._by_gpu else line.host
 
     def grid(self) -> Grid:
         def figures(header: str, of: Callable[[LineTiming], Text], rank: int = 0) -> Column[_Row]:
@@ -334,14 +337,13 @@ class _Table:
         )
 
     def _gpu(self, line: LineTiming) -> Text:
-        return (
-            self._with_bar("≤ " * line.at_most + seconds(line.gpu), line) if self._has_gpu else ""
-        )
+        gpu = "≤ " * line.at_most + seconds(line.gpu) if self._has_gpu else ""
+        return self._with_bar(gpu, line) if self._by_gpu else gpu
 
     def _host(self, line: LineTiming) -> Text:
         # The host's time of a line that ran is never 0, only not known as exactly.
         host = "< 1 µs" if line.hits and line.host < _RESOLUTION else seconds(line.host)
-        return host if self._has_gpu else self._with_bar(host, line)
+        return host if self._by_gpu else self._with_bar(host, line)
 
     def _with_bar(self, text: str, line: LineTiming) -> Cell:
         part = self._cost(line) / self._whole

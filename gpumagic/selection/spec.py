@@ -109,9 +109,12 @@ def _item(item: str) -> Sequence[int | str]:
         raise SpecError("-1 is no GPU; to hide all GPUs write: off")
     if item.lower() in (*_WORDS, "auto"):
         raise SpecError(f"{item!r} is no part of a list; write it alone: {item}")
-    near = difflib.get_close_matches(
-        item.lower(), [*_WORDS, "auto", "watch", "plot", "ps", "doctor"], n=1
-    )
+    numbers = item.lower().replace("cuda:", "").split()
+    if numbers and all(number.isdecimal() and len(number) < 5 for number in numbers):
+        write = ",".join(numbers)
+        raise SpecError(f"{_quoted(item)}: GPUs have nvidia-smi's numbers here; write {write}")
+    words = [*_WORDS, "auto", "watch", "plot", "ps", "doctor"]
+    near = difflib.get_close_matches(item.lower(), words, n=1, cutoff=0.7)
     write = f"did you mean {near[0]!r}? Write" if near else "write"
     raise SpecError(
         f"{_quoted(item)} is not a choice of GPUs; {write} "

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from gpumagic.cuda import driver, failure, init_trace, torch_cuda, visible_devices
+from gpumagic.cuda import devices, driver, failure, init_trace, torch_cuda, visible_devices
 from gpumagic.cuda.visible_devices import MASK, VARIABLES, View, uuid_key
 from gpumagic.results.devices import Device, DeviceTable
 from gpumagic.results.selection import Selection, Status, WayOut
@@ -68,6 +68,16 @@ def verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) -> 
         where=where,
         ways_out=() if problem is None else ways_out,
     )
+
+
+def as_initialised(spec: Spec) -> Selection | None:
+    """Write the mask with which CUDA was initialised, and verify; None where that is not known."""
+    then = init_trace.environment_then()
+    if then is None:
+        return None
+    before = environment.now()
+    environment.write({MASK: then.get(MASK)})
+    return verify(spec, before, devices.devices(processes=False))
 
 
 def _devices(wanted: View, table: DeviceTable) -> tuple[Device, ...]:

@@ -227,7 +227,16 @@ def verdict(
     if starved - cost * wall >= _LARGE * wall:
         part = _percent(starved / wall)
         return f"the GPU waits for input: line {loop.line}, {part} of the wall time"
+    slowest = max(lines, key=_in_python)
+    if _in_python(slowest) - cost * wall >= _LARGE * wall:
+        part = _percent(_in_python(slowest) / wall)
+        return f"host-bound: {part} of the wall time is Python in line {slowest.line}"
     return None
+
+
+def _in_python(line: LineTiming) -> float:
+    """Return the seconds of Python in a line in which the GPU was idle at least at its end."""
+    return line.host - line.sync_time if line.at_most else 0.0
 
 
 def _starved(line: LineTiming, loops: Collection[int]) -> float:

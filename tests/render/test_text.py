@@ -80,7 +80,7 @@ Name     Used  Command
 ────────────────────────────
 one         5  python train…
 second  1,000  java
-hidden (too narrow): Load""",
+columns left out (too narrow): Load""",
         ),
         (
             20,
@@ -89,7 +89,7 @@ Name     Used
 ─────────────
 one         5
 second  1,000
-hidden (too narrow): Load, Command""",
+columns left out (too narrow): Load, Command""",
         ),
     ],
 )

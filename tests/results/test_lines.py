@@ -56,7 +56,7 @@ def test_lines_that_are_left_out_have_their_sum_where_it_is_much() -> None:
     lines += [LineTiming(i, "", 1, 0.0, 3e-4) for i in range(2, 404)]
     shown = as_text(LineTimings(SourceTimings("cell", 1, text, tuple(lines))))
     (together,) = [row for row in shown.splitlines() if "⋯" in row]
-    assert together.split() == ["0", "s", "120", "ms", "⋯", "399", "lines"]
+    assert together.split() == ["0", "s", "█▉", "120", "ms", "⋯", "399", "lines"]
     # What is known of the GPU counts beside an upper bound.
     lines[200] = replace(lines[200], gpu=3e-4)
     shown = as_text(LineTimings(SourceTimings("cell", 1, text, tuple(lines))))
@@ -74,10 +74,10 @@ def test_in_a_narrow_terminal_the_source_gives_way_to_the_figures() -> None:
     heading, _, row, *_ = shown.splitlines()
     assert heading.split() == ["Line", "Hits", "GPU", "Host", "Waited", "Source"]
     assert "250 ms      loss = criterio" in row
-    assert "hidden" not in shown
+    assert "left out" not in shown
     shown = as_text(timing, width=56)
     assert "loss = criterio" in shown
-    assert "hidden (too narrow): " in shown
+    assert "columns left out (too narrow): " in shown
     assert "line 5 waited for the GPU" in shown
 
 
@@ -86,6 +86,12 @@ def test_without_a_gpu_the_host_has_the_bar() -> None:
     shown = as_text(lines_of(lines), width=100)
     assert "GPU" not in shown.splitlines()[0]
     assert "████████  300 ms" in shown
+
+
+def test_where_most_gpu_times_are_bounds_the_host_has_the_bar() -> None:
+    lines = (line(4, 0.01, 0.01), replace(line(5, 0.3, 0.3), at_most=True))
+    shown = as_text(lines_of(lines), width=100)
+    assert "≤ 300 ms  ████████  300 ms" in shown
 
 
 def test_functions_and_what_did_not_run() -> None:

@@ -100,6 +100,19 @@ def test_on_lifts_it_and_restores_every_object(gated: Kernel) -> None:
     gated.run("x = torch.empty(1, device='cuda')")
 
 
+def test_on_keeps_the_choice_with_which_cuda_was_initialised(kernel: Callable[..., Kernel]) -> None:
+    """Also after an 'off' that came too late, and that processes started from here would see."""
+    chosen = kernel()
+    chosen.run("%gpu 2")
+    mask = chosen.value("__import__('os').environ['CUDA_VISIBLE_DEVICES']")
+    chosen.run("import torch; x = torch.empty(1, device='cuda')")
+    chosen.run("%gpu off -q")
+    chosen.run("%gpu off --soft")
+    lifted = chosen.run("%gpu on").text
+    assert lifted.startswith("applied: this kernel sees 1 GPU"), lifted
+    assert chosen.value("__import__('os').environ['CUDA_VISIBLE_DEVICES']") == mask
+
+
 def test_unloading_lifts_it(gated: Kernel) -> None:
     gated.run("%unload_ext gpumagic")
     assert gated.value("torch.cuda.is_available()") is True

@@ -282,6 +282,14 @@ def test_the_gpu_waits_for_input(gpu_work: Any) -> None:
     assert "input" not in str(lines_of(timing).verdict)
 
 
+def test_the_slow_line_of_python_is_named(gpu_work: Any) -> None:
+    source = "for i in range(5):\n    w.sleep(.001)\n    time.sleep(.02)\n    sync()"
+    timing = measured(source, w=gpu_work, time=time, sync=gpu_work.torch.cuda.synchronize)
+    verdict = str(lines_of(timing).verdict)
+    assert verdict.startswith("host-bound: ")
+    assert verdict.endswith(" of the wall time is Python in line 4")
+
+
 # --- the measurement itself ----------------------------------------------------------------------
 
 

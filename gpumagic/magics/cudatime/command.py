@@ -35,6 +35,8 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
             f"%%cudatime: {parsed.code!r} belongs below, in the cell; with --repeat it is setup; a "
             "value with blanks is in quotes"
         )
+    if cell is None and not options.cluster:
+        grammar().check_statement(parsed.code, local_ns or {}, magics.shell.user_ns)
     if options.cluster:
         from gpumagic.magics import engines
 

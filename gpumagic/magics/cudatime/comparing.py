@@ -95,7 +95,17 @@ def _compared(devices: list[str], timings: dict[str, CudaTiming]) -> CudaTiming 
         for device in devices
         if device not in timings or timings[device].partial
     )
-    return replace(compared, notes=(*compared.notes, *notes))
+    elsewhere = (_elsewhere(device, timing) for device, timing in timings.items())
+    return replace(compared, notes=(*compared.notes, *notes, *filter(None, elsewhere)))
+
+
+def _elsewhere(device: str, timing: CudaTiming) -> str | None:
+    """Return a note on the other devices that the code used."""
+    others = [name for name in (f"cuda:{i}" for i in timing.per_device) if name != device]
+    if not others:
+        return None
+    used = " and ".join(others)
+    return f"on {device} the code used {used}: --on sets torch's default device, which it overrides"
 
 
 @contextmanager

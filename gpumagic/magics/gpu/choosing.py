@@ -13,7 +13,7 @@ from gpumagic.magics import output
 from gpumagic.magics.argument_types import size
 from gpumagic.magics.output import LiveDisplay
 from gpumagic.results.selection import Selection, Status
-from gpumagic.selection import apply, cpu_threads, gate
+from gpumagic.selection import apply, cpu_threads, gate, verify
 from gpumagic.selection.auto import Wants
 from gpumagic.selection.spec import Spec
 
@@ -79,10 +79,12 @@ def choose(magics: Any, spec: Spec, wants: Wants, options: argparse.Namespace) -
     try:
         if options.soft:
             if spec.kind != "off":
-                raise SpecError("--soft goes with off; for other GPUs: %gpu SPEC --restart")
+                raise SpecError(f"--soft goes with off; for other GPUs: %gpu {spec.text} --restart")
             return gate.close(spec.text)
         lifted = spec.kind in ("on", "reset") and gate.lift()
-        chosen = _choose_by_variables(magics, spec, wants, options)
+        # An earlier choice is in effect again: 'on' here undoes only the gate.
+        chosen = verify.as_initialised(spec) if lifted and spec.kind == "on" else None
+        chosen = chosen or _choose_by_variables(magics, spec, wants, options)
     except BaseException:
         STATE.restore(before)
         raise

@@ -25,7 +25,7 @@ def grammar() -> Grammar:
     forms.update({verb: _cluster(verb) for verb in ("cluster", "pin")})
     forms["auto"] = _auto()
     forms[SPEC] = _choice()
-    return Grammar("%gpu", forms)
+    return Grammar("%gpu", forms, ("off", "none", "cpu", "on", "all", "reset"))
 
 
 def _choice() -> Parser:

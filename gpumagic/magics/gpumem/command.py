@@ -57,6 +57,8 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
         raise SpecError(
             f"%%gpumem: {code!r} belongs below, in the cell; a value with blanks is in quotes"
         )
+    if cell is None and not options.cluster:
+        grammar().check_statement(code, local_ns or {}, magics.shell.user_ns)
     if options.cluster:
         from gpumagic.magics import engines
 

@@ -21,8 +21,6 @@ from gpumagic.magics.parsing import (
 
 #: Without an argument ``limit`` shows the limit.
 SHOW = object()
-#: Smaller numbers without a unit are not meant as bytes.
-_LEAST = 1 << 20
 _RANGE = re.compile(r"([^\W\d]\w*)=(\d{1,18}):(\d{1,18})")
 
 #: By module in this folder: its verbs.
@@ -91,6 +89,4 @@ def _size_or_off(text: str) -> int | None:
     found = size(text)
     if found <= 0:
         raise argparse.ArgumentTypeError("0 bytes are no limit; write 16GiB, or off")
-    if found < _LEAST and text.strip()[-1].isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} has no unit; write {text.strip()}GiB")
     return found

@@ -109,7 +109,7 @@ class ShellParking:
         self.after = after  # the end of this cell begins the time
         if after is None:
             shown = f" (the last time it did not: {self._refusal})" if self._refusal else ""
-            return f"GPU memory is not parked by itself{shown}."
+            return f"Automatic parking is off{shown}."
         self.register()
         return (
             f"GPU memory is parked after {seconds(after)} without a cell; "

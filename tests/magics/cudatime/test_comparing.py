@@ -86,6 +86,11 @@ def test_on_several_devices(gpu_work: Any, ip: Any, run_cell: Any) -> None:
     assert gpu_work.torch.cuda.current_device() == 0
 
 
+def test_code_that_uses_another_device_than_on_says_is_named(gpu_work: Any, run_cell: Any) -> None:
+    run_cell("import torch; x = torch.ones(8, device='cuda')")
+    assert "on cpu the code used cuda:0" in run_cell("%cudatime --on cpu,cuda:0 -n 9 x + 1").text
+
+
 def test_on_that_is_stopped_says_where(gpu_work: Any, ip: Any, run_cell: Any) -> None:
     on = "%%cudatime --on cpu,cuda:0 -n 1 -r 2 -w 0 -v t --name it"
     ip.user_ns["left"] = iter(range(3))
