@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line
@@ -95,9 +96,9 @@ class WatchHistory(Result):
         """The devices of the last sample."""
         return self.samples[-1].devices if self.samples else ()
 
-    def of_device(self, index: int) -> list[Device | None]:
-        """Return the samples of one device; None where it was not listed."""
-        return [sample.of_device(index) for sample in self.samples]
+    def values(self, index: int, figure: str) -> list[Any]:
+        """Return a figure of one device in each sample; None where it is not known."""
+        return [getattr(sample.of_device(index), figure, None) for sample in self.samples]
 
     def _blocks(self) -> list[Block]:
         if not self.samples:
@@ -122,20 +123,17 @@ class WatchHistory(Result):
         return [Grid.of(self.devices, columns), Line.of(text, "dim")]
 
     def _highest(self, device: Device, figure: str) -> Any:
-        samples = self.of_device(device.index)
-        values = (None if each is None else getattr(each, figure) for each in samples)
-        return max((value for value in values if value is not None), default=None)
+        known = (value for value in self.values(device.index, figure) if value is not None)
+        return max(known, default=None)
 
     def _mean(self, index: int) -> float | None:
         """Return the mean utilisation over time; each sample holds until the next one."""
         times = [sample.time for sample in self.samples]
-        found = [None if each is None else each.utilization for each in self.of_device(index)]
-        spans = [(b - a, v) for a, b, v in zip(times, times[1:], found, strict=False)]
-        spans = spans or [(1.0, value) for value in found]
-        total = sum(span for span, value in spans if value is not None)
-        if not total:
-            return None
-        return sum(span * value for span, value in spans if value is not None) / total
+        lasted = [end - start for start, end in pairwise(times)] or [1.0]
+        used = zip(lasted, self.values(index, "utilization"), strict=False)
+        known = [(span, value) for span, value in used if value is not None]
+        total = sum(span for span, _ in known)
+        return sum(span * value for span, value in known) / total if total else None
 
     def cell_at(self, time: float) -> CellSpan | None:
         """Return the cell that ran at ``time``; None between cells."""
@@ -202,10 +200,10 @@ class WatchHistory(Result):
 
     def _draw(self, device: Device, axes: Any, times: list[float]) -> None:
         """Draw the curves of a device in percent: of time, and of its memory."""
-        samples, total = self.of_device(device.index), device.memory_total or math.nan
+        total = device.memory_total or math.nan
 
         def draw(label: str, figure: str, whole: float, color: str) -> list[float]:
-            values = (getattr(each, figure, None) for each in samples)
+            values = self.values(device.index, figure)
             heights = [math.nan if each is None else 100 * each / whole for each in values]
             axes.plot(times, heights, drawstyle="steps-post", label=label, color=color)
             return heights

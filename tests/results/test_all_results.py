@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import pytest
 
 from gpumagic.render import text
 from gpumagic.render.blocks import Block, Callout, Cell, Fold, Grid, Line
 from gpumagic.results.base import Result, as_html, as_text
-from gpumagic.results.devices import DeviceTable
 from tests.results.examples import EXAMPLES
 
 
@@ -70,18 +68,6 @@ def test_a_failed_cell_has_a_sign_beside_the_colour(name: str) -> None:
     failed = [row for row in grid.rows if any(cell.style == "bad" for cell in row)]
     assert [row[0].text[:2] for row in failed] == ["✗ "]
     assert all(row[0].text[:1] != "✗" for row in grid.rows if row not in failed)
-
-
-def test_of_other_users_nothing_is_on_hover() -> None:
-    table = EXAMPLES["DeviceTable"]
-    assert isinstance(table, DeviceTable)
-    (process,) = (p for p in table[0].processes or () if not p.own)
-    long = replace(process, command="python " + "secret" * 40)
-    mine = replace(process, command="python " + "long" * 40, mine=True)
-    device = replace(table[0], processes=(long, mine))
-    titles = re.findall(r'title="([^"]*)"', as_html(replace(table, devices=(device,))))
-    assert not [title for title in titles if "secret" in title]
-    assert mine.command in titles
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
