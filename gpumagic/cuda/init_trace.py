@@ -64,7 +64,7 @@ class InitTrace:
     def __init__(self, shell: Any, hooks: CellHooks) -> None:
         self._shell = shell
         self._hooks = hooks
-        self._hook = CellHook(self._ended, self._failed, self._begins, self._cancelled)
+        self._hook = CellHook(self._ended, before=self._begins, cancelled=self._cancelled)
         #: `gpumagic.cuda.driver`, once a statement has begun.
         self._driver: Any = None
         self._traced_run: Callable[..., Any] | None = None
@@ -169,16 +169,6 @@ class InitTrace:
         if self._driver is not None:
             self.check()
         self._statement = None
-
-    def _failed(self, error: Exception) -> None:
-        self.detach()
-        from gpumagic.system import text
-
-        print(
-            f"gpumagic: the trace of CUDA's initialisation failed and has ended "
-            f"({text.named(error)})",
-            file=sys.stderr,
-        )
 
 
 def _torch_calls() -> list[Any]:
