@@ -31,6 +31,10 @@ help: ## Show this list
 demo: $(VENV)/ready ## Execute the notebooks (on the GPU, or on a virtual one); results in build/demo/
 	@$(RUN) -m tests.tools.demo
 
+.PHONY: notebooks
+notebooks: $(VENV)/ready ## Execute the notebooks on a virtual GPU, and write what they show into demo_notebooks/
+	@$(RUN) -m tests.tools.demo --write
+
 .PHONY: test
 test: $(VENV)/ready ## Run the tests, on a virtual GPU
 	$(RUN) -m tests $(ARGS)

@@ -1,7 +1,8 @@
-"""Execute every notebook and say where to look."""
+"""Execute every notebook, and say where to look, or commit what they show (``--write``)."""
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import sys
 import time
@@ -9,6 +10,7 @@ import time
 import nbformat
 from nbclient.exceptions import CellExecutionError
 
+from tests.tools.demo.committed import clean
 from tests.tools.demo.runner import (
     RESULTS,
     ROOT,
@@ -17,11 +19,17 @@ from tests.tools.demo.runner import (
     execute,
     notebooks,
     this_machine,
+    virtual_machine,
 )
 
 
 def main() -> int:
-    machine = this_machine()
+    options = argparse.ArgumentParser(prog="python -m tests.tools.demo", description=__doc__)
+    options.add_argument(
+        "--write", action="store_true", help="into demo_notebooks/ too, from virtual GPUs"
+    )
+    write = options.parse_args().write
+    machine = virtual_machine() if write else this_machine()
     print(f"Executing the demo notebooks on {machine.name}.")
     shutil.rmtree(RESULTS, ignore_errors=True)
     RESULTS.mkdir(parents=True)
@@ -34,6 +42,8 @@ def main() -> int:
             return 1
         target = RESULTS / source.name
         nbformat.write(notebook, target)
+        if write:
+            nbformat.write(clean(notebook), source)
         target.with_suffix(".html").write_text(as_html(notebook, source.stem), encoding="utf-8")
         print(f"  {target.relative_to(ROOT)} and .html  ({time.perf_counter() - started:.0f} s)")
     where = RESULTS.relative_to(ROOT)

@@ -23,10 +23,12 @@ VIRTUAL_DEVICES = 4
 #: Of each GPU, shared with other users: their GiB, utilisation in percent, °C, watts.
 _OTHER_USERS = ((61, 97, 71, 341), (0, 0, 34, 62), (22, 48, 55, 187), (0, 0, 33, 60))
 
+#: The cell that says so, in a notebook that was executed on a virtual GPU.
+_NOTE = "virtual-gpu"
 _VIRTUAL_NOTE = (
-    "> Executed on a **virtual GPU**, since this machine has none: torch, its memory allocator, "
-    "streams and events are real; kernels take time but compute nothing, so times, memory and "
-    "placement mean something, and the values in tensors do not."
+    "> These outputs come from a **virtual GPU**. PyTorch is real, with its memory allocator, "
+    "streams and events. Kernels take time, but compute nothing. So the times, the memory and the "
+    "devices mean something. The values in the tensors do not."
 )
 _ASK = """
 import torch
@@ -41,14 +43,14 @@ if torch.cuda.is_available():
 class Machine:
     """The machine that the notebooks are executed on."""
 
-    #: Shown: ``"NVIDIA A100, NVIDIA A100"`` or ``"a virtual machine with 4 GPUs"``.
+    #: Shown: ``"NVIDIA A100, NVIDIA A100"`` or ``"4 virtual GPUs"``.
     name: str
     environment: Mapping[str, str]
     virtual: bool
 
 
 def this_machine() -> Machine:
-    """Find this machine's GPU, if torch can use one here; else a virtual machine."""
+    """Find this machine's GPU, if torch can use one here; else virtual ones."""
     environment = python_environment(os.environ)
     asked = subprocess.run(
         [sys.executable, "-c", _ASK],
@@ -87,7 +89,7 @@ def virtual_machine(devices: int = VIRTUAL_DEVICES) -> Machine:
         ],
     )
     return Machine(
-        f"a virtual machine with {devices} GPU{'' if devices == 1 else 's'}",
+        f"{devices} virtual GPU{'' if devices == 1 else 's'}",
         python_environment(environment(scenario)),
         virtual=True,
     )
@@ -100,7 +102,7 @@ def without_memory_figures() -> Machine:
     unsupported = frozenset({"memory", "temperature", "power"})
     gpu = GPU("NVIDIA GB10", compute_capability=(12, 1), integrated=True, unsupported=unsupported)
     variables = python_environment(environment(Scenario(devices=[gpu])))
-    return Machine("a virtual machine that does not report memory", variables, virtual=True)
+    return Machine("a virtual GPU that does not report its memory", variables, virtual=True)
 
 
 def notebooks() -> list[Path]:
@@ -126,17 +128,20 @@ def execute(
     from nbclient import NotebookClient
 
     notebook = nbformat.read(source, as_version=4) if isinstance(source, Path) else source
+    notebook.cells = [cell for cell in notebook.cells if cell.get("id") != _NOTE]
     if machine.virtual:
-        note = nbformat.v4.new_markdown_cell(_VIRTUAL_NOTE, id="virtual-gpu")
-        notebook.cells.insert(1, note)
+        notebook.cells.insert(1, nbformat.v4.new_markdown_cell(_VIRTUAL_NOTE, id=_NOTE))
     client = (client_class or NotebookClient)(
         notebook,
         timeout=int(timeout),
         kernel_name="python3",
         extra_arguments=["--log-level=ERROR"],
+        coalesce_streams=True,
         resources={"metadata": {"path": str(folder)}},
     )
-    executed: nbformat.NotebookNode = client.execute(env=dict(machine.environment))
+    # Else torch reports on stderr what its exception says.
+    environment = {"TORCH_CPP_LOG_LEVEL": "ERROR", **machine.environment}
+    executed: nbformat.NotebookNode = client.execute(env=environment)
     return executed
 
 

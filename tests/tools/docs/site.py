@@ -13,14 +13,11 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.support.kernels import ROOT
+from tests.tools.demo.committed import without_empty_outputs
 from tests.tools.demo.runner import RESULTS, Machine, execute, notebooks, this_machine
 from tests.tools.docs.pages import DOCS, as_notebook, has_cells, pages
-
-if TYPE_CHECKING:  # it takes a second of CPU time to import
-    import nbformat
 
 SOURCE, SITE = ROOT / "build" / "site-source", ROOT / "build" / "site"
 BENCHMARKS = ROOT / "build" / "bench.json"
@@ -61,7 +58,8 @@ def assemble(machine: Machine) -> None:
     for target, source in OTHER_PAGES.items():
         (SOURCE / target).parent.mkdir(exist_ok=True)
         if source.suffix == ".ipynb":
-            _write(nbformat.read(RESULTS / source.name, as_version=4), SOURCE / target)
+            executed = without_empty_outputs(nbformat.read(RESULTS / source.name, as_version=4))
+            nbformat.write(executed, SOURCE / target)
         else:
             shutil.copy(source, SOURCE / target)
     with (SOURCE / "measured.md").open("a", encoding="utf-8") as file:
@@ -69,24 +67,15 @@ def assemble(machine: Machine) -> None:
 
 
 def _execute(page: Path, target: Path, machine: Machine) -> None:
+    import nbformat
+
     notebook = as_notebook(page)
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = _linked(cell.source, page)
     with tempfile.TemporaryDirectory() as folder:
-        _write(execute(notebook, machine, folder=Path(folder)), target)
-
-
-def _write(notebook: nbformat.NotebookNode, target: Path) -> None:
-    """Write a notebook without outputs that show nothing: a progress display that has ended."""
-    import nbformat
-
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            cell.outputs = [
-                each for each in cell.outputs if "data" not in each or any(each["data"].values())
-            ]
-    nbformat.write(notebook, target)
+        executed = execute(notebook, machine, folder=Path(folder))
+    nbformat.write(without_empty_outputs(executed), target)
 
 
 def _linked(text: str, page: Path) -> str:

@@ -1,0 +1,94 @@
+"""The notebooks as they are committed: with what their cells show, as a code host shows them.
+
+``make notebooks`` executes them on virtual GPUs and writes them. The tests execute them on the same
+GPUs, and compare the words. A cell whose words differ from run to run has the tag ``varies``.
+"""
+
+from __future__ import annotations
+
+import getpass
+import re
+import socket
+from collections import Counter
+from contextlib import suppress
+from html import unescape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # nbformat takes a second of CPU time to import
+    import nbformat
+
+VARIES = "varies"
+#: Lines that depend on how fast the machine is, or on its processors: what ``≤`` means, the CPU
+#: threads, a progress bar of another library.
+_OPTIONAL = re.compile(r"^at most: |^CPU: |%\|")
+_LINE_ENDS = re.compile(r"</(?:div|tr)>")
+_TAG = re.compile(r"<[^>]*>")
+_UNIT = re.compile(r"[nµμm]s|min|[KMGT]iB(/s)?")
+#: With two letters, and without a digit.
+_WORD = re.compile(r"\D*[^\W\d_]{2}\D*")
+
+
+def without_empty_outputs(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """Remove the outputs that show nothing: progress displays that have ended."""
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [
+                each for each in cell.outputs if "data" not in each or any(each["data"].values())
+            ]
+    return notebook
+
+
+def clean(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """Remove what only this machine has: its name, its user's, versions, times of execution."""
+    notebook.metadata["language_info"] = {"name": "python"}
+    for cell in without_empty_outputs(notebook).cells:
+        cell.metadata.pop("execution", None)
+        for output in cell.get("outputs", ()):
+            shown = output.get("data", output)
+            for part in ("text", "text/plain", "text/html"):
+                if part in shown:
+                    shown[part] = _renamed(shown[part])
+    return notebook
+
+
+def _names() -> dict[str, str]:
+    """Return what to write in place of the machine's name and the user's."""
+    names = {socket.gethostname(): "host"}
+    with suppress(OSError, KeyError):  # a user without a name, in a container
+        names[getpass.getuser()] = "user"
+    return names
+
+
+def _renamed(text: str) -> str:
+    for name, other in _names().items():
+        whole = rf"(?<![\w.-]){re.escape(name)}(?![\w.-])"
+        # In a column of text its width stays.
+        text = re.sub(f"{whole}  +", lambda found, new=other: new.ljust(len(found[0])), text)
+        text = re.sub(whole, other, text)
+    return text
+
+
+def words(cell: nbformat.NotebookNode) -> Counter[str]:
+    """Return the words that a cell shows, without numbers, units, names and order.
+
+    Errors, and what is written to stderr, are torch's and IPython's: they do not count.
+    """
+    names = sorted({*_names(), *_names().values()}, key=len, reverse=True)
+    any_name = re.compile("|".join(map(re.escape, names)))
+    found: Counter[str] = Counter()
+    for output in cell.outputs:
+        if "data" in output:
+            page = _LINE_ENDS.sub("\n", output["data"].get("text/html", ""))
+            text = unescape(_TAG.sub(" ", page)) or output["data"].get("text/plain", "")
+        else:
+            text = output.text if output.get("name") == "stdout" else ""
+        for line in map(str.strip, any_name.sub("", text).splitlines()):
+            if not _OPTIONAL.search(line):
+                found.update(re.split(r"[\s:;,.()\[\]'\"]+", line))
+    return Counter(
+        {
+            word: count
+            for word, count in found.items()
+            if _WORD.fullmatch(word) and not _UNIT.fullmatch(word)
+        }
+    )
