@@ -32,8 +32,9 @@ demo: $(VENV)/ready ## Execute the notebooks (on the GPU, or on a virtual one); 
 	@$(RUN) -m tests.tools.demo
 
 .PHONY: notebooks
-notebooks: $(VENV)/ready ## Execute the notebooks on a virtual GPU, and write what they show into demo_notebooks/
+notebooks: $(VENV)/ready ## Write what the notebooks and the pages show into them, from a virtual GPU
 	@$(RUN) -m tests.tools.demo --write
+	@$(RUN) -m tests.tools.docs --outputs
 
 .PHONY: test
 test: $(VENV)/ready ## Run the tests, on a virtual GPU

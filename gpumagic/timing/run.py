@@ -19,7 +19,7 @@ from gpumagic.timing import event_timer
 from gpumagic.timing.bottleneck import Delay, gpu_outlasts_host
 from gpumagic.timing.event_timer import EventPair, EventTimer, Reading
 
-ENDED = "at most: the GPU was done as soon as the code was, and may have waited in between"
+ENDED = "at most: the GPU may have waited for Python in between"
 #: Also where there was some: work that has ended by the time the code returns may leave no sign.
 NO_SIGN_OF_WORK = "no GPU time: no GPU work was seen"
 #: A single run of code that launches little: the GPU is done before the host.

@@ -119,7 +119,7 @@ def test_the_words_of_a_cell() -> None:
     import nbformat
 
     table = "<div><table><tr><td>cuda:0</td><td>≤ 3.1 ms</td></tr></table></div>"
-    note = "<div>at most: the GPU was done as soon as the code was</div>"
+    note = "<div>at most: the GPU may have waited for Python in between</div>"
     outputs = [
         nbformat.v4.new_output("display_data", {"text/html": f"{table}{note}", "text/plain": "x"}),
         nbformat.v4.new_output("stream", name="stdout", text="1.5 GiB free &amp; 4 GPUs\n"),

@@ -69,26 +69,24 @@ def _renamed(text: str) -> str:
 
 
 def words(cell: nbformat.NotebookNode) -> Counter[str]:
-    """Return the words that a cell shows, without numbers, units, names and order.
-
-    Errors, and what is written to stderr, are torch's and IPython's: they do not count.
-    """
-    names = sorted({*_names(), *_names().values()}, key=len, reverse=True)
-    any_name = re.compile("|".join(map(re.escape, names)))
-    found: Counter[str] = Counter()
+    """Return the words that a cell shows: of `words_in`, without tracebacks and stderr."""
+    texts = []
     for output in cell.outputs:
         if "data" in output:
             page = _LINE_ENDS.sub("\n", output["data"].get("text/html", ""))
-            text = unescape(_TAG.sub(" ", page)) or output["data"].get("text/plain", "")
-        else:
-            text = output.text if output.get("name") == "stdout" else ""
-        for line in map(str.strip, any_name.sub("", text).splitlines()):
-            if not _OPTIONAL.search(line):
-                found.update(re.split(r"[\s:;,.()\[\]'\"]+", line))
+            texts.append(unescape(_TAG.sub(" ", page)) or output["data"].get("text/plain", ""))
+        elif output.get("name") == "stdout":
+            texts.append(output.text)
+    return words_in("\n".join(texts))
+
+
+def words_in(text: str) -> Counter[str]:
+    """Return the words of a text, without numbers, units, names and order."""
+    names = sorted({*_names(), *_names().values()}, key=len, reverse=True)
+    text = re.sub("|".join(map(re.escape, names)), "", text)
+    lines = [line for line in map(str.strip, text.splitlines()) if not _OPTIONAL.search(line)]
     return Counter(
-        {
-            word: count
-            for word, count in found.items()
-            if _WORD.fullmatch(word) and not _UNIT.fullmatch(word)
-        }
+        word
+        for word in re.split(r"[\s:;,.()\[\]'\"]+", " ".join(lines))
+        if _WORD.fullmatch(word) and not _UNIT.fullmatch(word)
     )

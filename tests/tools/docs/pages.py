@@ -1,13 +1,16 @@
 """The pages of ``docs/``: Markdown whose ``python`` blocks are the cells of a notebook.
 
 The cells of a page run in one kernel, from top to bottom: by ``make site``, which shows what they
-show, and by the tests. A block that begins with ```` ```python raises-exception ```` is meant to
-fail; blocks of any other language are not executed.
+show, and by the tests. What a cell shows as text is the ``output`` block below it, written by
+``make notebooks``. A block that begins with ```` ```python raises-exception ```` is meant to fail,
+one with ```` ```python varies ```` shows other words in another run; blocks of any other language
+are not executed.
 """
 
 from __future__ import annotations
 
 import re
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,7 +20,12 @@ if TYPE_CHECKING:  # nbformat takes a second of CPU time to import
     import nbformat
 
 DOCS = ROOT / "docs"
-_BLOCK = re.compile(r"^```python *([\w-]*)\n(.*?)^```$\n?", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(
+    r"^(?P<code>```python *(?P<tag>[\w-]*)\n(?P<source>.*?)^```$\n?)"
+    r"(?:\n```output\n(?P<output>.*?)^```$\n?)?",
+    re.MULTILINE | re.DOTALL,
+)
+_WIDTH = 80
 
 
 class Cell(NamedTuple):
@@ -25,8 +33,10 @@ class Cell(NamedTuple):
 
     before: str
     source: str
-    #: Whether it is meant to fail.
-    fails: bool
+    #: ``"raises-exception"`` if it is meant to fail, ``"varies"``, or empty.
+    tag: str
+    #: What it shows, as text.
+    output: str
 
 
 def pages() -> list[Path]:
@@ -44,8 +54,8 @@ def cells(page: Path) -> tuple[list[Cell], str]:
     text = page.read_text(encoding="utf-8")
     found, end = [], 0
     for block in _BLOCK.finditer(text):
-        fails = block[1] == "raises-exception"
-        found.append(Cell(text[end : block.start()], block[2].rstrip("\n"), fails))
+        source, output = block["source"].rstrip("\n"), block["output"] or ""
+        found.append(Cell(text[end : block.start()], source, block["tag"], output))
         end = block.end()
     return found, text[end:]
 
@@ -60,9 +70,38 @@ def as_notebook(page: Path) -> nbformat.NotebookNode:
         if cell.before.strip():
             before = cell.before.strip()
             made.append(nbformat.v4.new_markdown_cell(before, id=f"text-{number}"))
-        tags = {"tags": ["raises-exception"]} if cell.fails else {}
+        tags = {"tags": [cell.tag]} if cell.tag else {}
         made.append(nbformat.v4.new_code_cell(cell.source, id=f"cell-{number}", metadata=tags))
     if rest.strip():
         made.append(nbformat.v4.new_markdown_cell(rest.strip(), id="text-end"))
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     return nbformat.v4.new_notebook(cells=made, metadata={"kernelspec": kernel})
+
+
+def shown(cell: nbformat.NotebookNode) -> str:
+    """Return what an executed cell shows, as the text of an ``output`` block.
+
+    Of a traceback it is the last line. Warnings, and what else is written to stderr, are left out.
+    """
+    parts = []
+    for output in cell.outputs:
+        if output.output_type == "error":
+            parts.append(f"{output.ename}: {output.evalue}")
+        elif "data" in output:
+            parts.append(output["data"].get("text/plain", ""))
+        elif output.name == "stdout" or output.text.startswith("UsageError: "):
+            parts.append(output.text)
+    lines = [line.rstrip() for part in parts if part for line in part.rstrip("\n").split("\n")]
+    wrapped = (textwrap.wrap(each, _WIDTH, subsequent_indent="  ") or [""] for each in lines)
+    return "".join(f"{line}\n" for each in wrapped for line in each)
+
+
+def with_outputs(page: Path, executed: nbformat.NotebookNode) -> str:
+    """Return the page's text with what its cells have shown."""
+    code = iter([cell for cell in executed.cells if cell.cell_type == "code"])
+
+    def block(found: re.Match[str]) -> str:
+        text = shown(next(code))
+        return found["code"] + (f"\n```output\n{text}```\n" if text else "")
+
+    return _BLOCK.sub(block, page.read_text(encoding="utf-8"))
