@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from gpumagic.results.allocator import (
+    Fit,
     FitRun,
+    Freed,
+    FreeStep,
+    HistoryState,
+    LimitState,
+    SnapshotFile,
 )
 from gpumagic.results.base import Result
 from gpumagic.results.cluster import (
@@ -17,8 +24,11 @@ from gpumagic.results.cluster import (
     ClusterTiming,
     EngineResult,
 )
+from gpumagic.results.comparison import Compared, Comparison, MemoryComparison
 from gpumagic.results.devices import Device, DeviceTable, Process
 from gpumagic.results.holders import (
+    CellHolding,
+    CellHoldings,
     DeviceHolders,
     Holder,
     Holders,
@@ -27,12 +37,15 @@ from gpumagic.results.holders import (
 from gpumagic.results.kernels import Kernel, KernelReport
 from gpumagic.results.lines import (
     BETWEEN,
+    LineMemory,
+    LineReport,
     LineTiming,
     LineTimings,
+    SourceLines,
     SourceTimings,
 )
 from gpumagic.results.logs import CellLog, CellMemory, CellTiming, TimingLog
-from gpumagic.results.memory import DeviceMemoryDelta, MemoryDelta
+from gpumagic.results.memory import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
 from gpumagic.results.selection import Selection, WayOut
 from gpumagic.results.timing import CudaTiming, Sample
 from gpumagic.results.watch import CellSpan, WatchHistory, WatchPanel, WatchSample
@@ -296,12 +309,38 @@ HISTORY = WatchHistory(
 )
 PANEL = WatchPanel(sample(time.mktime((2026, 1, 2, 3, 4, 5, 0, 0, -1)), 10, 90), 1.0)
 
-#: One of each kind of table and of line, by the name of the type.
+TWO_GPUS = {0: GIB, 1: 2 * GIB}
+FREED = Freed((FreeStep("drop " + "x" * 60, {0: GIB}),), TWO_GPUS, {0: 0}, TWO_GPUS, TWO_GPUS)
+CELL_HOLDINGS = CellHoldings({0: (CellHolding(3, "x", GIB, 2), CellHolding(None, "y", GIB, 1))})
+SOURCE = ("if True:", "    a = f(2)", *["pass"] * 12, "\tb = f(1)")
+BY_LINE = {0: {3: LineMemory(2 * MIB, 2 * MIB), 16: LineMemory(0, MIB)}}
+LINE_REPORT = LineReport(
+    TWO,
+    (
+        SourceLines("cell", 2, SOURCE, BY_LINE, runs={2: 1, 3: 1200, 16: 1}),
+        SourceLines("f", 1, ("def f(n):",), ran=False),
+    ),
+)
+IN_CELLS = MemoryDelta({0: SOME, 1: RESERVED, 2: replace(OUT_OF_MEMORY_IN_A_CELL, retries=2)})
+CHANGED = DeviceMemory(GIB, 2 * GIB, GIB, 60 * GIB, 80 * GIB, allocated_change=-GIB)
+COMPARISON = Comparison(
+    (
+        Compared("baseline", compared(0.010, 0.010)),
+        Compared("fused", compared(0.005, 0.005), 0.5, (0.48, 0.52), "faster"),
+        Compared("once", compared(0.010)),
+    ),
+    "gpu",
+)
+
+#: Results of all types, by the name of the type.
 EXAMPLES: Mapping[str, Result] = {
     type(result).__name__: result
     for result in (
         *(CELL_LOG, TIMING_LOG, GPU_CELL, CLUSTER_TABLE, CLUSTER_MEMORY, CLUSTER_SELECTION),
         *(CLUSTER_TIMING, DEVICES, HOLDERS, KERNELS, lines_of(verdict="so", notes=("a note",))),
-        *(OOM, LATE, REPEATED, HISTORY, PANEL),
+        *(OOM, LATE, REPEATED, HISTORY, PANEL, FREED, CELL_HOLDINGS, LINE_REPORT, COMPARISON),
+        *(IN_CELLS, MemoryReport({0: CHANGED}), MemoryComparison({0: (3 * GIB, 2 * GIB)})),
+        *(HistoryState(True), SnapshotFile("a.pickle", 2048), LimitState(GIB), CELL_LOG[1]),
+        Fit("batch", 60, FIT_RUNS, True),
     )
 }

@@ -35,6 +35,8 @@ def test_it_is_drawn_and_is_plain_data(name: str) -> None:
     assert as_html(result).startswith("<div")
     assert json.loads(result.to_json()).keys() == result.to_dict().keys()
     assert repr(result).startswith(f"<{name}")
+    pytest.importorskip("pandas")
+    assert len(result.to_pandas())
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -37,6 +37,7 @@ def everything_hostile() -> Iterator[Any]:
 
 @pytest.mark.parametrize("result", [*everything_hostile()], ids=lambda each: type(each).__name__)
 def test_what_is_drawn_is_clean(result: Any) -> None:
+    assert repr(result).isprintable()
     for drawn in (as_text(result, 500), as_html(result)):
         assert "owned" in drawn
         bad = {c for c in drawn if not c.isprintable() and c != "\n"}
