@@ -6,6 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
+import IPython
 import pytest
 
 from gpumagic.magics import completion
@@ -99,6 +100,7 @@ def completed(ip: Any, line: str) -> list[str]:
         return [each.text for each in ip.Completer.completions(line, len(line))]
 
 
+@pytest.mark.skipif(IPython.version_info < (8, 6), reason="it has no matchers")
 def test_through_ipython(ip: Any, virtual_gpu: Any) -> None:
     """Ours first and alone; nothing of NVML or of the driver is called; gone once unloaded."""
 
