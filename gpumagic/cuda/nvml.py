@@ -106,18 +106,14 @@ class Session:
         """
         return self._number(uuid, self._nvml.nvmlDeviceGetTotalEnergyConsumption)
 
-    def _number(self, uuid: str, call: Callable[..., Any]) -> int | None:
-        """Return the result of a call for a device; None where it fails."""
-        found = self._of_device(uuid, lambda handle: self._ask(call, handle))
-        return None if found is None else int(found)
-
-    def _of_device(self, uuid: str, read: Callable[[Any], Any]) -> Any:
-        """Return ``read(handle)`` for a device; None if it is lost or not known."""
+    def _number(self, uuid: str, call: Callable[..., Any], *arguments: Any) -> int | None:
+        """Return the result of a call for a device; None where it fails, or is lost or unknown."""
         try:
             handle = self._ask(self._nvml.nvmlDeviceGetHandleByUUID, uuid)
-            return None if handle is None else read(handle)
+            found = None if handle is None else self._ask(call, handle, *arguments)
         except _LostError:
             return None
+        return None if found is None else int(found)
 
     # --- all fields of all devices ---------------------------------------------------------------
 

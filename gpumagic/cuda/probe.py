@@ -14,7 +14,7 @@ import select
 import signal
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,7 @@ class Build:
     hip: str | None = None
     cudnn: str | None = None
     #: ``sm_90`` for machine code, ``compute_90`` for PTX.
-    architectures: tuple[str, ...] = ()
+    architectures: Sequence[str] = ()
     #: Why there is no build: torch is not installed, or its import fails.
     error: str | None = None
 
@@ -120,11 +120,7 @@ def _program() -> str:
 def build_here() -> Build | None:
     """Return the build of this process's torch; None where none is loaded."""
     torch = torch_cuda.loaded()
-    return None if torch is None else _build(build(torch))
-
-
-def _build(fields: Mapping[str, Any]) -> Build:
-    return Build(**{**fields, "architectures": tuple(fields.get("architectures", ()))})
+    return None if torch is None else Build(**build(torch))
 
 
 def in_child(changes: Mapping[str, str], timeout: float = 120.0) -> tuple[Build, Start]:
@@ -144,7 +140,7 @@ def in_child(changes: Mapping[str, str], timeout: float = 120.0) -> tuple[Build,
     except OSError as error:
         return Build(error=f"a child process could not be started: {error}"), Start()
     found = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-    about = _build(found[0]) if found else Build(error=f"the process that imported it {ended}")
+    about = Build(**found[0]) if found else Build(error=f"the process that imported it {ended}")
     if len(found) > 1:
         return about, Start(**found[1])
     message = f"the process that started CUDA {ended}" if about.compiled else None

@@ -259,8 +259,9 @@ def test_what_does_not_fit_is_named_after_waiting(kernel: Callable[..., Kernel])
 def test_an_environment_that_was_replaced(fresh_kernel: Kernel) -> None:
     """What is written to a plain dictionary reaches neither CUDA nor children."""
     fresh_kernel.run("import os; os.environ = dict(os.environ)")
-    problem = "os.environ was replaced, so CUDA_VISIBLE_DEVICES does not reach the driver"
-    choose(fresh_kernel, "1", status="too-late", problem=problem)
+    reply = fresh_kernel.run("%gpu 1", raising=False)
+    assert reply.stderr.startswith("UsageError: os.environ was replaced: what is written to it")
+    assert fresh_kernel.value("os.environ.get('CUDA_VISIBLE_DEVICES')") is None
 
 
 def test_too_late_changes_no_figure(fresh_kernel: Kernel) -> None:
