@@ -28,15 +28,15 @@ from gpumagic.system.text import harmless
 _STYLES: Mapping[str, str] = {
     "dim": "opacity:.75",
     "strong": "font-weight:600",
-    "code": "font-family:var(--jp-code-font-family, monospace);white-space:pre",
+    "code": "font-family:var(--jp-code-font-family, monospace);white-space:pre-wrap",
     # One click selects a command.
     "command": "white-space:nowrap;user-select:all",
     **{style: colors.text(color) for style, color in {**colors.STATES, **colors.CODE}.items()},
 }
 #: Notes are as large as data: JupyterLab and others have tables smaller than text.
 _FONT = "font-size:var(--jp-ui-font-size1, inherit)"
-# In a narrow notebook bars give way to figures.
-_WIDTH, _STACK_WIDTH = "width:5em;max-width:6vw", "width:12em;max-width:15vw"
+# In a narrow notebook bars give way to figures, and no table is wider than 700 pixels.
+_WIDTH, _STACK_WIDTH = "width:5em;max-width:6vw", "width:12em;max-width:8vw"
 _SWATCH = "display:inline-block;width:.7em;height:.7em;border-radius:2px;margin-right:.35em"
 
 
@@ -102,7 +102,7 @@ def _table(grid: Grid) -> str:
     # A bar has its place in each row of the column, so that all are aligned.
     slots = [any(row[i].bar is not None for row in grid.rows) for i in range(len(grid.columns))]
     head = "".join(
-        f'<th scope="col"{_style(*_placed(column))}>{_text(column.header)}</th>'
+        f'<th scope="col"{_style(f"text-align:{column.align}")}>{_text(column.header)}</th>'
         for column in grid.columns
     )
     rows = "".join(
@@ -118,8 +118,9 @@ def _table(grid: Grid) -> str:
 
 
 def _placed(column: Column[object]) -> list[str]:
-    """Return how a column is aligned, and that it is not broken: what is indented stays so."""
-    return [f"text-align:{column.align}", "" if column.wrap else "white-space:pre"]
+    """Return how a column is aligned; texts wrap in a narrow notebook, figures do not."""
+    space = "pre" if column.align == "right" else "pre-wrap"
+    return [f"text-align:{column.align}", "" if column.wrap else f"white-space:{space}"]
 
 
 def _table_cell(cell: Cell, column: Column[object], slot: bool) -> str:
