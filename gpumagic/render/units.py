@@ -45,10 +45,9 @@ def seconds(value: float | None) -> str:
     if value < _LEAST_SECONDS:
         return "0 s"
     if value >= 60:
-        whole = round(value)
-        hours, rest = divmod(whole, 3600)
-        minutes, second = divmod(rest, 60)
-        return f"{hours} h {minutes} min {second} s" if hours else f"{minutes} min {second} s"
+        hours, rest = divmod(round(value), 3600)
+        parts = ((hours, "h"), (rest // 60, "min"), (rest % 60, "s"))
+        return " ".join(f"{number} {unit}" for number, unit in parts if number)
     scales = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
     scale, unit = next((s for s in scales if value >= s[0] * 0.9995), scales[-1])
     amount = value / scale

@@ -54,6 +54,7 @@ def test_a_change_has_a_sign() -> None:
         (125, "2 min 5 s"),
         (7325, "2 h 2 min 5 s"),
         (-0.5, "−500 ms"),
+        (900.0, "15 min"),
     ],
 )
 def test_seconds(value: float | None, text: str) -> None:
