@@ -2,65 +2,23 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import signal
-import struct
 import sys
-import termios
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pexpect
-from pexpect.fdpexpect import fdspawn
 
-from tests.support import forks
 from tests.support.shells import PLAIN
 
 _PROMPT = r"In \[(\d+)\]: $"
 _CONTINUATION = r"   \.\.\.: $"
-_ROWS = 50
-_STREAMS = ("stdin", "stdout", "stderr")
 #: A safety net, not a measure: a machine may be slow.
 _PATIENCE = 400
-
-
-class _ForkedTerminal(fdspawn):
-    """`pexpect.spawn` of a fork of the template, as far as a terminal here uses it."""
-
-    def __init__(self, fork: forks.ForkedProcess, terminal: int) -> None:
-        super().__init__(terminal, encoding="utf-8", timeout=_PATIENCE)
-        self._fork = fork
-        self.pid = fork.pid
-        self.terminated = False
-
-    def sendintr(self) -> None:
-        self.send("\x03")
-
-    def wait(self) -> int:
-        self.terminated = True
-        return self._fork.wait()
-
-
-def _forked(
-    command: list[str], env: Mapping[str, str], cwd: Path, columns: int
-) -> _ForkedTerminal | None:
-    ours, theirs = os.openpty()
-    try:
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, columns, 0, 0))
-        modes = termios.tcgetattr(theirs)
-        modes[3] &= ~termios.ECHO
-        termios.tcsetattr(theirs, termios.TCSANOW, modes)
-        fork = forks.fork(command, env=env, cwd=cwd, **dict.fromkeys(_STREAMS, theirs))
-    finally:
-        os.close(theirs)
-    if fork is None:
-        os.close(ours)
-        return None
-    return _ForkedTerminal(fork, ours)
 
 
 class Terminal:
@@ -76,23 +34,16 @@ class Terminal:
     ) -> None:
         options = ["--simple-prompt", "--no-banner", "--no-confirm-exit"]
         options += [f"--colors={PLAIN}"] if kind == "dumb" else []
-        command = [sys.executable, "-m", "IPython", *options, *arguments]
-        environment = {**environment, "TERM": kind}
-        self.process: Any = None
-        # Of another kind, libraries see it when they are imported.
-        if kind == "dumb":
-            self.process = _forked(command, environment, cwd, columns)
-        if self.process is None:
-            self.process = pexpect.spawn(
-                command[0],
-                command[1:],
-                env=environment,
-                cwd=str(cwd),
-                encoding="utf-8",
-                echo=False,
-                timeout=_PATIENCE,
-                dimensions=(_ROWS, columns),
-            )
+        self.process: Any = pexpect.spawn(
+            sys.executable,
+            ["-m", "IPython", *options, *arguments],
+            env={**environment, "TERM": kind},
+            cwd=str(cwd),
+            encoding="utf-8",
+            echo=False,
+            timeout=_PATIENCE,
+            dimensions=(50, columns),
+        )
         self.process.expect(_PROMPT)
 
     def run(self, source: str, *, timeout: float = _PATIENCE) -> str:
