@@ -93,7 +93,7 @@ class Watch:
 
     def _stop(self, reason: str) -> None:
         thread, self._thread = self._thread, None
-        if thread is not None and thread.pid == os.getpid():
+        if thread is not None:
             thread.end(reason)
 
     def history(self) -> WatchHistory:
@@ -136,7 +136,6 @@ class _SamplingThread(threading.Thread):
         hint: str,
     ) -> None:
         super().__init__(name="gpumagic watch", daemon=True)
-        self.pid = os.getpid()
         self.samples = samples
         self._session = session
         self._show = show

@@ -40,7 +40,7 @@ def shared_kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     [
         ("%gpu -1,0", "-1 is no GPU; to hide all GPUs write: off"),
         ("%gpu 0 -v class", "'class' is not a variable name"),
-        ("%gpu 1 --soft", "--soft goes with off; for other GPUs: %gpu SPEC --restart"),
+        ("%gpu 1 --soft", "--soft goes with off; for other GPUs: %gpu 1 --restart"),
     ],
 )
 def test_a_mistake_is_named(shared_kernel: Kernel, line: str, says: str) -> None:
