@@ -23,6 +23,7 @@ from gpumagic.selection.auto import (
     Wants,
     candidates,
     freest,
+    may_fit_later,
     pick,
 )
 from gpumagic.selection.spec import Spec, as_text, parse, resolve
@@ -186,7 +187,7 @@ def allowed(table: DeviceTable) -> Sequence[Device]:
 
 
 def _wait(spec: Spec, wants: Wants, limit: float, progress: Progress | None) -> DeviceTable:
-    """Return the table as soon as enough devices fit, or at the time limit.
+    """Return the table as soon as enough devices fit, or cannot fit, or at the time limit.
 
     ``limit`` is in seconds. Ctrl-C interrupts it.
     """
@@ -195,8 +196,9 @@ def _wait(spec: Spec, wants: Wants, limit: float, progress: Progress | None) -> 
         table = devices.devices(processes=False)
         usable = candidates(allowed(table), spec.count)
         fitting = len(freest(usable, wants, {}))
+        possible = sum(may_fit_later(device, wants) for device in usable)
         waited = time.monotonic() - started
-        if fitting >= spec.count or waited >= limit:
+        if fitting >= spec.count or possible < spec.count or waited >= limit:
             return table
         if progress is not None:
             progress(waited, f"{fitting} of {spec.count} GPUs are free enough")

@@ -44,6 +44,11 @@ def refusal(device: Device, wants: Wants) -> str | None:
     return None
 
 
+def may_fit_later(device: Device, wants: Wants) -> bool:
+    """Return whether a device can fit at some time: it is not lost, and large enough."""
+    return not device.error and (wants.min_free or 0) <= (device.memory_total or 0)
+
+
 def candidates(devices: Sequence[Device], count: int) -> list[Device]:
     """Return the devices that ``auto`` can choose; of one in MIG mode, one for each instance.
 
@@ -86,7 +91,7 @@ def pick(
 ) -> tuple[str, ...]:
     """Return the UUIDs of the ``count`` devices, or the MIG instance, that fit best; see `freest`.
 
-    ``advice`` is the end of the message where too few do.
+    ``advice`` is the end of the message where too few do, but may later.
 
     Raises:
         SpecError: more devices are requested than there are.
@@ -105,6 +110,7 @@ def pick(
     if len(fitting) < count:
         refused = ((d.instance or f"GPU {d.index}", refusal(d, wants)) for d in found)
         reasons = "; ".join(f"{name}: {why}" for name, why in refused if why is not None)
+        helps = sum(may_fit_later(device, wants) for device in found) >= count
         fit = f"only {len(fitting)} of {len(found)} GPUs fit" if fitting else "no GPU fits"
-        raise DeviceError(f"{fit}, {count} requested ({reasons}){advice}")
+        raise DeviceError(f"{fit}, {count} requested ({reasons}){advice if helps else ''}")
     return tuple(device.instance or uuid_of(device) for device in fitting[:count])

@@ -256,6 +256,11 @@ def test_what_does_not_fit_is_named_after_waiting(kernel: Callable[..., Kernel])
     )
 
 
+def test_what_can_never_fit_is_not_waited_for(fresh_kernel: Kernel) -> None:
+    reply = fresh_kernel.run("%gpu auto --min-free 1TiB --wait 100000", raising=False, timeout=300)
+    assert reply.stderr.startswith("UsageError: no GPU fits, 1 requested (GPU 0: only 79.5 GiB")
+
+
 def test_an_environment_that_was_replaced(fresh_kernel: Kernel) -> None:
     """What is written to a plain dictionary reaches neither CUDA nor children."""
     fresh_kernel.run("import os; os.environ = dict(os.environ)")
