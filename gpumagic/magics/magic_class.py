@@ -62,17 +62,18 @@ def _by_its_module(function: Callable[..., Any]) -> Callable[..., Any]:
 class GpuMagic(Magics):
     """Defaults of gpumagic's magics, set by ``%config GpuMagic``."""
 
-    quiet = Bool(False, help="Print nothing, as with -q on every call; nor lines after cells.").tag(
-        config=True
-    )
+    quiet = Bool(
+        False, help="Print nothing, as if every call had -q; no lines after cells either."
+    ).tag(config=True)
     min_free = Unicode(
-        "", help="What '%gpu auto' asks of a device when --min-free is not given, e.g. '20GiB'."
+        "", help="The free memory that '%gpu auto' asks for without --min-free, e.g. '20GiB'."
     ).tag(config=True)
     explain_oom = Bool(True, help="Say below the traceback why GPU memory ran out.").tag(
         config=True
     )
     claim = Bool(
-        True, help="Claim the GPUs that are chosen, and leave others' claims for last in 'auto'."
+        True,
+        help="Claim the chosen GPUs; 'auto' takes one that others claim only if no other fits.",
     ).tag(config=True)
 
     def __init__(self, shell: Any) -> None:
@@ -93,9 +94,9 @@ class GpuMagic(Magics):
           %gpu GPU-8f1d               a UUID, or a unique beginning of one; MIG-… too
           %gpu auto 2 --min-free 20GiB --wait 600
           %gpu on                     show all (also: all)
-          %gpu reset                  what the kernel was started with
+          %gpu reset                  the GPUs that the kernel was started with
           %gpu watch                  a panel beside the cells; watch off ends it
-          %gpu plot [FILE]            what it saw: the time since it began, with cells
+          %gpu plot [FILE]            draw what it saw since it began, with the cells
           %gpu doctor                 why torch can, or cannot, use the GPU; what helps
           %gpu cluster [PROFILE]      the GPUs of ipyparallel's engines, on all hosts
           %gpu pin                    each engine its own GPU
@@ -104,16 +105,16 @@ class GpuMagic(Magics):
           --restart                   if it is too late, or CUDA has failed: a fresh
                                       kernel in place of this one; the next cells go on
           --keep NAMES | all          with --restart: bring these variables back
-          --force                     with --restart: although something would be lost
-          --soft                      with off, where it is too late and nothing may be
-                                      lost: a gate in this process; device-agnostic
-                                      code goes to the CPU, new CUDA tensors are
-                                      refused; %gpu on lifts it
+          --force                     with --restart: go on although something is lost
+          --soft                      with off, if it is too late: keeps the process
+                                      and all variables; device-agnostic code goes to
+                                      the CPU, new CUDA tensors are refused; %gpu on
+                                      ends it
           --threads N                 compute with N CPU threads; on and reset undo it
-          --no-claim                  neither claim it nor heed the claims of others
+          --no-claim                  do not claim it, ignore the claims of others
         auto [N]: the N GPUs with the most free memory
           --min-free SIZE             with at least so much free memory, e.g. 20GiB
-          --idle                      without other processes and utilisation
+          --idle                      without other processes, and not busy
           --wait SECONDS              wait for such GPUs
         watch
           --every SECONDS             between two updates (default: 1)
@@ -151,8 +152,8 @@ class GpuMagic(Magics):
           %cudatime y = model(x)      run it once, like %time; y is assigned
           %%cudatime                  the same for a cell
           %cudatime -n 10 -r 5 f(x)   run it many times, like %timeit
-          %cudatime on                after every cell that used the GPU, or took more
-                                      than 0.5 s (--above TIME), a line with its times;
+          %cudatime on                a line with the times after every cell that used
+                                      the GPU, or took more than 0.5 s (--above TIME);
                                       off ends that, log sums them up
           %cudatime --compare [NAMES] the results of --name side by side
 
@@ -207,7 +208,7 @@ class GpuMagic(Magics):
                                       and other processes hold; the change since
           %gpumem y = model(x)        the change by a statement, and its peak
           %%gpumem                    the same for a cell, also when it fails
-          %gpumem on                  after every cell that changed GPU memory a line;
+          %gpumem on                  a line after every cell that changed GPU memory;
                                       off ends that, log shows the cells until now
           %gpumem plot [FILE]         the cells until now as a picture
           %gpumem vars                what holds the memory: variables, the notebook,
@@ -215,8 +216,8 @@ class GpuMagic(Magics):
           %gpumem free [NAMES]        delete these variables and what the notebook
                                       itself keeps, collect garbage, empty the cache
           %gpumem park                copy all to the host and give the GPU's memory
-                                      back, until the next cell that is not only lines
-                                      of %gpu or %gpumem; variables stay (torch 2.12)
+                                      back, until a cell has other lines than %gpu and
+                                      %gpumem; variables stay (torch 2.12)
           %gpumem park --after 15min  by itself after so long without a cell; park off
           %gpumem unpark              bring it back now
           %gpumem limit 16GiB         as if each GPU were so small; limit off

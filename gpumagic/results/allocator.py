@@ -233,7 +233,7 @@ class ParkedMemory(Result):
         ]
         text = (
             f"Copied to host memory in {_speed(self.parked, self.seconds)}; it comes back before "
-            "the next cell that is not only lines of %gpu or %gpumem, and by %gpumem unpark"
+            "the next cell with other lines than %gpu and %gpumem, and by %gpumem unpark"
         )
         grid = Grid.of(self.devices.items(), columns)
         return [grid, *self._stays(), *Line.notes((text, *self.notes))]

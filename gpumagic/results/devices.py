@@ -267,7 +267,7 @@ def _sees(table: DeviceTable) -> Iterator[Line]:
         state = "CUDA has failed in this process, which is final"
     else:
         state = {
-            True: "CUDA is initialised, so this is final for the process",
+            True: "CUDA is initialised, so only a restart changes this",
             False: "CUDA is not initialised, so this can still be changed",
             None: "the CUDA driver does not report whether it is initialised",
         }[table.cuda_initialized]

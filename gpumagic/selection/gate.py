@@ -25,8 +25,8 @@ NOTE = (
 )
 _NOTES = (
     "What is on the GPU stays and can be used; see it with: %gpumem vars",
-    "What the gate cannot stop: other libraries, and names copied earlier (from torch.cuda import "
-    "is_available); only a restart is complete",
+    "The gate does not stop other libraries, or functions that were imported by name before "
+    "(from torch.cuda import is_available); a restart does",
     "lift it with: %gpu on",
 )
 

@@ -51,7 +51,7 @@ def verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) -> 
     if problem is not None:
         status = "too-late"
         value = f"{MASK} is not set" if now[MASK] is None else f"{MASK}={now[MASK]}"
-        notes.append(f"processes started from here see the choice: {value}")
+        notes.append(f"child processes see the choice: {value}")
     return Selection(
         requested=spec.text,
         environment=now,
@@ -126,10 +126,10 @@ def _ways_out(spec: Spec, seen: Sequence[Device]) -> tuple[WayOut, ...]:
     """Return the commands that help where it is too late, without those that would be refused."""
     ways = []
     if sys.platform == "linux":  # elsewhere no process is replaced in place
-        effect = "a fresh kernel in place of this one; --keep NAME … keeps variables"
+        effect = "starts the kernel again in place; --keep NAME … keeps variables"
         ways.append(WayOut(f"%gpu {spec.text} --restart", effect))
     if seen and spec.kind == "off" and failure.check_context() is None:
-        effect = "nothing is lost: new work goes to the CPU, or is refused"
+        effect = "keeps everything: new work goes to the CPU, or is refused"
         ways.append(WayOut(f"%gpu {spec.text} --soft", effect))
     return tuple(ways)
 

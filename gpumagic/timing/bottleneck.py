@@ -45,7 +45,7 @@ def gpu_outlasts_host(gpu: Sequence[float], host: Sequence[float]) -> str | None
     if 2 * sum(later) <= len(gpu):
         return None
     alone = statistics.median((g - h) / g for g, h in zip(gpu, host, strict=True) if g > 0)
-    return f"the GPU worked on for {alone * 100:.0f} % of its time after the host"
+    return f"the GPU still worked for {alone * 100:.0f} % of its time after Python returned"
 
 
 def queued_loops(loop_time: float, host_time: float, loops: int) -> int:
@@ -73,7 +73,7 @@ def judge(queued: Sequence[float], as_run: float) -> tuple[Bound | None, str | N
         return None, None
     part = statistics.median(queued) / as_run
     percent = f"{part * 100:.0f} %" if part >= 0.005 else "< 1 %"
-    evidence = f"with launch cost hidden, the GPU takes {percent} of its best time as run"
+    evidence = f"without the launch cost the GPU takes {percent} of its best time as run"
     if part < _HOST_BOUND:
         return "host", evidence
     return ("gpu", evidence) if part >= _GPU_BOUND else (None, None)

@@ -24,8 +24,8 @@ _LARGE, _NEARLY_ALL = 0.3, 0.9
 #: A line with this part of what is said is named for it.
 _MOST = 0.5
 _SLOWED = (
-    "; before Python 3.12 the Python code that the lines call is slower, too, with -f, in try, "
-    "with, generators and await: their host times are upper bounds"
+    "; before Python 3.12 tracing also slows down the Python code that lines call (with -f, in "
+    "try, with, generators, await): their host times are upper bounds"
 )
 
 

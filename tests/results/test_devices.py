@@ -46,7 +46,7 @@ def some(*fields: str) -> tuple[Device, ...]:
 
 SEES = "This kernel sees"
 LATE = "came after CUDA was initialised, without effect on this process."
-FINAL = "CUDA is initialised, so this is final for the process."
+FINAL = "CUDA is initialised, so only a restart changes this."
 OWN_ORDER = "CUDA's own order (fastest first) is not known before it starts."
 
 

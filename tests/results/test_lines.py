@@ -22,7 +22,7 @@ def test_a_table() -> None:
     assert rows[5].endswith("    y = model(x)")
     assert "≤ 50.0 ms" in rows[4]
     assert "(between the lines)" in shown
-    assert "line 5 waited for the GPU in 4 runs, by time: 250 ms" in rows
+    assert "line 5 waited for the GPU in 4 runs: 250 ms" in rows
     assert rows[-1] == "a note"
     assert shown.count("pass") == 3  # of twenty lines that took nothing, and the one below
     assert "⋯" in shown

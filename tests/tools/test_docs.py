@@ -23,7 +23,7 @@ def test_the_help_is_the_same_in_every_terminal(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_every_setting_is_in_it() -> None:
-    assert "| `claim` | `True` | Claim the GPUs that are chosen" in page()
+    assert "| `claim` | `True` | Claim the chosen GPUs" in page()
     assert "| `quiet` | `False` | Print nothing" in page()
 
 

@@ -29,8 +29,8 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
     if verb == "on":
         timer.on(options.above)
         message = (
-            "After every cell that used the GPU, or took longer than "
-            f"{options.above:g} s, a line with its times; '%cudatime off' ends that."
+            "A line with the times follows each cell that used the GPU, or took longer than "
+            f"{options.above:g} s; '%cudatime off' ends that."
         )
     else:
         message = "No more lines after cells; '%cudatime log' sums up those before."

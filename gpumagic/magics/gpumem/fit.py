@@ -127,8 +127,8 @@ def _forget(error: BaseException) -> None:
 def _result(name: str, search: FitSearch) -> Fit:
     times = plural(len(search.runs), "time")
     notes = [
-        f"the cell ran {times}, with its names in a namespace of their own; what it changed in "
-        "objects of yours (a training step) was changed each time"
+        f"the cell ran {times}; its new variables are gone, but it changed your own objects "
+        "each time (a training step updates the model)"
     ]
     if len({run.peak for run in search.runs}) == 1 < len(search.runs):
         notes.insert(0, f"the peak is the same for all: does the cell use {name}?")

@@ -15,7 +15,7 @@ from gpumagic.system.paths import output_path
 from gpumagic.system.text import plural
 
 _MESSAGES = {
-    "on": "After every cell that changed GPU memory a line with the change; '%gpumem off' ends "
+    "on": "A line with the change follows each cell that changed GPU memory; '%gpumem off' ends "
     "that.",
     "off": "No more lines after cells; '%gpumem log' shows the previous ones.",
 }

@@ -50,7 +50,7 @@ def test_the_rest_of_the_cell_that_turned_it_on_counts(
     ip.user_ns["torch"] = torch
     ran = run_cell(f"a = {bytes_on(0, 8 * MIB)}\n%gpumem on\nb = {bytes_on(0, MIB)}")
     assert "GPU memory: cuda:0 +1.00 MiB, peak +1.00 MiB, now 9.00 MiB" in ran.text
-    assert ran.stdout.startswith("After every cell that changed GPU memory a line")
+    assert ran.stdout.startswith("A line with the change follows each cell that changed")
 
 
 def test_hooks_survive_cells_that_fail(watched: Any, torch: ModuleType) -> None:
