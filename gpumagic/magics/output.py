@@ -68,14 +68,10 @@ def hand_over(
     result: Result,
     options: argparse.Namespace,
     *,
-    silent: bool = False,
     metadata: dict[str, Any] | None = None,
 ) -> Any:
-    """Show, store and return ``result`` as the options ``-q``, ``-v`` and ``-o`` say.
-
-    ``silent`` is a trailing ``;``.
-    """
-    if not (options.quiet or silent):
+    """Show, store and return ``result`` as the options ``-q``, ``-v`` and ``-o`` say."""
+    if not options.quiet:
         show(shell, result, metadata)
     if options.variable:
         shell.user_ns[options.variable] = result

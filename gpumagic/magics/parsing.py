@@ -120,8 +120,6 @@ class MagicLine(NamedTuple):
     given: Mapping[str, Any]
     #: The statement as it is written.
     code: str
-    #: Whether the line ends with ``;``.
-    silent: bool
 
 
 class Grammar:
@@ -177,7 +175,9 @@ class Grammar:
         options.quiet = options.quiet or quiet
         verb = form if form in self.verbs else ""
         code = rest if self._takes_code and not verb and statement else ""
-        return MagicLine(line, verb, options, given, code, silent)
+        if silent and not (code or cell):
+            options.quiet = True  # the ``;`` of code keeps its value alone from being shown
+        return MagicLine(line, verb, options, given, code)
 
     def check_statement(self, code: str, *scopes: Container[str]) -> None:
         """Refuse a mistyped verb: of IPython's ``reset`` and ``clear`` it would be a magic.

@@ -64,19 +64,18 @@ def test_what_its_cell_has_shown_is_one_line(ip: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "silent", "shown", "returned", "stored"),
+    ("given", "shown", "returned", "stored"),
     [
-        ({}, False, True, False, False),
-        ({"output": True}, False, True, True, False),
-        ({"quiet": True, "variable": "x"}, False, False, False, True),
-        ({"output": True, "variable": "x"}, True, False, True, True),
+        ({}, True, False, False),
+        ({"output": True}, True, True, False),
+        ({"quiet": True, "variable": "x"}, False, False, True),
     ],
 )
 def test_the_result_options(
-    ip: Any, given: dict[str, Any], silent: bool, shown: bool, returned: bool, stored: bool
+    ip: Any, given: dict[str, Any], shown: bool, returned: bool, stored: bool
 ) -> None:
     with capture_output() as captured:
-        value = hand_over(ip, RESULT, options(**given), silent=silent)
+        value = hand_over(ip, RESULT, options(**given))
     assert bool(captured.outputs) is shown
     assert value is (RESULT if returned else None)
     assert ip.user_ns.get("x") is (RESULT if stored else None)

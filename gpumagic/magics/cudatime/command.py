@@ -24,9 +24,9 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     parsed = grammar().read(line, cell=cell is not None, quiet=magics.quiet)
     options = parsed.options
     if parsed.verb == COMPARE:
-        return comparing.show(magics, options, silent=parsed.silent)
+        return comparing.show(magics, options)
     if parsed.verb:
-        return per_cell.run(parsed.verb, magics, options, parsed.silent)
+        return per_cell.run(parsed.verb, magics, options)
     repeated = not REPEATING.isdisjoint(parsed.given)
     if cell is None and not parsed.code:
         raise SpecError("%cudatime: no statement to time. Try %cudatime?")

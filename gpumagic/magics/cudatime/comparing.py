@@ -23,7 +23,7 @@ from gpumagic.timing.plan import Plan
 # --- named results -------------------------------------------------------------------------------
 
 
-def show(magics: Any, options: argparse.Namespace, *, silent: bool) -> Any:
+def show(magics: Any, options: argparse.Namespace) -> Any:
     """Show the named results, or those that the line names, side by side.
 
     Raises:
@@ -38,7 +38,7 @@ def show(magics: Any, options: argparse.Namespace, *, silent: bool) -> Any:
     if len({*names}) < 2:
         raise SpecError(f"%cudatime --compare: it takes two named results; there is {there}")
     compared = compare({name: named[name] for name in names})
-    return hand_over(magics.shell, compared, options, silent=silent)
+    return hand_over(magics.shell, compared, options)
 
 
 # --- one device after the other -------------------------------------------------------------------

@@ -18,14 +18,13 @@ _OWN = re.compile(rf"\s*%cudatime\s+(-\S+\s+)*({'|'.join(VERBS)})\b[^\n]*\s*")
 _TIMED = re.compile(r"\s*%%cudatime\b|\s*%cudatime\b[^\n]*\s*\Z")
 
 
-def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> Any:
+def run(verb: str, magics: Any, options: argparse.Namespace) -> Any:
     """Run the verb."""
     timer = cell_timer(magics.shell)
-    quiet = options.quiet or silent
     if verb == "log":
         log = timer.log()
         metadata = {"gpumagic": {"cudatime_log": plain(log.cells)}}
-        return hand_over(magics.shell, log, options, silent=silent, metadata=metadata)
+        return hand_over(magics.shell, log, options, metadata=metadata)
     if verb == "on":
         timer.on(options.above)
         message = (
@@ -37,9 +36,10 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
         if not timer.watching:
             message = "It is off already."
         timer.off()
-    if not quiet:
+    if not options.quiet:
         say(magics.shell, message)
-    return hand_over(magics.shell, timer.log(), options, silent=True)
+    options.quiet = True  # the log is not what is shown
+    return hand_over(magics.shell, timer.log(), options)
 
 
 def cell_timer(shell: Any) -> CellTimer:

@@ -36,7 +36,7 @@ def wants(options: argparse.Namespace, magics: Any, spec: str) -> Wants:
 
 
 def choose_for_kernel(
-    magics: Any, spec: Spec, wants: Wants, options: argparse.Namespace, *, silent: bool
+    magics: Any, spec: Spec, wants: Wants, options: argparse.Namespace
 ) -> Selection:
     """Choose devices until the next choice; does not return where the kernel is restarted.
 
@@ -59,7 +59,7 @@ def choose_for_kernel(
         from gpumagic.magics.gpu import restarting
 
         try:
-            restarting.begin(magics, chosen, options, silent=silent)
+            restarting.begin(magics, chosen, options)
         except restarting.Restarting:
             raise
         except BaseException as error:

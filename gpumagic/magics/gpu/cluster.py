@@ -23,7 +23,7 @@ def current(magics: Any, profile: str | None = None) -> Cluster:
     return found
 
 
-def run(magics: Any, verb: str, options: argparse.Namespace, wants: Wants, *, silent: bool) -> Any:
+def run(magics: Any, verb: str, options: argparse.Namespace, wants: Wants) -> Any:
     """Run a verb, or a choice with ``--cluster``.
 
     Raises:
@@ -36,7 +36,7 @@ def run(magics: Any, verb: str, options: argparse.Namespace, wants: Wants, *, si
     claim = magics.claim and not options.no_claim
     if verb == "cluster":
         table = selection.devices(cluster, engines, processes=options.processes)
-        return hand_over(magics.shell, table, options, silent=silent)
+        return hand_over(magics.shell, table, options)
     try:
         if verb == "pin":
             chosen = selection.pin(cluster, engines, claim=claim)
@@ -53,7 +53,7 @@ def run(magics: Any, verb: str, options: argparse.Namespace, wants: Wants, *, si
         raise DeviceError(
             "interrupted: some engines may have chosen already; see %gpu cluster"
         ) from None
-    returned = hand_over(magics.shell, chosen, options, silent=silent)
+    returned = hand_over(magics.shell, chosen, options)
     if not chosen.per_engine:
         engine, reason = next(iter(chosen.failed.items()))
         raise DeviceError(f"no engine was changed; engine {engine}: {reason}")

@@ -22,7 +22,7 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
     """Show the table, choose devices, or run ``cell`` under a choice."""
     __tracebackhide__ = True
     parsed = grammar().read(line, cell=cell is not None, quiet=magics.quiet)
-    options, silent = parsed.options, parsed.silent
+    options = parsed.options
     text = " ".join(options.spec)
     if cell is not None:
         if not text:
@@ -34,7 +34,7 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
         from gpumagic.magics.gpu import choosing, cluster
 
         wants = choosing.wants(options, magics, text)
-        return cluster.run(magics, parsed.verb, options, wants, silent=silent)
+        return cluster.run(magics, parsed.verb, options, wants)
     result: Result
     if text:
         from gpumagic.magics.gpu import choosing
@@ -44,14 +44,13 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
             from gpumagic.magics.gpu import single_cell
 
             return single_cell.run(magics, spec, wants, options, cell, f"%%gpu {line}")
-        result = choosing.choose_for_kernel(magics, spec, wants, options, silent=silent)
+        result = choosing.choose_for_kernel(magics, spec, wants, options)
     else:
-        options.quiet = options.quiet or silent
         result = _run_verb(parsed.verb, magics.shell, options)
-    returned = hand_over(magics.shell, result, options, silent=silent)
+    returned = hand_over(magics.shell, result, options)
     if isinstance(result, Selection):
-        choosing.warn(result, shown=not (options.quiet or silent))
-    elif isinstance(result, DeviceTable) and not (options.quiet or silent):
+        choosing.warn(result, shown=not options.quiet)
+    elif isinstance(result, DeviceTable) and not options.quiet:
         _hint(magics, result)
     return returned
 

@@ -43,7 +43,7 @@ def check(shell: Any, *, force: bool = False) -> None:
     before.check(shell, force=force)
 
 
-def begin(magics: Any, chosen: Selection, options: argparse.Namespace, *, silent: bool) -> NoReturn:
+def begin(magics: Any, chosen: Selection, options: argparse.Namespace) -> NoReturn:
     """Restart the kernel under the variables just written: the choice is too late in this process.
 
     Raises:
@@ -58,7 +58,7 @@ def begin(magics: Any, chosen: Selection, options: argparse.Namespace, *, silent
         "spec": chosen.requested,
         "started_with": environment.started_with(),
         "options": {"output": options.output, "variable": options.variable},
-        "quiet": options.quiet or silent,
+        "quiet": options.quiet,
         "threads": options.threads,
         "claim": not options.no_claim and bool(magics.claim),
         "variables": [*losses.variables(shell)],

@@ -43,16 +43,16 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     if cell is None and line.split()[:1] == ["limit"]:
         line = expanded(magics.shell, line)
     parsed = grammar().read(line, cell=cell is not None, quiet=magics.quiet)
-    options, code, silent = parsed.options, parsed.code, parsed.silent
+    options, code = parsed.options, parsed.code
     if parsed.verb:
         module = next(name for name, verbs in VERBS.items() if parsed.verb in verbs)
         command: Any = import_module(f"gpumagic.magics.gpumem.{module}")
-        return command.run(parsed.verb, magics, options, silent)
+        return command.run(parsed.verb, magics, options)
     if cell is None and not code:
         for name in _OF_CODE:
             if name in parsed.given:
                 raise SpecError(f"{name} needs a statement or a cell: %gpumem {name} … y = f(x)")
-        return _report(magics, options, silent)
+        return _report(magics, options)
     if cell is not None and code:
         raise SpecError(
             f"%%gpumem: {code!r} belongs below, in the cell; a value with blanks is in quotes"
@@ -115,7 +115,7 @@ def _reported(
                 say(shell, f"%gpumem: cannot show the result ({text.named(failure)})")
 
 
-def _report(magics: Any, options: argparse.Namespace, silent: bool) -> Any:
+def _report(magics: Any, options: argparse.Namespace) -> Any:
     extension = magics.extension
     report = extension.memory_report = memory_report(extension.memory_report)
     LIMIT.apply()
@@ -124,7 +124,7 @@ def _report(magics: Any, options: argparse.Namespace, silent: bool) -> Any:
     more = [note for note in notes if note is not None]
     if more:
         report = replace(report, notes=(*report.notes, *more))
-    return hand_over(magics.shell, report, options, silent=silent)
+    return hand_over(magics.shell, report, options)
 
 
 def _limit_note() -> str | None:

@@ -21,23 +21,23 @@ from gpumagic.system import text
 _OURS = re.compile(r"\s*%gpu(mem)?\b")
 
 
-def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> Any:
+def run(verb: str, magics: Any, options: argparse.Namespace) -> Any:
     """Run the verb.
 
     Raises:
         DeviceError: parking is not safe, or there is not enough memory.
         SpecError: the options do not go together, or there is no kernel.
     """
-    shell, quiet = magics.shell, options.quiet or silent
+    shell = magics.shell
     parking = of_shell(shell)
     if verb == "park" and (options.state or options.after is not None):
         if options.state and options.after is not None:
             raise SpecError("%gpumem park: write either off or --after TIME")
         shown = parking.set_idle(options.after)
-        if not quiet:
+        if not options.quiet:
             say(shell, shown)
         return parking.after if options.output else None
-    progress = Progress(shell, enabled=not quiet, what=f"%gpumem {verb}")
+    progress = Progress(shell, enabled=not options.quiet, what=f"%gpumem {verb}")
     result: Any
     with _in_one_line(), closing(progress):
         if verb == "park":
@@ -45,7 +45,7 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
             result = PARKING.park(shell, progress=progress.update)
         else:
             result = PARKING.bring_back(progress=progress.update)
-    return hand_over(shell, result, options, silent=silent)
+    return hand_over(shell, result, options)
 
 
 @contextmanager

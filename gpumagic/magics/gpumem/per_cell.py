@@ -21,25 +21,24 @@ _MESSAGES = {
 }
 
 
-def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> Any:
+def run(verb: str, magics: Any, options: argparse.Namespace) -> Any:
     """Run the verb.
 
     Raises:
         SpecError: there is nothing to show, or no way to draw it.
     """
     every_cell = of(magics.shell)
-    quiet = options.quiet or silent
     if verb in _MESSAGES:
         was = every_cell.watching
         every_cell.on() if verb == "on" else every_cell.off()
-        if not quiet:
+        if not options.quiet:
             changed = was != every_cell.watching
             say(magics.shell, _MESSAGES[verb] if changed else f"It is {verb} already.")
-        return hand_over(magics.shell, every_cell.log(), options, silent=True)
+        options.quiet = True  # the log is not what is shown
     log = every_cell.log()
     if verb == "plot":
-        return _plot(magics.shell, log, options, quiet)
-    return hand_over(magics.shell, log, options, silent=silent)
+        return _plot(magics.shell, log, options)
+    return hand_over(magics.shell, log, options)
 
 
 def of(shell: Any) -> EveryCell:
@@ -50,7 +49,7 @@ def of(shell: Any) -> EveryCell:
     return extension.cell_memory
 
 
-def _plot(shell: Any, log: CellLog, options: argparse.Namespace, quiet: bool) -> Any:
+def _plot(shell: Any, log: CellLog, options: argparse.Namespace) -> Any:
     if not any(cell.devices for cell in log):
         raise SpecError("no cell has used GPU memory yet; '%gpumem on' begins to record them")
     path = output_path(expanded(shell, options.file)) if options.file else None
@@ -58,7 +57,7 @@ def _plot(shell: Any, log: CellLog, options: argparse.Namespace, quiet: bool) ->
     title = f"GPU memory over {plural(len(log), 'cell')}"
     if empty := len(log.known_devices()) - len(log.drawn_devices()):
         title += f"; {plural(empty, 'unchanged GPU')} left out"
-    show_picture(shell, plot, title, path, "%gpumem plot", quiet=quiet)
+    show_picture(shell, plot, title, path, "%gpumem plot", quiet=options.quiet)
     if options.variable:
         shell.user_ns[options.variable] = plot.figure
     return plot.figure if options.output else None

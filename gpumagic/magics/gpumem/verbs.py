@@ -18,7 +18,7 @@ from gpumagic.results.base import Result
 from gpumagic.system.paths import output_path
 
 
-def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> Any:
+def run(verb: str, magics: Any, options: argparse.Namespace) -> Any:
     """Run the verb.
 
     Raises:
@@ -42,7 +42,7 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
         result = LIMIT.state()
     else:
         result = _record(shell, options.switch)
-    return hand_over(shell, result, options, silent=silent)
+    return hand_over(shell, result, options)
 
 
 def _record(shell: Any, switch: str | None) -> Result:
