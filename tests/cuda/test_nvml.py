@@ -69,23 +69,6 @@ def test_why_a_clock_is_reduced(virtual_gpu: Any, bits: int, reasons: tuple[str,
     assert nvml.session().clock_reasons("GPU-unknown") == ()
 
 
-@pytest.mark.parametrize(
-    ("code", "expected"),
-    [
-        (9, nvml.NOT_LOADED),
-        (12, "NVML is not installed, though the CUDA driver is: libnvidia-ml.so.1 is missing"),
-        (15, "NVML reports: "),
-        (999, "NVML reports: Unknown Error (error 999)"),
-    ],
-)
-def test_why_nvml_does_not_start(virtual_gpu: Any, code: int, expected: str) -> None:
-    virtual_gpu.fault("nvmlInitWithFlags", code)
-    with pytest.raises(DeviceError) as caught:
-        nvml.session()
-    assert str(caught.value).startswith(expected)
-    assert "\n" not in str(caught.value)
-
-
 def test_why_nvml_does_not_start_without_a_driver(
     virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

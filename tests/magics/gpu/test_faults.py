@@ -154,6 +154,8 @@ def test_a_device_that_needs_a_reset_is_said(virtual_gpu: Any) -> None:
     ("code", "says"),
     [
         (9, "the NVIDIA driver is not loaded"),
+        (12, "NVML is not installed, though the CUDA driver is: libnvidia-ml.so.1 is missing"),
+        (15, "NVML reports: "),
         (18, "the NVIDIA driver was upgraded and its parts do not match"),
         (999, "NVML reports: Unknown Error (error 999)"),
     ],
