@@ -29,14 +29,6 @@ CELLS = {
         "03_memory",
         (("%%gpumem\nmodel", 0), ("%gpumem train_step()\n", 0), ("%gpumem\n", -1)),
     ),
-    "sharing": (
-        "05_share_a_gpu",
-        (("%gpu -p\n", 0), ("%gpumem park\n", 0), ("train_step()\n", 0)),
-    ),
-    "cluster": (
-        "04_many_gpus",
-        (("%gpu pin", 0), ("%gpu cluster\n", -1), ("%%cudatime --cluster\nimport time", 0)),
-    ),
 }
 _WIDTH = 900
 _CROP = "<style>body{padding:4px 0 0 0!important} .jp-Notebook{padding:0!important}</style>"
