@@ -220,7 +220,7 @@ class GpuMagic(Magics):
                                       %gpumem; variables stay (torch 2.12)
           %gpumem park --after 15min  by itself after so long without a cell; park off
           %gpumem unpark              bring it back now
-          %gpumem limit 16GiB         as if each GPU were so small; limit off
+          %gpumem limit 16GiB         at most so much of each GPU for torch; limit off
           %gpumem record on           the allocator's history, by torch; record off
           %gpumem cells               live memory by the cell that allocated it
           %gpumem snapshot FILE       for torch's memory_viz
