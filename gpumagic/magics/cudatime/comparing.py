@@ -72,9 +72,9 @@ def run_on_devices(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
                 progress.update((number + done) / len(options.on), median)
 
             for number, device in enumerate(options.on):
+                keep_this = partial(keep, device)
                 with _default_device(device):
-                    show, take = partial(show_part, number), partial(keep, device)
-                    delivery.benchmark(loop, plan, show, take)
+                    delivery.benchmark(loop, plan, partial(show_part, number), keep_this)
     finally:
         with delivery.saying_failures():
             if timings:
