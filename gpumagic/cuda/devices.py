@@ -92,9 +92,7 @@ def check(table: DeviceTable) -> None:
         DeviceError: they cannot; the message has the reason and the remedy in one line.
     """
     if table.error is not None:
-        start = f"; to choose one, start the kernel with {visible_devices.MASK}=0"
-        hint = start if driver.installed() else ""
-        raise DeviceError(f"the GPUs cannot be listed: {table.error}{hint}")
+        raise DeviceError(f"the GPUs cannot be listed: {table.error}")
     if table.cuda_missing:
         raise DeviceError(f"no GPU can be used: {driver.MISSING}")
 
