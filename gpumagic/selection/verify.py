@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from gpumagic.cuda import devices, driver, failure, init_trace, torch_cuda, visible_devices
+from gpumagic.cuda import devices, driver, failure, init_trace, nvml, torch_cuda, visible_devices
 from gpumagic.cuda.visible_devices import MASK, VARIABLES, View, uuid_key
 from gpumagic.results.devices import Device, DeviceTable
 from gpumagic.results.selection import Selection, Status, WayOut
@@ -26,14 +26,17 @@ def verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) -> 
     wanted = visible_devices.view(visible_devices.variables(now), table)
     if table.cuda_missing:
         wanted = View((), frozenset())
-    elif table.error is not None and state.initialized:
+    # CUDA may see devices that NVML, which does not start, does not list.
+    unlisted = table.error not in (None, nvml.NOT_LOADED) and driver.installed()
+    if unlisted and now[MASK] != visible_devices.HIDE_ALL:
         wanted = View(None, None)
     known = wanted.visible is not None
     seen = _devices(wanted, table) if known else ()
     problem: str | None = None
     where: str | None = None
     if state.initialized:
-        seen, known = tuple(device.as_seen() for device in table.visible), True
+        seen = tuple(device.as_seen() for device in table.visible)
+        known = not unlisted or state.uuids == ()
         if _is_late(wanted, seen, state, table):
             location = init_trace.location()
             problem = f"Too late for '{spec.text}': {_library()}"

@@ -172,8 +172,8 @@ def test_without_nvml_only_all_or_none_can_be_chosen(kernel: Callable[..., Kerne
     assert "NVML is not installed, though the CUDA driver is" in without.run("%gpu").text
     reply = without.run("%gpu 2", raising=False)
     assert "choose by CUDA_VISIBLE_DEVICES=0" in reply.stderr
-    for spec in ("off", "on"):
-        without.run(f"selection = %gpu {spec} -o -q")
+    for spec, sees in (("off", "no GPU"), ("on", "not known")):
+        assert sees in without.run(f"selection = %gpu {spec} -o").text
         assert without.value("selection.status") == "applied"
     without.run("import torch; x = torch.empty(1, device='cuda')")
     for spec, status in (("on", "unchanged"), ("off", "too-late"), ("on", "applied")):
