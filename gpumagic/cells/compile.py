@@ -90,11 +90,7 @@ class CompiledCell:
 
 
 def compile_cell(
-    shell: Any,
-    source: str,
-    *,
-    header: str | None = None,
-    local_ns: dict[str, Any] | None = None,
+    shell: Any, source: str, *, header: str | None = None, local_ns: dict[str, Any] | None = None
 ) -> CompiledCell:
     """Compile ``source``, a cell magic's body or a line magic's statement.
 

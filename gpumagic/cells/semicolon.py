@@ -6,16 +6,7 @@ import io
 import tokenize
 
 #: What may follow the ``;``.
-_NO_CODE = frozenset(
-    {
-        tokenize.COMMENT,
-        tokenize.NEWLINE,
-        tokenize.NL,
-        tokenize.INDENT,
-        tokenize.DEDENT,
-        tokenize.ENDMARKER,
-    }
-)
+_NO_CODE = ("COMMENT", "NEWLINE", "NL", "INDENT", "DEDENT", "ENDMARKER")
 
 
 def take_semicolon(source: str) -> tuple[str, bool]:
@@ -30,7 +21,9 @@ def take_semicolon(source: str) -> tuple[str, bool]:
     except (tokenize.TokenError, SyntaxError):
         text = source.rstrip()
         return (text[:-1].rstrip(), True) if text.endswith(";") else (source, False)
-    last = next((token for token in reversed(tokens) if token.type not in _NO_CODE), None)
+    last = next(
+        (token for token in reversed(tokens) if tokenize.tok_name[token.type] not in _NO_CODE), None
+    )
     if last is None or last.string != ";":
         return source, False
     row, column = last.start

@@ -18,16 +18,7 @@ _NUMBER = r"\s*(\d+(?:\.\d*)?|\.\d+)\s*"
 _SIZE = re.compile(_NUMBER + r"([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 _SHARE = re.compile(_NUMBER + r"(%?)\s*")
 _DURATION = re.compile(_NUMBER + r"(us|µs|ms|s|min|m|h|)\s*")
-_SECONDS = {
-    "us": 1e-6,
-    "µs": 1e-6,
-    "ms": 1e-3,
-    "s": 1.0,
-    "": 1.0,
-    "min": 60.0,
-    "m": 60.0,
-    "h": 3600.0,
-}
+_SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1, "": 1, "min": 60, "m": 60, "h": 3600}
 #: A smaller number of bytes is one of other units.
 _LEAST = 2**20
 #: The longest duration in seconds: systems count them in 31 bits of milliseconds.

@@ -11,14 +11,8 @@ from importlib import import_module
 from types import FrameType
 from typing import Any
 
+from IPython.core import magic as ipython
 from IPython.core.error import UsageError
-from IPython.core.magic import (
-    Magics,
-    line_cell_magic,
-    magics_class,
-    needs_local_scope,
-    no_var_expand,
-)
 from traitlets import Bool, Unicode
 
 from gpumagic.magics.extension import Extension
@@ -58,8 +52,8 @@ def _by_its_module(function: Callable[..., Any]) -> Callable[..., Any]:
     return magic
 
 
-@magics_class
-class GpuMagic(Magics):
+@ipython.magics_class
+class GpuMagic(ipython.Magics):
     """Defaults of gpumagic's magics, set by ``%config GpuMagic``."""
 
     quiet = Bool(
@@ -80,7 +74,7 @@ class GpuMagic(Magics):
         super().__init__(shell=shell)
         self.extension = Extension(shell, self)
 
-    @line_cell_magic
+    @ipython.line_cell_magic
     @_by_its_module
     def gpu(self, line: str, cell: str | None = None) -> Any:
         """Show the GPUs, and choose which of them this kernel sees: verified.
@@ -135,9 +129,9 @@ class GpuMagic(Magics):
           %gpu off --cluster -t 0:4
         """
 
-    @no_var_expand
-    @needs_local_scope
-    @line_cell_magic
+    @ipython.no_var_expand
+    @ipython.needs_local_scope
+    @ipython.line_cell_magic
     @_by_its_module
     def cudatime(self, line: str, cell: str | None = None, local_ns: Any = None) -> Any:
         """Time code on the GPU, on the wall and on the CPU.
@@ -192,9 +186,9 @@ class GpuMagic(Magics):
           %%cudatime --repeat x = torch.rand(4096, 4096, device="cuda")
         """
 
-    @no_var_expand
-    @needs_local_scope
-    @line_cell_magic
+    @ipython.no_var_expand
+    @ipython.needs_local_scope
+    @ipython.line_cell_magic
     @_by_its_module
     def gpumem(self, line: str, cell: str | None = None, local_ns: Any = None) -> Any:
         """Show GPU memory now, or its change by a statement or a cell.

@@ -22,6 +22,8 @@ from gpumagic.magics.argument_types import excess, variable_name
 PLAIN, SPEC = "", "SPEC"
 #: What other programs show their help for.
 _HELP = frozenset({"--help", "-h"})
+#: The options of `Parser.add_baseline`.
+BASELINE = ("--against", "--fail-above", "--save")
 #: What argparse says of an option at the end of the line.
 _WITHOUT_VALUE = re.compile(r"argument (\S+): expected (at least )?one argument")
 #: A word in quotes, perhaps joined to its option; within other words quotes are themselves, since
@@ -64,6 +66,29 @@ class Parser(argparse.ArgumentParser):
     def apart(self, option: str, others: Iterable[str]) -> None:
         """Refuse an option beside any of the others."""
         self._apart.append((option, tuple(others)))
+
+    # --- options of several magics ---------------------------------------------------------------
+
+    def add_baseline(self) -> None:
+        """Add ``--save``, ``--against`` and ``--fail-above``."""
+        self.add_argument("--save", metavar="FILE")
+        self.add_argument("--against", metavar="FILE")
+        self.add_argument("--fail-above", metavar="PERCENT", type=excess)
+        self.needs("--against", "--fail-above")
+
+    def add_lines(self) -> None:
+        """Add ``--lines`` and ``-f``."""
+        self.add_argument("--lines", action="store_true")
+        self.add_argument("-f", dest="functions", metavar="FUNC", action="append", default=[])
+        self.needs("--lines", "-f")
+
+    def add_targets(self) -> None:
+        """Add ``--cluster`` and ``-t``, which every magic has."""
+        self.add_argument("--cluster", action="store_true")
+        self.add_argument("-t", "--targets", metavar="ENGINES")
+        self.needs("--cluster", "-t")
+
+    # --- reading ---------------------------------------------------------------------------------
 
     def read(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         """Return the options, and the words that are none of this form.
@@ -299,31 +324,3 @@ def split(text: str) -> list[str]:
         word, text = _take_word(text)
         words.append(word)
     return words
-
-
-# --- options of several magics -------------------------------------------------------------------
-
-#: The options of `add_baseline`.
-BASELINE = {"--save", "--against", "--fail-above"}
-
-
-def add_baseline(parser: Parser) -> None:
-    """Add ``--save``, ``--against`` and ``--fail-above``."""
-    parser.add_argument("--save", metavar="FILE")
-    parser.add_argument("--against", metavar="FILE")
-    parser.add_argument("--fail-above", metavar="PERCENT", type=excess)
-    parser.needs("--against", "--fail-above")
-
-
-def add_lines(parser: Parser) -> None:
-    """Add ``--lines`` and ``-f``."""
-    parser.add_argument("--lines", action="store_true")
-    parser.add_argument("-f", dest="functions", metavar="FUNC", action="append", default=[])
-    parser.needs("--lines", "-f")
-
-
-def add_targets(parser: Parser) -> None:
-    """Add ``--cluster`` and ``-t``, which every magic has."""
-    parser.add_argument("--cluster", action="store_true")
-    parser.add_argument("-t", "--targets", metavar="ENGINES")
-    parser.needs("--cluster", "-t")

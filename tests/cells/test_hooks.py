@@ -78,10 +78,7 @@ def test_a_cell_within_a_cell(bare: Any) -> None:
 
 @pytest.mark.parametrize(
     ("running", "expected"),
-    [
-        (False, ["after None"]),
-        (True, ["before add() in None", "after add()"]),
-    ],
+    [(False, ["after None"]), (True, ["before add() in None", "after add()"])],
 )
 def test_added_by_a_cell(bare: Any, running: bool, expected: list[str]) -> None:
     calls, hooks = list[str](), CellHooks(bare)

@@ -8,14 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.magics.argument_types import (
-    count,
-    duration,
-    excess,
-    expanded,
-    size,
-    variable_name,
-)
+from gpumagic.magics.argument_types import count, duration, excess, expanded, size, variable_name
 
 Type = Callable[[str], Any]
 LENGTH, OR_ZERO = duration(), duration(zero=True)

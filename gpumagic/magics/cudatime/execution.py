@@ -19,13 +19,7 @@ from gpumagic.results.timing import CudaTiming
 from gpumagic.timing.lines import LineProfiler
 from gpumagic.timing.plan import LEAST_REPEATS, Plan
 from gpumagic.timing.profiler import nvtx_range
-from gpumagic.timing.run import (
-    Stopwatch,
-    compiled_frames,
-    counted,
-    summarize,
-    without_unseen_work,
-)
+from gpumagic.timing.run import Stopwatch, compiled_frames, counted, summarize, without_unseen_work
 
 
 def _baseline(delivery: Delivery, repeats: int | None) -> Baseline[CudaTiming]:

@@ -7,26 +7,16 @@ from argparse import ArgumentTypeError
 from functools import cache
 
 from gpumagic.magics.argument_types import count, duration
-from gpumagic.magics.parsing import (
-    BASELINE,
-    PLAIN,
-    Grammar,
-    Parser,
-    add_baseline,
-    add_lines,
-    add_targets,
-)
+from gpumagic.magics.parsing import BASELINE, PLAIN, Grammar, Parser
 
 #: The verbs of lines after cells.
 VERBS = ("on", "off", "log")
 #: The form that shows named results.
 COMPARE = "--compare"
 #: Each of these options alone makes the run a repeated one.
-REPEATING = {
-    *("-n", "-r", "-w", "--repeat", "-s", "--max-time", "--cold", "--on", "--energy"),
-}
+REPEATING = {*("-n", "-r", "-w", "--repeat", "-s", "--max-time", "--cold", "--on", "--energy")}
 #: Options that have no meaning for the engines of a cluster.
-_ONLY_HERE = ("--lines", "--name", "--trace", "--on", "--flops", "--energy", *sorted(BASELINE))
+_ONLY_HERE = ("--lines", "--name", "--trace", "--on", "--flops", "--energy", *BASELINE)
 #: Seconds from which a cell without GPU work gets a line by default.
 ABOVE = 0.5
 
@@ -52,15 +42,15 @@ def _run() -> Parser:
     add("--max-time", metavar="T", type=duration())
     add("--on", metavar="DEVICES", type=_devices)
     form.flags("--cold")
-    add_lines(form)
+    form.add_lines()
     form.apart("--lines", sorted(REPEATING))
     form.apart("--on", ("--kernels", "--trace", "--nvtx", "--flops", "--energy", *BASELINE))
     add("--trace", metavar="FILE")
     add("--nvtx", metavar="NAME")
     form.flags("--kernels", "--flops", "--energy")
     add("--name", metavar="NAME", type=_name)
-    add_baseline(form)
-    add_targets(form)
+    form.add_baseline()
+    form.add_targets()
     form.apart("--cluster", _ONLY_HERE)
     return form
 

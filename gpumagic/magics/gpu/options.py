@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from gpumagic.magics.argument_types import count, duration, size
-from gpumagic.magics.parsing import PLAIN, SPEC, Grammar, Parser, add_targets
+from gpumagic.magics.parsing import PLAIN, SPEC, Grammar, Parser
 
 #: The options of a choice that outlast one cell.
 LASTING = ("--restart", "--keep", "--force", "--cluster")
@@ -36,7 +36,7 @@ def _choice() -> Parser:
     form.add_argument("--keep", nargs="+", action="extend", metavar="NAME")
     form.needs("--restart", "--keep", "--force")
     form.apart("--soft", ("--restart",))
-    add_targets(form)
+    form.add_targets()
     form.apart("--cluster", _ONLY_HERE)
     return form
 

@@ -9,15 +9,7 @@ from functools import cache
 from typing import NamedTuple
 
 from gpumagic.magics.argument_types import duration, size
-from gpumagic.magics.parsing import (
-    BASELINE,
-    PLAIN,
-    Grammar,
-    Parser,
-    add_baseline,
-    add_lines,
-    add_targets,
-)
+from gpumagic.magics.parsing import BASELINE, PLAIN, Grammar, Parser
 
 #: Without an argument ``limit`` shows the limit.
 SHOW = object()
@@ -50,13 +42,13 @@ def grammar() -> Grammar:
 def _run() -> Parser:
     """Return the form of a line that runs code, or shows the report."""
     form = Parser("%gpumem")
-    add_lines(form)
+    form.add_lines()
     form.add_argument("--fit", metavar="NAME=LOW:HIGH", type=value_range)
-    form.apart("--fit", ("--lines", *sorted(BASELINE)))
-    form.apart("--lines", sorted(BASELINE))
-    add_baseline(form)
-    add_targets(form)
-    form.apart("--cluster", ("--lines", "--fit", *sorted(BASELINE)))
+    form.apart("--fit", ("--lines", *BASELINE))
+    form.apart("--lines", BASELINE)
+    form.add_baseline()
+    form.add_targets()
+    form.apart("--cluster", ("--lines", "--fit", *BASELINE))
     return form
 
 

@@ -155,10 +155,7 @@ def test_syntax_errors_are_shown_as_those_of_a_cell(
     [
         ("%cudatime -r 3 --max-time 1s 1", "leave nothing for --max-time"),
         ("%cudatime --cold -n 5 1", "leave -n 5 (n=5) out"),
-        (
-            '%%cudatime -n 1 --save "dq".json"\n1',
-            "no closing quotation, or no blank behind it",
-        ),
+        ('%%cudatime -n 1 --save "dq".json"\n1', "no closing quotation, or no blank behind it"),
         ("%cudatime --on mars 1", "'mars' is no list of devices; write cpu,cuda:0"),
         ("%cudatime --on cuda:9 1", "there is no cuda:9 in this kernel"),
     ],

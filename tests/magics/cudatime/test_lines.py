@@ -73,10 +73,7 @@ def test_functions(lines: Any, run_cell: Any) -> None:
 
 @pytest.mark.parametrize(
     ("line", "says"),
-    [
-        ("--lines -f nowhere", "there is no 'nowhere' here"),
-        ("--lines -f int", "is a class"),
-    ],
+    [("--lines -f nowhere", "there is no 'nowhere' here"), ("--lines -f int", "is a class")],
 )
 def test_bad_input_runs_nothing(line: str, says: str, ip: Any, run_cell: Any) -> None:
     with pytest.raises(UsageError, match=says):

@@ -154,9 +154,7 @@ def test_the_report_adds_up(run_cell: Any, torch: ModuleType) -> None:
         assert row.reserved + row.outside + row.others + row.free <= row.total
 
 
-def test_a_failed_statement_that_changed_nothing_is_not_reported(
-    run_cell: Any,
-) -> None:
+def test_a_failed_statement_that_changed_nothing_is_not_reported(run_cell: Any) -> None:
     run_cell("import torch")
     ran = run_cell("%gpumem nosuch", raising=False)
     assert "no change" not in ran.text
