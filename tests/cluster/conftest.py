@@ -18,7 +18,7 @@ from tests.support import leaks
 from tests.support.clusters import Cluster
 from tests.support.kernels import python_environment
 from tests.support.shells import Ran
-from tests.virtual_gpu import Scenario, World, environment
+from tests.virtual_gpu import Scenario, environment
 
 GPUS = 4
 #: Seconds: a safety net, not a measure.
@@ -99,14 +99,6 @@ def shared(
     found = Shared(lambda: Cluster(tmp_path_factory.mktemp("cluster")).start([_environment] * 2))
     yield found
     found.close()
-
-
-@pytest.fixture
-def engines_gpus(_environment: Mapping[str, str]) -> Iterator[World]:
-    """The virtual GPUs of the shared engines, to change; restored afterwards."""
-    world = World.current(_environment)
-    yield world
-    world.reset()
 
 
 @pytest.fixture

@@ -28,7 +28,6 @@ SHAPES = {
     colors.BAR,
     *(colors.BAD, colors.NEUTRAL),
 }
-TRACK = (128, 128, 128, 0.3)
 
 
 @pytest.mark.parametrize("theme", THEMES)

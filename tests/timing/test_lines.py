@@ -30,11 +30,6 @@ def by_number(timing: CudaTiming) -> dict[int, LineTiming]:
     return {line.line: line for line in lines_of(timing)}
 
 
-def in_total(timing: CudaTiming) -> float:
-    assert timing.host is not None
-    return timing.host.median
-
-
 def check_sum(timing: CudaTiming, between: float = 0.02) -> None:
     """The lines and what lies between them add up to the cell, on the GPU and on the host.
 
