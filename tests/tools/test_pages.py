@@ -13,7 +13,7 @@ import gpumagic
 import gpumagic.cluster
 from tests.support.parking import CAN_PARK
 from tests.tools.demo.committed import VARIES, words_in
-from tests.tools.demo.runner import execute, virtual_machine
+from tests.tools.demo.runner import VIRTUAL_NOTE, execute, virtual_machine
 from tests.tools.docs.pages import DOCS, as_notebook, cells, has_cells, pages, shown
 from tests.tools.docs.site import OTHER_PAGES
 
@@ -91,6 +91,7 @@ def test_the_cells_of_a_page(page: Path, tmp_path: Path) -> None:
 
     if not CAN_PARK and any("%gpumem park" in cell.source for cell in cells(page)[0]):
         pytest.skip("this torch cannot park memory")
+    assert VIRTUAL_NOTE in TEXTS[page]
     notebook = execute(as_notebook(page), virtual_machine(), folder=tmp_path, client_class=Client)
     executed = [cell for cell in notebook.cells if cell.cell_type == "code"]
     for cell, now in zip(cells(page)[0], executed, strict=True):

@@ -25,7 +25,7 @@ _OTHER_USERS = ((61, 97, 71, 341), (0, 0, 34, 62), (22, 48, 55, 187), (0, 0, 33,
 
 #: The cell that says so, in a notebook that was executed on a virtual GPU.
 _NOTE = "virtual-gpu"
-_VIRTUAL_NOTE = (
+VIRTUAL_NOTE = (
     "> These outputs come from a **virtual GPU**. PyTorch is real, with its memory allocator, "
     "streams and events. Kernels take time, but compute nothing. So the times, the memory and the "
     "devices mean something. The values in the tensors do not."
@@ -130,7 +130,7 @@ def execute(
     notebook = nbformat.read(source, as_version=4) if isinstance(source, Path) else source
     notebook.cells = [cell for cell in notebook.cells if cell.get("id") != _NOTE]
     if machine.virtual:
-        notebook.cells.insert(1, nbformat.v4.new_markdown_cell(_VIRTUAL_NOTE, id=_NOTE))
+        notebook.cells.insert(1, nbformat.v4.new_markdown_cell(VIRTUAL_NOTE, id=_NOTE))
     client = (client_class or NotebookClient)(
         notebook,
         timeout=int(timeout),
