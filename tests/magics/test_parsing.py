@@ -104,6 +104,13 @@ def test_verbs_and_choices(magic: str, line: str, verb: str, fields: dict[str, A
         ),
         ("%gpu auto --wait 3 --soft", "--wait does not go with --soft"),
         ("%gpu off --threads 2 --cluster", "--cluster does not go with --threads"),
+        ("%gpu 9", "there is no GPU 9"),
+        ("%gpu offf", "'offf' is not a choice of GPUs"),
+        ("%gpu 0,0", "GPU 0 is named twice"),
+        ("%gpu auto 9", "9 GPUs are requested"),
+        ("%gpu -1,0", "-1 is no GPU; to hide all GPUs write: off"),
+        ("%gpu 0 -v class", "'class' is not a variable name"),
+        ("%gpu 1 --soft", "--soft goes with off; for other GPUs: %gpu 1 --restart"),
         ("%gpu doctor x", "%gpu doctor: unexpected 'x'"),
         ("%gpu watch 0", "%gpu watch: write off, or nothing, not '0'"),
         ("%gpu --off", "off is written without dashes: %gpu off"),
@@ -121,6 +128,14 @@ def test_bad_lines_are_one_line_and_change_nothing(run_cell: Any, line: str, say
     assert says in str(error)
     assert "\n" not in str(error)
     assert run_cell("dict(__import__('os').environ)").value == before
+
+
+def test_an_option_goes_before_a_bad_default(run_cell: Any) -> None:
+    run_cell("%config GpuMagic.min_free = 'abc'")
+    error = run_cell("%gpu auto", raising=False).error
+    assert "%config GpuMagic.min_free: 'abc' is not a size" in str(error)
+    error = run_cell("%gpu auto --min-free 9TiB", raising=False).error
+    assert "GpuMagic.min_free" not in str(error)
 
 
 def test_words() -> None:
