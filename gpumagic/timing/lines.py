@@ -235,14 +235,13 @@ def verdict(
 
 
 def _in_python(line: LineTiming) -> float:
-    """Return the seconds of Python in a line in which the GPU was idle at least at its end."""
-    return line.host - line.sync_time if line.at_most else 0.0
+    """Return the seconds of Python in a line in which the GPU was idle, at least at its end."""
+    return min(line.host - line.sync_time, line.gpu or 0.0) if line.at_most else 0.0
 
 
 def _starved(line: LineTiming, loops: Collection[int]) -> float:
     """Return the seconds in which a loop waits for its next value, and the GPU is idle."""
-    waits = line.line in loops and line.at_most
-    return min(line.host - line.sync_time, line.gpu or 0.0) if waits else 0.0
+    return _in_python(line) if line.line in loops else 0.0
 
 
 def _percent(part: float) -> str:

@@ -22,6 +22,7 @@ def timing(gpu: float | None = 1.0, *, partial: bool = False) -> CudaTiming:
 
 
 WAITING = "62 % of the wall time is waiting for the GPU in line 7 (312 times)"
+PYTHON = "host-bound: {} % of the wall time is Python"
 BUSY = "GPU-bound: the GPU is busy for 95 % of the wall time"
 #: Lines of a cell that takes a second; line 3 is the head of a loop.
 CASES = [
@@ -29,11 +30,11 @@ CASES = [
     ([line(7, 0.6, 0.7, 1, 0.5)], "50 % of the wall time is waiting for the GPU in line 7 (once)"),
     ([line(7, 0.1, 0.2, 9, 0.2)], None),
     ([line(3, 0.5, 0.6), line(4, 0.4)], "the GPU waits for input: line 3, 50 % of the wall time"),
-    ([line(2, 0.5, 0.6), line(4, 0.4)], None),  # no loop
+    ([line(2, 0.5, 0.6), line(4, 0.4)], f"{PYTHON.format(50)} in line 2"),  # no loop
     ([line(3, 0.1, 0.9), line(6, 0.85)], None),  # the GPU is at work meanwhile
     ([line(3, 0.2), line(4, 0.75)], f"{BUSY}, most of it with line 4"),
     ([line(3, 0.32), line(4, 0.31), line(5, 0.32)], BUSY),
-    ([line(2, 0.9, 0.9)], None),  # an upper bound
+    ([line(2, 0.9, 0.9)], f"{PYTHON.format(90)} in line 2"),
     ([], None),
 ]
 
