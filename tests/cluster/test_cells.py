@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.magics.engines import options_sent
+from gpumagic.magics.gpu.cluster import options_sent
 from gpumagic.results.cluster import ClusterMemory, ClusterTiming
 from tests.cluster.conftest import ENGINE_ID, INITIALISE_CUDA, once_begun
 from tests.support.clusters import Cluster

@@ -38,9 +38,9 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     if cell is None and not options.cluster:
         grammar().check_statement(parsed.code, local_ns or {}, magics.shell.user_ns)
     if options.cluster:
-        from gpumagic.magics import engines
+        from gpumagic.magics.gpu import cluster
 
-        return engines.run(magics, "cudatime", parsed, cell, parsed.code)
+        return cluster.run_cell(magics, "cudatime", parsed, cell, parsed.code)
     setup = "\n".join(each for each in (options.setup, parsed.code if cell else "") if each)
     plan = Plan(options.loops, options.repeat, options.warmup, options.max_time, options.cold)
     delivery = Delivery(magics, options)

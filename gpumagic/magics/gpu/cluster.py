@@ -1,17 +1,23 @@
-"""``%gpu cluster``, ``%gpu pin`` and ``%gpu … --cluster``: the GPUs of ipyparallel's engines."""
+"""``%gpu cluster``, ``%gpu pin``, ``--cluster``: the GPUs of ipyparallel's engines, and cells."""
 
 from __future__ import annotations
 
 import argparse
+import re
 from typing import Any
 
-from gpumagic.cluster import connection, selection
+from gpumagic.cluster import cells, connection, selection
 from gpumagic.cluster.connection import Cluster
 from gpumagic.errors import DeviceError
-from gpumagic.magics.output import hand_over, warn
-from gpumagic.results.cluster import ClusterSelection, engine_ids
+from gpumagic.magics.output import LiveDisplay, hand_over, warn
+from gpumagic.magics.parsing import MagicLine
+from gpumagic.results.cluster import ClusterMemory, ClusterSelection, ClusterTiming, engine_ids
 from gpumagic.selection.auto import Wants
 from gpumagic.system.text import harmless
+
+_RESULTS = {"cudatime": ClusterTiming, "gpumem": ClusterMemory}
+#: The options that are for this kernel, and do not go to the engines.
+_HERE = re.compile(r"(?<!\S)(--cluster|-[oq]+|(-t|--targets|-v)[ =]*\S+)(?!\S)")
 
 
 def current(magics: Any, profile: str | None = None) -> Cluster:
@@ -71,3 +77,35 @@ def _too_late(chosen: ClusterSelection) -> str:
         f"Too late on {engine_ids(chosen.too_late)}: {reason}. Restart them with "
         "Cluster.restart_engines() of ipyparallel, and choose again: their variables are lost"
     )
+
+
+# --- ``%%cudatime --cluster`` and ``%%gpumem --cluster``: a cell on every engine ------------------
+
+
+def run_cell(magics: Any, magic: str, line: MagicLine, cell: str | None, code: str) -> Any:
+    """Run a magic with ``--cluster``; ``code`` is the code after the options on its line."""
+    __tracebackhide__ = True
+    cluster = current(magics)
+    engines = cluster.targets(line.options.targets)
+    # In a terminal all output is one stream: progress would erase what engines print.
+    quiet = line.options.quiet or not hasattr(magics.shell, "kernel")
+    with LiveDisplay(magics.shell, quiet=quiet) as live:
+
+        def progress(done: int, of: int, seconds: float) -> None:
+            if seconds > 2:
+                live.text(f"{done} of {of} engines done ({seconds:.0f} s)")
+
+        sent = options_sent(line.text.strip().removesuffix(line.code))
+        outcome = cells.run(cluster, engines, magic, sent, cell, code, progress)
+    result = _RESULTS[magic](outcome.engines)
+    returned = hand_over(magics.shell, result, line.options)
+    if outcome.exception is not None:
+        raise outcome.exception.with_traceback(None)
+    return returned
+
+
+def options_sent(written: str) -> str:
+    """Return the options for the engines as they were written, without those for this kernel."""
+    parts = re.split(r"('[^']*'|\"[^\"]*\")", written)  # every other one is in quotes
+    parts[::2] = [_HERE.sub("", part) for part in parts[::2]]
+    return "".join(parts).strip().removesuffix("--").rstrip()

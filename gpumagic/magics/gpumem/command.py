@@ -60,9 +60,9 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     if cell is None and not options.cluster:
         grammar().check_statement(code, local_ns or {}, magics.shell.user_ns)
     if options.cluster:
-        from gpumagic.magics import engines
+        from gpumagic.magics.gpu import cluster
 
-        return engines.run(magics, "gpumem", parsed, cell, code)
+        return cluster.run_cell(magics, "gpumem", parsed, cell, code)
     source = code if cell is None else cell
     header = None if cell is None else f"%%gpumem {line}".rstrip()
     if PARKING.active:  # the cell may have only lines of ours, and a statement in them
