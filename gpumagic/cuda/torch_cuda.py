@@ -42,9 +42,9 @@ def require() -> ModuleType:
     try:
         import torch
     except Exception as error:  # a broken installation fails in many ways (OSError, RuntimeError…)
-        raise DeviceError(
-            f"torch cannot be imported ({text.named(error)}); install it with: pip install torch"
-        ) from error
+        missing = isinstance(error, ModuleNotFoundError) and error.name == "torch"
+        remedy = "install it with: pip install torch" if missing else "'import torch' shows why"
+        raise DeviceError(f"torch cannot be imported ({text.named(error)}); {remedy}") from error
     return torch
 
 

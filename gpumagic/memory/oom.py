@@ -160,7 +160,7 @@ def _place(
 
 
 #: Runs at most.
-RUNS = 16
+RUNS = 24
 #: Far above the largest value that ran, the next one is smaller by this part of what failed.
 _STEPS_DOWN = (256, 32, 4)
 

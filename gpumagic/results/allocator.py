@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line
+from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Text
 from gpumagic.render.units import bytes_, seconds
 from gpumagic.results.base import Result
 
@@ -112,9 +112,12 @@ class Fit(Result):
         return ({"value": run.value, "peak": run.peak, "fits": run.fits} for run in self.runs)
 
     def _blocks(self) -> list[Block]:
+        def peak(run: FitRun) -> Text:
+            return bytes_(run.peak) if run.fits else Cell("✗ out of memory", "bad")
+
         columns: list[Column[FitRun]] = [
             Figures(self.name, lambda run: f"{run.value:,}"),
-            Figures("Peak", lambda r: bytes_(r.peak) if r.fits else Cell("✗ out of memory", "bad")),
+            Figures("Peak above start", peak),
         ]
         grid = Grid.of(sorted(self.runs, key=lambda run: run.value), columns)
         return [Line.of(self._verdict()), grid, *Line.notes(self.notes)]
@@ -128,7 +131,7 @@ class Fit(Result):
             end = "fits: the end of the range" if failed is None else "is the largest that fits"
             return f"{value} {end}."
         if failed is not None:
-            return f"{value} fits, {failed:,} does not; a value between them may."
+            return f"{value} fits, {failed:,} does not. The values between them were not tried."
         return f"{value} is the largest value that ran; a larger one may fit."
 
 

@@ -113,9 +113,12 @@ def _refusing_mode(torch: Any) -> Any:
             kwargs: Mapping[str, Any] | None = None,
         ) -> Any:
             kwargs = kwargs or {}
-            # What is on the GPU already can be used, and moved there again.
+            # What is on the GPU already can be used, and moved there again. An attribute of a
+            # tensor is no new one: the gradient of a parameter that was moved to the CPU.
+            name = getattr(function, "__name__", "")
+            if name == "__get__":
+                return function(*args, **kwargs)
             if not any(map(on_cuda, args[:1])):
-                name = getattr(function, "__name__", "")
                 named = names_cuda(kwargs.get("device")) or any(map(names_cuda, args[1:]))
                 to_other = name == "to" and any(map(on_cuda, args[1:]))
                 if named or to_other or name in ("cuda", "pin_memory"):

@@ -110,7 +110,7 @@ class LineProfiler:
             cell=cell,
             functions=tuple(functions),
             between=_between(cell.lines, timing, has_gpu),
-            verdict=verdict(cell.lines, loops, timing, part) if complete else None,
+            verdict=verdict(cell.lines, functions, loops, timing, part) if complete else None,
             notes=tuple(filter(None, notes)),
         )
 
@@ -197,12 +197,17 @@ def tracing_cost() -> float:
 
 
 def verdict(
-    lines: Sequence[LineTiming], loops: Collection[int], timing: CudaTiming, cost: float
+    lines: Sequence[LineTiming],
+    functions: Sequence[SourceTimings],
+    loops: Collection[int],
+    timing: CudaTiming,
+    cost: float,
 ) -> str | None:
     """Return what limits the cell; None where the figures do not show it.
 
     Args:
         lines: The cell's lines.
+        functions: The lines of functions that they call.
         loops: The lines that are heads of ``for`` loops.
         timing: The cell's times.
         cost: The part of the wall time that measuring the lines took.
@@ -227,21 +232,36 @@ def verdict(
     if starved - cost * wall >= _LARGE * wall:
         part = _percent(starved / wall)
         return f"the GPU waits for input: line {loop.line}, {part} of the wall time"
-    slowest = max(lines, key=_in_python)
-    if _in_python(slowest) - cost * wall >= _LARGE * wall:
-        part = _percent(_in_python(slowest) / wall)
-        return f"host-bound: {part} of the wall time is Python in line {slowest.line}"
+    slowest = max(lines, key=_blamable)
+    if _blamable(slowest) - cost * wall >= _LARGE * wall:
+        part = _percent(slowest.host / wall)
+        where = _within(slowest, functions)
+        return f"line {slowest.line} takes {part} of the wall time{where}: the GPU may be idle then"
     return None
 
 
-def _in_python(line: LineTiming) -> float:
-    """Return the seconds of Python in a line in which the GPU was idle, at least at its end."""
+def _within(slow: LineTiming, functions: Sequence[SourceTimings]) -> str:
+    """Return the line of a function that has most of a slow line's time, as a clause, if any."""
+    for function in functions:
+        for line in function.lines:
+            if _blamable(line) >= _MOST * slow.host:
+                return f", most of it in line {line.line} of {function.name}"
+    return ""
+
+
+def _with_idle_gpu(line: LineTiming) -> float:
+    """Return the host's seconds in a line in which the GPU was idle, at least at its end."""
     return min(line.host - line.sync_time, line.gpu or 0.0) if line.at_most else 0.0
 
 
 def _starved(line: LineTiming, loops: Collection[int]) -> float:
     """Return the seconds in which a loop waits for its next value, and the GPU is idle."""
-    return _in_python(line) if line.line in loops else 0.0
+    return _with_idle_gpu(line) if line.line in loops else 0.0
+
+
+def _blamable(line: LineTiming) -> float:
+    """Return `_with_idle_gpu`; 0 for a line that waited, since the rest may be a wait, too."""
+    return 0.0 if line.syncs else _with_idle_gpu(line)
 
 
 def _percent(part: float) -> str:

@@ -91,6 +91,7 @@ def test_verbs_and_choices(magic: str, line: str, verb: str, fields: dict[str, A
         ("%%cudatime --compare\n1", "--compare is for a line: write %cudatime --compare"),
         ("%%cudatime --save my file.json\n1", "a value with blanks is in quotes"),
         ("%cudatime lines", "'lines' is neither a verb nor a variable; %cudatime? shows the verbs"),
+        ("%%cudatime --repeat 5\n1", "5 is no setup; -r 5 sets the number of repeats"),
         ("%gpumem reset", "'reset' is neither a verb nor a variable"),
         ("%gpumem fre model", "did you mean free?"),
         ("%%gpumem vars\n1", "vars is for a line: write %gpumem vars"),

@@ -42,7 +42,7 @@ def test_the_largest_value(
 
 
 def test_what_is_not_found_in_so_many_runs_is_not_exact() -> None:
-    largest, exact, runs = search(lambda n: MIB * n**1.5, 10**6, 16 * GIB, 16 * GIB)
+    largest, exact, runs = search(lambda n: n**1.5, 10**9, 16 * GIB, 16 * GIB)
     assert (exact, runs) == (False, RUNS)
     assert largest is not None
-    assert largest**1.5 <= 16 * 1024
+    assert largest**1.5 <= 16 * GIB

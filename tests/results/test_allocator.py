@@ -23,7 +23,9 @@ def test_what_is_not_exact_and_what_does_not_fit() -> None:
     unknown = str(Fit("batch", 60, FIT_RUNS[:3], False)).splitlines()[0]
     assert unknown == "batch = 60 is the largest value that ran; a larger one may fit."
     between = str(Fit("batch", 60, (*FIT_RUNS[:3], FitRun(99, None), FitRun(70, None)), False))
-    assert between.splitlines()[0] == "batch = 60 fits, 70 does not; a value between them may."
+    assert between.splitlines()[0] == (
+        "batch = 60 fits, 70 does not. The values between them were not tried."
+    )
     ended = str(Fit("batch", 60, FIT_RUNS[:3], True)).splitlines()[0]
     assert ended == "batch = 60 fits: the end of the range."
     nothing = Fit("n", None, (FitRun(1, None),), False)

@@ -113,6 +113,17 @@ def test_on_keeps_the_choice_with_which_cuda_was_initialised(kernel: Callable[..
     assert chosen.value("__import__('os').environ['CUDA_VISIBLE_DEVICES']") == mask
 
 
+def test_a_model_on_the_gpu_can_be_moved_to_the_cpu(kernel: Callable[..., Kernel]) -> None:
+    """Its gradients are read for that: they are no new tensors."""
+    trained = kernel()
+    trained.run("import torch; net = torch.nn.Linear(4, 4).cuda(); x = torch.ones(2, 4).cuda()")
+    trained.run("net(x).sum().backward()")
+    trained.run("%gpu off --soft")
+    trained.run("net.cpu()")
+    tensors = "(*net.parameters(), *[each.grad for each in net.parameters()])"
+    assert trained.value(f"{{each.device.type for each in {tensors}}}") == {"cpu"}
+
+
 def test_unloading_lifts_it(gated: Kernel) -> None:
     gated.run("%unload_ext gpumagic")
     assert gated.value("torch.cuda.is_available()") is True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.results.lines import LineTiming
+from gpumagic.results.lines import LineTiming, SourceTimings
 from gpumagic.results.timing import CudaTiming, Sample
 from gpumagic.timing.lines import verdict
 
@@ -22,7 +22,7 @@ def timing(gpu: float | None = 1.0, *, partial: bool = False) -> CudaTiming:
 
 
 WAITING = "62 % of the wall time is waiting for the GPU in line 7 (312 times)"
-PYTHON = "host-bound: {} % of the wall time is Python"
+SLOW = "line 2 takes {} % of the wall time: the GPU may be idle then"
 BUSY = "GPU-bound: the GPU is busy for 95 % of the wall time"
 #: Lines of a cell that takes a second; line 3 is the head of a loop.
 CASES = [
@@ -30,24 +30,32 @@ CASES = [
     ([line(7, 0.6, 0.7, 1, 0.5)], "50 % of the wall time is waiting for the GPU in line 7 (once)"),
     ([line(7, 0.1, 0.2, 9, 0.2)], None),
     ([line(3, 0.5, 0.6), line(4, 0.4)], "the GPU waits for input: line 3, 50 % of the wall time"),
-    ([line(2, 0.5, 0.6), line(4, 0.4)], f"{PYTHON.format(50)} in line 2"),  # no loop
+    ([line(2, 0.5, 0.6), line(4, 0.4)], SLOW.format(60)),  # no loop
     ([line(3, 0.1, 0.9), line(6, 0.85)], None),  # the GPU is at work meanwhile
     ([line(3, 0.2), line(4, 0.75)], f"{BUSY}, most of it with line 4"),
     ([line(3, 0.32), line(4, 0.31), line(5, 0.32)], BUSY),
-    ([line(2, 0.9, 0.9)], f"{PYTHON.format(90)} in line 2"),
+    ([line(2, 0.9, 0.9)], SLOW.format(90)),
     ([], None),
 ]
 
 
 @pytest.mark.parametrize(("lines", "expected"), CASES)
 def test_verdict(lines: list[LineTiming], expected: str | None) -> None:
-    assert verdict(lines, {3}, timing(), 0.0) == expected
+    assert verdict(lines, (), {3}, timing(), 0.0) == expected
+
+
+def test_the_line_of_a_function_is_named() -> None:
+    step = SourceTimings("step", 1, ("",) * 9, (line(5, 0.1, 0.1), line(8, 0.8, 0.8)))
+    found = verdict([line(2, 0.9, 0.9)], [step], {3}, timing(), 0.0)
+    assert found == (
+        "line 2 takes 90 % of the wall time, most of it in line 8 of step: the GPU may be idle then"
+    )
 
 
 def test_none_where_the_figures_are_missing_or_partial_or_the_measurements_own() -> None:
     lines = [line(7, 0.6, 0.7, 312, 0.62)]
-    assert verdict(lines, {3}, timing(None), 0.0) is None
-    assert verdict(lines, {3}, timing(partial=True), 0.0) is None
+    assert verdict(lines, (), {3}, timing(None), 0.0) is None
+    assert verdict(lines, (), {3}, timing(partial=True), 0.0) is None
     loading = [line(3, 0.5, 0.6), line(4, 0.4)]
-    assert verdict(loading, {3}, timing(), 0.3) is None
-    assert verdict(lines, {3}, timing(), 0.3) == WAITING
+    assert verdict(loading, (), {3}, timing(), 0.3) is None
+    assert verdict(lines, (), {3}, timing(), 0.3) == WAITING

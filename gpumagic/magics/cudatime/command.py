@@ -28,6 +28,8 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     if parsed.verb:
         return per_cell.run(parsed.verb, magics, options)
     repeated = not REPEATING.isdisjoint(parsed.given)
+    if cell is not None and parsed.code.isdecimal():
+        raise SpecError(f"{parsed.code} is no setup; -r {parsed.code} sets the number of repeats")
     if cell is None and not parsed.code:
         raise SpecError("%cudatime: no statement to time. Try %cudatime?")
     if cell is not None and parsed.code and not repeated:

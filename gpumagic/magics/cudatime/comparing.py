@@ -95,8 +95,12 @@ def _compared(devices: list[str], timings: dict[str, CudaTiming]) -> CudaTiming 
         for device in devices
         if device not in timings or timings[device].partial
     )
-    elsewhere = (_elsewhere(device, timing) for device, timing in timings.items())
-    return replace(compared, notes=(*compared.notes, *notes, *filter(None, elsewhere)))
+    elsewhere = [_elsewhere(device, timing) for device, timing in timings.items()]
+    if wrong := [*filter(None, elsewhere)]:
+        entries = tuple(Compared(each.name, each.timing) for each in compared)
+        compared = replace(compared, entries=entries)
+        notes = (*notes, *wrong)
+    return replace(compared, notes=(*compared.notes, *notes))
 
 
 def _elsewhere(device: str, timing: CudaTiming) -> str | None:
@@ -105,7 +109,10 @@ def _elsewhere(device: str, timing: CudaTiming) -> str | None:
     if not others:
         return None
     used = " and ".join(others)
-    return f"on {device} the code used {used}: --on sets torch's default device, which it overrides"
+    return (
+        f"not compared: with --on {device} the code used {used}. --on sets torch's default device; "
+        "code that names another one, or uses tensors on it, does not follow"
+    )
 
 
 @contextmanager

@@ -17,6 +17,8 @@ from gpumagic.selection import apply, cpu_threads, gate, verify
 from gpumagic.selection.auto import Wants
 from gpumagic.selection.spec import Spec
 
+_LIFTED = "the gate is lifted, and the choice before it is in effect"
+
 
 def wants(options: argparse.Namespace, magics: Any, spec: str) -> Wants:
     """Return what ``auto`` requires of a device, by the options or by the configuration.
@@ -92,7 +94,7 @@ def choose(magics: Any, spec: Spec, wants: Wants, options: argparse.Namespace) -
         return gate.under_gate(chosen)
     # The variables may be unchanged; which devices this kernel can use is not.
     status: Status = "applied" if chosen.status == "unchanged" else chosen.status
-    return replace(chosen, status=status, notes=("the gate is lifted", *chosen.notes))
+    return replace(chosen, status=status, notes=(_LIFTED, *chosen.notes))
 
 
 def _choose_by_variables(

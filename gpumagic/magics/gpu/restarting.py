@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from types import ModuleType
 from typing import IO, Any, NoReturn
 
 from gpumagic.cells import tracebacks
@@ -142,18 +143,31 @@ def _keep(
     names = [name for word in options.keep for name in word.split(",") if name]
     if "all" in names and "all" not in shell.user_ns:
         names = [*losses.variables(shell), *(name for name in names if name != "all")]
+    # What a notebook imports costs no memory, and the next cells need it.
+    modules = [name for name in _modules(shell) if name not in names]
     unknown = [name for name in names if name not in shell.user_ns]
     if unknown:
         raise RestartError(f"there is no variable {' or '.join(unknown)} to keep")
     file, kept = keep.write(
-        *(shell, dict.fromkeys(names), __name__, variables), parked=PARKING.host_copy
+        *(shell, dict.fromkeys([*modules, *names]), __name__, variables), parked=PARKING.host_copy
     )
     # Where CUDA has failed, waiting helps nothing: it goes on with what is left.
-    if kept.failed and not options.force and failure.dead_context() is None:
+    asked = {name: why for name, why in kept.failed.items() if name not in modules}
+    if asked and not options.force and failure.dead_context() is None:
         file.close()
-        reasons = "; ".join(f"{name} ({reason})" for name, reason in kept.failed.items())
+        reasons = "; ".join(f"{name} ({reason})" for name, reason in asked.items())
         raise RestartError(f"cannot keep {reasons}. Keep others, or add --force to lose these")
     return file, kept
+
+
+def _modules(shell: Any) -> list[str]:
+    """Return the names of the modules that the notebook has imported."""
+    variables = losses.variables(shell)
+    return [
+        name
+        for name, value in variables.items()
+        if type(value) is ModuleType and sys.modules.get(value.__name__) is value
+    ]
 
 
 # --- in the new process ---------------------------------------------------------------------------
