@@ -33,6 +33,8 @@ _NVML = "libnvidia-ml.so.1"
 _LOADED = ("/proc/driver/nvidia/version", "/dev/dxg")
 #: The most characters of a statement that are shown.
 _LONGEST = 500
+#: In the code that stands for the line that has restarted the kernel.
+_RESTART = "gpumagic.restart.after"
 #: How IPython writes a cell magic: its name, options and cell are arguments.
 _CELL_MAGIC = re.compile(r"(?:await )?get_ipython\(\)\.run_cell_magic\('(\w+)'")
 
@@ -51,7 +53,9 @@ class _Statement(NamedTuple):
         # Not co_firstlineno, which is 1 for every module.
         line = min((line for _, _, line in self.code.co_lines() if line), default=1)
         text = linecache.getline(self.code.co_filename, line).strip() or "a statement"
-        if (magic := _CELL_MAGIC.match(text)) is not None:
+        if _RESTART in text:
+            text = "%gpu … --restart"
+        elif (magic := _CELL_MAGIC.match(text)) is not None:
             text, line = in_body or (f"%%{magic[1]}", line)
         if len(text) > _LONGEST:
             text = text[: _LONGEST - 1] + "…"

@@ -35,6 +35,8 @@ _OPEN = re.compile(r"""(--?[\w-]+=?)?['"]""")
 _OPERATOR = re.compile(
     r"[=(\[,:+*%@<>|&^!;]|[-/.](\s|=|$)|//|->|-[\d.]+(\s|$)|(if|else|and|or|in|is|not\s+in|for)(\s|$)"
 )
+#: A comment behind a line that is no code.
+_COMMENT = re.compile(r"(^|\s)#.*")
 #: A verb that was mistyped, with its arguments; no statement of Python's, but perhaps a magic.
 _LIKE_A_VERB = re.compile(r"([A-Za-z_]\w*)(\s+[\w.]+)*\s*;?")
 #: What an option takes of the words that follow it.
@@ -177,6 +179,8 @@ class Grammar:
         words, rest, is_code = self._take_options(line.strip())
         if words and not rest and words[-1].endswith(";"):
             words[-1], rest = words[-1][:-1], ";"
+        if rest.startswith("#") or not self._takes_code:
+            rest = _COMMENT.sub("", rest)  # in code it is Python's
         statement, silent = take_semicolon(rest)
         first, after = [*statement.split(None, 1), "", ""][:2]
         first = "auto" if first.lower() == "auto" else first
@@ -320,7 +324,7 @@ def split(text: str) -> list[str]:
     """
     words = []
     text = text.strip()
-    while text:
+    while text and not text.startswith("#"):  # a comment
         word, text = _take_word(text)
         words.append(word)
     return words

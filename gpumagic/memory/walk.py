@@ -291,7 +291,9 @@ class Walk:
         """Return those that have more references than were seen."""
         own = dict.fromkeys(leading, 2)  # the list of objects, and that of those compared here
         lists = [*(root.values for root in roots), places, self._excluded]
-        for each in (each for some in (*lists, *map(gc.get_referents, places)) for each in some):
+        # The attributes of an object are its own from Python 3.13 on: `vars` has no referents.
+        held = (p.values() if type(p) is dict else gc.get_referents(p) for p in places)
+        for each in (each for some in (*lists, *held) for each in some):
             number = self._number.get(id(each), -1)
             if number in own:
                 own[number] += 1

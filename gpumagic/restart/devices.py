@@ -27,6 +27,11 @@ class Devices:
         place = self._visible.get(uuid)
         return "cpu" if place is None else f"cuda:{place}"
 
+    @property
+    def any_visible(self) -> bool:
+        """Whether this process sees a GPU."""
+        return bool(self._visible)
+
     @cached_property
     def _visible(self) -> dict[str, int]:
         torch: Any = torch_cuda.require()

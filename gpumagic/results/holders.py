@@ -15,6 +15,9 @@ from gpumagic.results.logs import cell_number, first_line
 _ROWS, _TOP = 15, 6
 #: What memory without a known variable is called.
 NO_VARIABLE = "not referenced by any variable"
+_NO_VARIABLE_MEANS = (
+    f"{NO_VARIABLE}: mostly work space of libraries such as cuBLAS, which stays with the process"
+)
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,8 @@ class Holders(Result):
             blocks += [grid, _sum(device)]
             if unlisted := _unlisted(device):
                 blocks.append(Line.names("Hold only memory that is counted at others: ", unlisted))
+        if any(device.unattributed for device in shown.values()):
+            blocks.append(Line.of(_NO_VARIABLE_MEANS, "dim"))
         return [*blocks, *Line.notes(self.notes)]
 
 

@@ -73,9 +73,9 @@ def judge(queued: Sequence[float], as_run: float) -> tuple[Bound | None, str | N
         return None, None
     part = statistics.median(queued) / as_run
     percent = f"{part * 100:.0f} %" if part >= 0.005 else "< 1 %"
-    evidence = f"without the launch cost the GPU takes {percent} of its best time as run"
+    evidence = f"launched beforehand, the same work takes the GPU {percent} of its best time"
     if part >= 1:
-        evidence = "without the launch cost the GPU takes as long"
+        evidence = "launched beforehand, the same work takes the GPU as long"
     if part < _HOST_BOUND:
         return "host", evidence
     return ("gpu", evidence) if part >= _GPU_BOUND else (None, None)

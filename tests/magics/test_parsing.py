@@ -139,6 +139,17 @@ def test_an_option_goes_before_a_bad_default(run_cell: Any) -> None:
     assert "GpuMagic.min_free" not in str(error)
 
 
+def test_comments() -> None:
+    """As in README: behind a choice, a verb and its arguments; behind code it is Python's."""
+    read = grammar_of("gpu").read
+    assert read("  # the table").options.spec == []
+    assert (read("0,2 # two").options.spec, read("off  # none").options.spec) == (["0,2"], ["off"])
+    assert grammar_of("gpumem").read("free model # gone").options.names == ["model"]
+    assert grammar_of("gpumem").read("# the report").code == ""
+    assert grammar_of("cudatime").read("# this cell", cell=True).code == ""
+    assert grammar_of("cudatime").read("x['#'] = 1 # one").code == "x['#'] = 1 # one"
+
+
 def test_words() -> None:
     assert split(r""" a 'b c' --x="d'e" it's C:\new\x 'f', g """) == [
         *("a", "b c", "--x=d'e", "it's", r"C:\new\x", "f", ",", "g")

@@ -33,9 +33,10 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     if cell is None and not parsed.code:
         raise SpecError("%cudatime: no statement to time. Try %cudatime?")
     if cell is not None and parsed.code and not repeated:
+        functions = f"; for a function's lines: -f {parsed.code}" if options.lines else ""
         raise SpecError(
-            f"%%cudatime: {parsed.code!r} belongs below, in the cell; with --repeat it is setup; a "
-            "value with blanks is in quotes"
+            f"%%cudatime: {parsed.code!r} belongs below, in the cell{functions}; with --repeat it "
+            "is setup; a value with blanks is in quotes"
         )
     if cell is None and not options.cluster:
         grammar().check_statement(parsed.code, local_ns or {}, magics.shell.user_ns)

@@ -222,7 +222,9 @@ def _kept(restored: Any) -> Iterator[str]:
     if restored.names:
         yield f"Kept: {', '.join(restored.names)}."
     if restored.devices.moved:
-        yield f"Tensors moved: {', '.join(sorted(restored.devices.moved))}."
+        moved = f"Tensors moved: {', '.join(sorted(restored.devices.moved))}."
+        hidden = restored.devices.any_visible and "cpu" in moved
+        yield moved + " Their GPU is hidden now; .cuda() moves them to one that is not." * hidden
     for device, size in restored.devices.refused.items():
         yield f"On the CPU, since {device} has too little free memory for it: {bytes_(size)}."
     for name, reason in restored.failed.items():
