@@ -100,7 +100,7 @@ def test_a_restart_in_the_middle_of_run_all(
     assert len(pictures) == 2
     assert "cuda:0" in shown[1]
     assert "restarted" in shown[3]
-    assert "Kept: x." in shown[3]
+    assert "Kept: torch, os, plt, np, x." in shown[3]
     assert "after False cpu 4.0 False" in shown[4]
     assert shown[0].split("pid ")[1].split()[0] == shown[5].split("pid ")[1].split()[0]
     assert "hidden" in shown[7]
