@@ -49,7 +49,7 @@ test-oldest: .venv-oldest/ready ## Run the tests with the lowest versions that p
 	.venv-oldest/bin/python -m tests $(ARGS)
 
 .PHONY: test-colab
-test-colab: .venv-colab/ready ## Run the notebooks and the tests in the versions of Colab and Kaggle
+test-colab: .venv-colab/ready ## Run the tests in the versions of Colab and Kaggle
 	@.venv-colab/bin/python -m tests.tools.colab $(ARGS)
 
 .PHONY: test-vendor

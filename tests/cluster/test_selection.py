@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -88,7 +89,8 @@ def test_engines_that_choose_at_once_share_no_gpu(two_engines: Cluster, run: Run
 
 def test_too_late_is_named(two_engines: Cluster, run: Run) -> None:
     two_engines.run(1, INITIALISE_CUDA)
-    with pytest.warns(GpuMagicWarning) as caught:
+    with pytest.warns(GpuMagicWarning) as caught:  # noqa: PT031
+        warnings.filterwarnings("ignore", category=DeprecationWarning)  # of Colab's ipyparallel
         chosen = run(two_engines, "%gpu pin -o -q").value
     (warning,) = caught
     assert str(warning.message).startswith("Too late on engine 1: torch has initialised CUDA")

@@ -1,7 +1,7 @@
 """gpumagic where Colab's and Kaggle's versions are installed: ``make test-colab``.
 
-What ``tests/colab.txt`` names stays as it is; pip, the first demo notebooks and the tests of what a
-user sees have nothing to complain of.
+What ``tests/colab.txt`` names stays as it is, pip has nothing to complain of, and all tests pass;
+they execute the demo notebooks, too.
 """
 
 from __future__ import annotations
@@ -13,18 +13,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
-from pathlib import Path
 
-from tests.__main__ import SPREAD
 from tests.support.device import ROOT
 
 VERSIONS = ROOT / "tests" / "colab.txt"
-#: What one user does in one notebook; the others are of many engines and many users.
-NOTEBOOKS = ("01", "02", "03")
-#: What drives kernels, notebooks and shells as a user does.
-TESTS = ("tests/test_smoke.py", "tests/magics", "tests/restart")
-#: IPython has no matchers for completion before 8.6.
-LEFT_OUT = "--ignore-glob=*completion*"
+#: debugpy, which ipykernel 6 imports, warns of Python's own frozen modules.
+QUIET = {"PYDEVD_DISABLE_FILE_VALIDATION": "1"}
 #: jupyter-client 7 leaves the event loop of a thread open, which some later test would notice.
 _NOT_CLOSED = "ignore:unclosed:ResourceWarning"
 _PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
@@ -59,40 +53,16 @@ def broken() -> list[str]:
     return [line for line in said.splitlines() if re.search(r"\bgpumagic\b", line)]
 
 
-def demo() -> list[str]:
-    """Execute the notebooks on a virtual machine, and return what failed."""
-    from nbclient.exceptions import CellExecutionError
-
-    from tests.tools.demo.runner import execute, notebooks, virtual_machine
-
-    machine, failed = virtual_machine(), []
-    for path in (path for path in notebooks() if path.name.startswith(NOTEBOOKS)):
-        try:
-            execute(path, machine, timeout=1200)
-            print(f"  {path.name}", flush=True)
-        except CellExecutionError as error:
-            failed.append(f"{path.name}: {error}")
-    return failed
-
-
 def tests(arguments: Sequence[str]) -> int:
     """Run the tests, or those that are named."""
-    named = any(Path(word.split("::")[0]).exists() for word in arguments)
-    spread = ("-n", str(2 * len(os.sched_getaffinity(0))), *SPREAD)
-    which = () if named else (*TESTS, LEFT_OUT, *spread)
-    return subprocess.call(
-        [sys.executable, "-m", "pytest", "-W", _NOT_CLOSED, *which, *arguments], cwd=ROOT
-    )
+    command = [sys.executable, "-m", "tests", "-W", _NOT_CLOSED, *arguments]
+    return subprocess.call(command, cwd=ROOT, env={**os.environ, **QUIET})
 
 
 def main() -> int:
-    arguments = sys.argv[1:]
     wrong = [*changed(), *upgraded(), *broken()]
-    if not wrong:
-        print("Nothing of Colab's is changed. Executing the demo notebooks:", flush=True)
-        wrong = demo()
-    print(*wrong, sep="\n", end="\n" if wrong else "", file=sys.stderr)
-    return tests(arguments) or bool(wrong)
+    print(*wrong or ["Nothing of Colab's is changed."], sep="\n", flush=True)
+    return tests(sys.argv[1:]) or bool(wrong)
 
 
 if __name__ == "__main__":
