@@ -11,6 +11,7 @@ import pytest
 
 import gpumagic
 import gpumagic.cluster
+from tests.support.device import ROOT
 from tests.support.parking import CAN_PARK
 from tests.tools.demo.committed import VARIES, words_in
 from tests.tools.demo.runner import VIRTUAL_NOTE, execute, virtual_machine
@@ -43,6 +44,17 @@ def test_links(page: Path) -> None:
             assert found in OTHER_PAGES.values(), target
         else:
             assert found in TEXTS, f"{target} is not in the site"
+
+
+def test_readmes_first_result(notebook: Callable[..., Any]) -> None:
+    """Typed as it stands there, with its comments."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    sources = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    executed = [cell for cell in notebook(sources).cells if cell.cell_type == "code"]
+    for cell in executed[-len(sources) :]:
+        said = [output.text for output in cell.outputs if output.output_type == "stream"]
+        assert not said, said
+        assert [output for output in cell.outputs if "data" in output], cell.source
 
 
 def test_every_page_is_in_the_navigation_once() -> None:
