@@ -21,7 +21,6 @@ from gpumagic.errors import DeviceError
 from gpumagic.results.devices import Device, DeviceTable
 from gpumagic.selection import cpu_threads, gate
 from gpumagic.system import system_files
-from tests.support.planted_modules import PlantedModules
 from tests.virtual_gpu import Scenario
 
 BUILD = Build(
@@ -233,8 +232,6 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None
         root = tmp_path / str(len([*tmp_path.iterdir()]))
         Scenario(**fields).write_files(root)
         monkeypatch.setenv(system_files.ROOT, str(root))
-        for name in ("CUDA_HOME", "CUDA_PATH"):
-            monkeypatch.delenv(name, raising=False)
         monkeypatch.setattr(devices, "in_first_pid_namespace", lambda: True)
 
     return use
@@ -245,25 +242,11 @@ def test_the_systems_files(files: Callable[..., None], monkeypatch: pytest.Monke
     opened = "/dev/nvidia-uvm, /dev/nvidia0, /dev/nvidiactl can be opened"
     has(machine.device_files(facts()), "ok", opened)
     assert not Facts().container
-    has(machine.toolkit(facts()), "ok", "no nvcc")
     monkeypatch.setattr(os, "access", lambda path, mode: "nvidiactl" not in str(path))
     has(machine.device_files(facts(start=Start(0))), "bad", "ls -l /dev/nvidiactl")
     monkeypatch.undo()
-    nvcc = "#!/bin/sh\necho Cuda compilation tools, release 11.8, V11.8.89"
-    files(container=True, files={"/usr/local/cuda/bin/nvcc": nvcc})
+    files(container=True)
     assert Facts().container
-    has(machine.toolkit(facts()), "warn", "nvcc 11.8 at", "install toolkit 12.8")
-    has(machine.toolkit(facts(build=replace(BUILD, cuda="11.4"))), "ok")
-
-
-def test_the_compiler_of_the_working_folder_is_not_run(planted: PlantedModules) -> None:
-    """Neither by ``PATH`` nor by ``CUDA_HOME``."""
-    (planted.folder / "bin").mkdir()
-    program = planted.folder / "bin" / "nvcc"
-    program.write_text((planted.folder / "nvcc").read_text())
-    program.chmod(0o755)
-    machine.toolkit(facts())
-    assert planted.used == []
 
 
 # --- torch ---------------------------------------------------------------------------------------
