@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -10,7 +12,6 @@ from typing import Any
 
 from gpumagic.errors import DependencyError, DeviceError, SpecError
 from gpumagic.render.units import spans
-from gpumagic.system.paths import open_own
 from gpumagic.system.text import named
 
 #: Seconds for the controller to answer.
@@ -139,14 +140,15 @@ def _client(file: Path) -> Any:
     client = _clients.get(file)
     if client is not None and not client._closed:
         return client
-    try:
-        open_own(file).close()
-        client = package().Client(str(file), timeout=_TIMEOUT)
-    except PermissionError as error:
+    status = file.stat()
+    if os.name != "nt" and (status.st_uid != os.geteuid() or status.st_mode & 0o022):
         raise SpecError(
-            f"{file} is not used, since {error.strerror}: who can write it chooses where your code "
-            "is sent; make a copy of mode 0600 if you trust it"
-        ) from None
+            f"{file} is not used, since other users can write it (owner {status.st_uid}, mode "
+            f"{stat.S_IMODE(status.st_mode):04o}): who can write it chooses where your code is "
+            "sent; make a copy of mode 0600 if you trust it"
+        )
+    try:
+        client = package().Client(str(file), timeout=_TIMEOUT)
     except TimeoutError:
         raise DeviceError(
             f"the controller that wrote {file.name} does not answer: has it ended?"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from gpumagic.cluster.calls import call
 from gpumagic.cluster.connection import Cluster
@@ -20,16 +21,15 @@ def devices(
     engines: Sequence[int] | None = None,
     *,
     processes: bool = False,
-    timeout: float | None = None,
 ) -> ClusterTable:
     """List what every engine sees of its host's GPUs; needs no torch there, initialises no CUDA.
 
-    An engine that does not answer within ``timeout`` seconds (5) is in the table with the reason.
+    An engine that does not answer within 5 seconds is in the table with the reason.
 
     Raises:
         DeviceError: there is no engine.
     """
-    rows = _tables(cluster, cluster.ids if engines is None else engines, processes, timeout)
+    rows = _tables(cluster, cluster.ids if engines is None else engines, processes)
     tables = tuple(
         EngineResult(row.engine, row.host, row.pid, row.value[0] if row.value else None, row.error)
         for row in rows
@@ -37,11 +37,8 @@ def devices(
     return ClusterTable(tables, cluster.source, processes)
 
 
-def _tables(
-    cluster: Cluster, engines: Sequence[int], processes: bool, timeout: float | None
-) -> list[EngineResult]:
-    asked = {engine: {"processes": processes} for engine in engines}
-    return call(cluster, "devices", asked, timeout)
+def _tables(cluster: Cluster, engines: Sequence[int], processes: bool) -> list[EngineResult]:
+    return call(cluster, "devices", {engine: {"processes": processes} for engine in engines})
 
 
 def choose(
@@ -52,7 +49,6 @@ def choose(
     min_free: int | None = None,
     idle: bool = False,
     claim: bool = True,
-    timeout: float = _TIMEOUT,
 ) -> ClusterSelection:
     """Make the same choice on every engine, verified there.
 
@@ -63,23 +59,12 @@ def choose(
         SpecError: the spec is invalid.
     """
     parse(spec)
-    return _apply(
-        cluster,
-        spec,
-        dict.fromkeys(cluster.ids if engines is None else engines, spec),
-        min_free=min_free,
-        idle=idle,
-        claim=claim,
-        timeout=timeout,
-    )
+    specs = dict.fromkeys(cluster.ids if engines is None else engines, spec)
+    return _apply(cluster, spec, specs, min_free=min_free, idle=idle, claim=claim)
 
 
 def pin(
-    cluster: Cluster,
-    engines: Sequence[int] | None = None,
-    *,
-    claim: bool = True,
-    timeout: float = _TIMEOUT,
+    cluster: Cluster, engines: Sequence[int] | None = None, *, claim: bool = True
 ) -> ClusterSelection:
     """Give each engine one GPU: the engine with local rank i of a host gets its GPU i.
 
@@ -90,7 +75,7 @@ def pin(
         DeviceError: a host has fewer GPUs than engines, or an engine does not answer; nothing was
             changed.
     """
-    rows = _tables(cluster, cluster.ids, False, None)
+    rows = _tables(cluster, cluster.ids, False)
     silent = [row for row in rows if row.error is not None]
     if silent:
         raise DeviceError(f"engine {silent[0].engine}: {silent[0].error}; nothing was changed")
@@ -111,19 +96,11 @@ def pin(
                 f"was changed; -t leaves engines out, from engine {row.engine} on"
             )
         specs[row.engine] = given[len(mates) - 1]
-    return _apply(cluster, "pin", specs, min_free=None, idle=False, claim=claim, timeout=timeout)
+    return _apply(cluster, "pin", specs, min_free=None, idle=False, claim=claim)
 
 
 def _apply(
-    cluster: Cluster,
-    requested: str,
-    specs: dict[int, str],
-    *,
-    min_free: int | None,
-    idle: bool,
-    claim: bool,
-    timeout: float,
+    cluster: Cluster, requested: str, specs: dict[int, str], **options: Any
 ) -> ClusterSelection:
-    options = {"min_free": min_free, "idle": idle, "claim": claim}
     asked = {engine: {"spec": spec, **options} for engine, spec in specs.items()}
-    return ClusterSelection(tuple(call(cluster, "choose", asked, timeout)), requested)
+    return ClusterSelection(tuple(call(cluster, "choose", asked, _TIMEOUT)), requested)

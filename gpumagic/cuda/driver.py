@@ -161,17 +161,3 @@ def _has_context(library: ctypes.CDLL, handle: ctypes.c_int) -> bool:
     flags, active = ctypes.c_uint(), ctypes.c_int()
     code = library.cuDevicePrimaryCtxGetState(handle, ctypes.byref(flags), ctypes.byref(active))
     return code == SUCCESS and bool(active.value)
-
-
-def c_environment(name: str) -> str | None:
-    """Return an environment variable as C code, such as the driver, reads it.
-
-    `os.environ` may differ where the user has replaced it.
-    """
-    if os.name == "nt":
-        return os.environ.get(name)
-    getenv = ctypes.CDLL(None).getenv
-    getenv.restype = ctypes.c_char_p
-    getenv.argtypes = [ctypes.c_char_p]
-    value: bytes | None = getenv(name.encode())
-    return None if value is None else os.fsdecode(value)

@@ -135,8 +135,8 @@ def in_child(changes: Mapping[str, str], timeout: float = 120.0) -> tuple[Build,
             _program(), environment={**os.environ, **changes}, timeout=timeout
         )
         output, ended = done.stdout, f"ended with status {done.returncode}"
-    except child_process.ChildTimeoutError as error:
-        output, ended = error.output, f"gave {error}"
+    except child_process.TimeoutExpired as error:
+        output, ended = os.fsdecode(error.stdout or ""), f"gave no answer in {timeout:.0f} s"
     except OSError as error:
         return Build(error=f"a child process could not be started: {error}"), Start()
     found = [json.loads(line) for line in output.splitlines() if line.startswith("{")]

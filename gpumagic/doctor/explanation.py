@@ -12,8 +12,7 @@ from dataclasses import replace
 
 from gpumagic.cuda import devices, driver, failure, init_trace, probe
 from gpumagic.cuda.probe import Build, Start
-from gpumagic.doctor import build, machine, process
-from gpumagic.doctor.diagnosis import Finding
+from gpumagic.doctor import CHECKS, process
 from gpumagic.doctor.facts import Facts
 from gpumagic.results.base import Explanation
 from gpumagic.system import introspection
@@ -66,12 +65,13 @@ def _diagnosed(otherwise: str) -> Callable[[str], str]:
     """Return cause and remedy of the first of the doctor's checks that finds one."""
 
     def line(_: str) -> str:
-        facts = Facts(build=probe.build_here() or Build(), start=Start(count=0))
+        facts = Facts(build=probe.build_here() or Build(compiled=True), start=Start(count=0))
         hidden = facts.table and all(device.visible is False for device in facts.table)
         if failure.has_failed(facts.table) or (hidden and not facts.table.cuda_initialized):
             facts = Facts(**vars(facts), state=replace(driver.state(), failed=True))
-        for found in (check(facts) for check in _CHECKS):
-            if found is not None and found.status == "bad":
+        for check in CHECKS:
+            found = None if check is process.start else check(facts)  # that it failed is known
+            if found is not None and found.status == "bad" and found.cause and found.remedy:
                 return f"{found.cause}. To do: {found.remedy}"
         return otherwise
 
@@ -105,16 +105,6 @@ def _always(line: str) -> Callable[[str], str]:
     return lambda _: line
 
 
-#: What may be the cause, the driver before torch.
-_CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
-    machine.driver,
-    machine.gpus,
-    machine.works_with_nvml,
-    build.fits_driver,
-    build.kernels,
-    process.mask,
-    process.cuda,
-)
 #: torch's messages when CUDA does not start.
 _NO_START = (
     "no CUDA-capable device is detected|No CUDA GPUs are available"

@@ -45,27 +45,24 @@ def failures(kept: Kept, extension: str, environment: Mapping[str, str]) -> dict
         folders = import_path.module_folders()
         pickle.dump((sys.path, folders, working_folder(), extension, kept), file)
         file.seek(0)
-        command = [sys.executable, "-c", _PROGRAM, str(file.fileno())]
-        child = child_process.start(
-            command,
-            environment,
-            stdout=child_process.PIPE,
-            stderr=child_process.PIPE,
-            pass_fds=[file.fileno()],
-            start_new_session=True,  # an interrupt from the terminal must not reach it
-        )
         try:
-            printed, errors = child.communicate(timeout=_TIMEOUT)
+            done = child_process.python(
+                _PROGRAM,
+                str(file.fileno()),
+                environment=environment,
+                timeout=_TIMEOUT,
+                pass_fds=[file.fileno()],
+                start_new_session=True,  # an interrupt from the terminal must not reach it
+            )
         except child_process.TimeoutExpired:
             raise RestartError("loading the variables takes more than ten minutes") from None
-        finally:
-            child.kill()
-    said = printed.split("\0")  # "", a name, "", the next name, …, and why the last one fails
-    if child.returncode == 0 and said[-1] == "ok":
+    said = done.stdout.split("\0")  # "", a name, "", the next name, …, and why the last one fails
+    if done.returncode == 0 and said[-1] == "ok":
         return {}
     if len(said) == 1:
-        raise RestartError(f"the new process would not start: {child_process.last_error(errors)}")
-    died = f"a process that loads it ends with status {child.returncode}"
+        why = child_process.last_error(done.stderr)
+        raise RestartError(f"the new process would not start: {why}")
+    died = f"a process that loads it ends with status {done.returncode}"
     return {said[-2]: text.reason(said[-1] or died)}
 
 

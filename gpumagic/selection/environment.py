@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from gpumagic.cuda import driver
 from gpumagic.cuda.process_state import STATE, WrittenVariable, set_variable
 from gpumagic.cuda.visible_devices import VARIABLES
 from gpumagic.errors import DeviceError
@@ -22,6 +21,11 @@ def write(change: Mapping[str, str | None]) -> None:
     Raises:
         DeviceError: they do not reach the process, as the user has replaced ``os.environ``.
     """
+    if not isinstance(os.environ, os._Environ):
+        raise DeviceError(
+            "os.environ was replaced: what is written to it reaches neither CUDA nor child "
+            "processes; change variables in place, by os.environ[NAME] = VALUE"
+        )
     written = STATE.choice.variables
     for name, value in change.items():
         found = os.environ.get(name)
@@ -29,11 +33,6 @@ def write(change: Mapping[str, str | None]) -> None:
         # A value that the user has written since the last choice is the one to restore.
         written[name] = WrittenVariable(last.before if found == last.after else found, value)
         set_variable(name, value)
-        if driver.c_environment(name) != value:
-            raise DeviceError(
-                "os.environ was replaced: what is written to it reaches neither CUDA nor child "
-                "processes; change variables in place, by os.environ[NAME] = VALUE"
-            )
 
 
 def undo() -> None:

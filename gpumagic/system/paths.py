@@ -1,11 +1,10 @@
-"""Check the paths that a user has typed, and files of the working folder before they are read."""
+"""Check the paths that a user has typed."""
 
 from __future__ import annotations
 
 import os
 import stat
 from pathlib import Path
-from typing import TextIO
 
 from gpumagic.errors import SpecError
 from gpumagic.system.text import harmless
@@ -85,28 +84,3 @@ def _with_status(text: str | Path) -> tuple[Path, os.stat_result | None]:
 
 def _shown(text: str | Path) -> str:
     return harmless(str(text), 200)
-
-
-def open_own(path: Path) -> TextIO:
-    """Open a regular file for reading that this user owns and no other user can write.
-
-    The open file is checked, not its path, so that a file that replaces it is not read. A pipe is
-    refused: opening or reading it could block.
-
-    Raises:
-        PermissionError: it is not such a file; ``strerror`` has the reason.
-        OSError: the file cannot be opened.
-    """
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    found, reason = os.fstat(descriptor), None
-    if not stat.S_ISREG(found.st_mode):
-        reason = "it is no regular file"
-    elif os.name != "nt":  # has neither owner nor mode there: the folder's permissions protect it
-        if found.st_uid != os.geteuid():
-            reason = f"it belongs to another user (uid {found.st_uid})"
-        elif found.st_mode & 0o022:
-            reason = f"others have access to it (mode {stat.S_IMODE(found.st_mode):04o})"
-    if reason is not None:
-        os.close(descriptor)
-        raise PermissionError(0, reason)
-    return os.fdopen(descriptor, encoding="utf-8")

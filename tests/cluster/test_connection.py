@@ -10,31 +10,21 @@ from typing import Any
 import pytest
 from IPython.core.error import UsageError
 
-from gpumagic.cluster import connection
 from gpumagic.cluster.connection import targets
 from gpumagic.errors import SpecError
 from tests.support.clusters import Cluster
+from tests.support.other_user import UID
 from tests.support.shells import Ran
 
 Run = Callable[..., Ran]
 
 
 def test_targets(two_engines: Cluster, run: Run) -> None:
-    assert [each.engine for each in run(two_engines, "%gpu cluster -o -t 1").value] == [1]
-    assert [each.engine for each in run(two_engines, "%gpu cluster -o -t ::-1").value] == [1, 0]
-    assert [each.engine for each in run(two_engines, "%gpu cluster -o -t -1:").value] == [1]
-    assert [each.engine for each in run(two_engines, "%gpu cluster -o --targets -2:-1").value] == [
-        0
-    ]
-    for text, reason in (
-        ("7", "there is no engine 7; there are 0–1"),
-        ("0:0", "no engine; there are 0–1"),
-        ("x", "write an engine's id, a list (0,3) or a slice (0:4)"),
-        ("::0", "the step of a slice cannot be 0"),
-    ):
-        with pytest.raises(UsageError) as raised:
-            run(two_engines, f"%gpu cluster -t {text}")
-        assert str(raised.value) == f"-t {text}: {reason}"
+    for written, engines in (("-t 1", [1]), ("-t -1:", [1]), ("--targets ::-1", [1, 0])):
+        table = run(two_engines, f"%gpu cluster -o {written}").value
+        assert [each.engine for each in table] == engines
+    with pytest.raises(UsageError, match=r"^-t 7: there is no engine 7; there are 0–1$"):
+        run(two_engines, "%gpu cluster -t 7")
 
 
 def test_no_cluster(run_cell: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,18 +89,23 @@ def test_a_profile_whose_file_is_a_strangers(
     folder.mkdir(parents=True)
     file = folder / "ipcontroller-client.json"
     file.write_text(two_engines.file.read_text())
-    file.chmod(0o666)
-    with pytest.raises(UsageError, match="others have access to it"):
-        run_cell("%gpu cluster")
+    for mode, owner in ((0o620, os.getuid()), (0o602, os.getuid()), (0o600, UID)):
+        file.chmod(mode)
+        if owner == UID and os.geteuid() != 0:
+            break  # only root gives files away
+        os.chown(file, owner, -1)
+        with pytest.raises(UsageError, match=rf"can write it .owner {owner}, mode {mode:04o}."):
+            run_cell("%gpu cluster")
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no owners and modes")
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes in folders")
 def test_a_profile_whose_file_leads_nowhere(
     run_cell: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     folder = tmp_path / "profile_default" / "security"
     folder.mkdir(parents=True)
+    os.mkfifo(folder / "ipcontroller-c-client.json", 0o600)  # to open it would wait
     (folder / "ipcontroller-client.json").symlink_to(tmp_path / "nowhere")
     (folder / "ipcontroller-a-client.json").symlink_to(folder / "ipcontroller-a-client.json")
     with pytest.raises(UsageError, match=r"^no cluster runs in profile 'default'; start one with"):
@@ -137,13 +132,19 @@ def test_targets_of_text(text: str | None, chosen: list[int]) -> None:
     assert targets(text, [0, 1, 5]) == chosen
 
 
-@pytest.mark.parametrize("text", ["", "a", "2", "1-3", "0:2:0", "9:", "-:", ":-"])
-def test_invalid_targets(text: str) -> None:
-    with pytest.raises(SpecError, match=r"^-t "):
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("2", "there is no engine 2; there are 0–1, 5"),
+        ("9:", "no engine; there are 0–1, 5"),
+        ("0:2:0", "the step of a slice cannot be 0"),
+        *(
+            (text, "write an engine's id, a list (0,3) or a slice (0:4)")
+            for text in ("", "a", "1-3", "-:", ":-", "9" * 5000, "9" * 5000 + ":", "::" + "9" * 99)
+        ),
+    ],
+)
+def test_invalid_targets(text: str, reason: str) -> None:
+    with pytest.raises(SpecError) as raised:
         targets(text, [0, 1, 5])
-
-
-def test_an_engine_of_very_many_digits() -> None:
-    for text in ("9" * 5000, "9" * 5000 + ":", "::" + "9" * 5000):
-        with pytest.raises(SpecError, match="write an engine's id"):
-            connection.targets(text, [0, 1])
+    assert str(raised.value) == f"-t {text}: {reason}"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -17,11 +15,6 @@ def test_a_childs_traceback_has_no_colours(monkeypatch: pytest.MonkeyPatch) -> N
     """Python 3.13 colours tracebacks, and `FORCE_COLOR`, which ipykernel sets, also in a file."""
     for name in ("FORCE_COLOR", "PYTHON_COLORS"):
         monkeypatch.setenv(name, "1")
-    failed = child_process.python("1 / 0", timeout=300)
+    failed = child_process.python("1 / 0", environment=os.environ, timeout=300)
     assert failed.stderr.splitlines()[-1] == "ZeroDivisionError: division by zero"
-    for folder in (None, str(Path.cwd())):
-        command = [sys.executable, "-c", "1 / 0"]
-        with child_process.start(command, os.environ, folder, stderr=child_process.PIPE) as started:
-            _, output = started.communicate()
-        assert output.splitlines()[-1] == "ZeroDivisionError: division by zero"
     assert child_process.last_error("x\nKeyError: 1\n\n") == "KeyError: 1"
