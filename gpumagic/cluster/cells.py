@@ -46,18 +46,21 @@ def cudatime(
     Raises:
         DeviceError: there is no engine.
     """
-    outcome = run(cluster, engines, "cudatime", options, code)
-    if isinstance(outcome.exception, KeyboardInterrupt):
-        raise outcome.exception
-    return ClusterTiming(outcome.engines)
+    return ClusterTiming(_measured(cluster, engines, "cudatime", options, code))
 
 
 def gpumem(cluster: Cluster, code: str, engines: Sequence[int] | None = None) -> ClusterMemory:
     """Measure what ``code`` does to GPU memory on the engines; see `cudatime` for the rest."""
-    outcome = run(cluster, engines, "gpumem", "", code)
+    return ClusterMemory(_measured(cluster, engines, "gpumem", "", code))
+
+
+def _measured(
+    cluster: Cluster, engines: Sequence[int] | None, magic: str, options: str, code: str
+) -> tuple[EngineResult, ...]:
+    outcome = run(cluster, engines, magic, options, code)
     if isinstance(outcome.exception, KeyboardInterrupt):
         raise outcome.exception
-    return ClusterMemory(outcome.engines)
+    return outcome.engines
 
 
 def run(

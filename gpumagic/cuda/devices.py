@@ -26,6 +26,7 @@ from gpumagic.errors import DeviceError
 from gpumagic.results.base import Conditions
 from gpumagic.results.devices import Device, DeviceTable, Process
 from gpumagic.system import system_files
+from gpumagic.system.text import harmless
 
 #: Below this, memory in use without a process is the driver's own (by NVML's version 2).
 _IDLE_USE = 64 * 2**20
@@ -34,8 +35,8 @@ _IDLE_USE = 64 * 2**20
 #: that one are NVML's pids certain to be those of this process's namespace.
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC
 
-#: The most characters of a name.
-_NAME = 64
+#: The most characters of a name, and of a notebook's.
+_NAME, _NOTEBOOK = 64, 200
 _PYTHON = re.compile(r"(python|pypy)w?[\d.]*t?d?(\.exe)?", re.IGNORECASE)
 #: Python's command line after its name, with a NUL between words: options, then the code. Of the
 #: options that Python exits with, or does not know, none matches.
@@ -251,7 +252,10 @@ def _others_memory(listed: tuple[Process, ...] | None, used: int | None) -> int 
 
 
 def _with_command(process: Process) -> Process:
-    """Return a process of this pid namespace with its user and command, as far as they are read."""
+    """Return a process of this pid namespace with its user and command, as far as they are read.
+
+    Of other users' processes the notebook is not read.
+    """
     import psutil
 
     try:
@@ -259,9 +263,25 @@ def _with_command(process: Process) -> Process:
         with found.oneshot():
             user, command = found.username(), command_name(found.cmdline(), found.name())
             mine = found.uids().real == os.getuid() if hasattr(os, "getuid") else None
-            return replace(process, user=user[:_NAME], command=command, mine=mine)
+            name = notebook(found) if mine or process.own else None
+            return replace(process, user=user[:_NAME], command=command, mine=mine, notebook=name)
     except (psutil.Error, OSError, KeyError):
         return process
+
+
+def notebook(process: Any) -> str | None:
+    """Return the name of the notebook of a process; None if it is no kernel, or not known.
+
+    Jupyter puts the notebook's path into a kernel's environment when it starts the kernel: a later
+    rename shows only after a restart. It may write an identifier instead.
+    """
+    import psutil
+
+    try:
+        path = process.environ().get("JPY_SESSION_NAME", "")
+    except (psutil.Error, OSError):
+        return None
+    return harmless(PurePath(path).name, _NOTEBOOK) if path.endswith(".ipynb") else None
 
 
 def command_name(words: Sequence[str], name: str) -> str:

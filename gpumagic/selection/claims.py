@@ -19,6 +19,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from gpumagic.cuda import devices
 from gpumagic.cuda.process_state import STATE
 from gpumagic.results.devices import Claim
 from gpumagic.system import system_files
@@ -174,7 +175,8 @@ def _claim(pid: int) -> Claim | None:
         user = process.username()
     except psutil.Error:
         return None
-    return Claim(pid, user, own=pid == os.getpid(), mine=mine)
+    name = devices.notebook(process) if mine else None
+    return Claim(pid, user, own=pid == os.getpid(), mine=mine, notebook=name)
 
 
 # --- the file that is locked -------------------------------------------------------------------

@@ -1,21 +1,12 @@
-"""The table of devices, with the claims on each and the notebooks that use it.
-
-Jupyter puts the notebook's path into a kernel's environment when it starts the kernel: a later
-rename shows only after a restart. Of other users' processes nothing is read.
-"""
+"""The table of devices, with the claims on each."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import PurePosixPath
 
 from gpumagic.cuda import devices as cuda_devices
 from gpumagic.results.devices import Claim, Device, DeviceTable
 from gpumagic.selection import claims
-from gpumagic.system.text import harmless
-
-#: The most characters of a notebook's name.
-_LONGEST = 200
 
 
 def devices(*, processes: bool = True) -> DeviceTable:
@@ -29,7 +20,7 @@ def devices(*, processes: bool = True) -> DeviceTable:
     table = cuda_devices.devices(processes=processes)
     found = claims.all_of(uuid for device in table for uuid in _uuids(device))
     claimed = (replace(device, claims=_claims(device, found)) for device in table)
-    return replace(table, devices=tuple(map(with_notebooks, claimed)))
+    return replace(table, devices=tuple(claimed))
 
 
 def _uuids(device: Device) -> list[str]:
@@ -43,25 +34,3 @@ def _claims(device: Device, found: claims.Others) -> tuple[Claim, ...]:
         for uuid in _uuids(device)
         for claim in found[uuid]
     )
-
-
-def with_notebooks(device: Device) -> Device:
-    """Return the device, with the notebooks of the user's own processes on it."""
-    processes = device.processes and tuple(
-        replace(each, notebook=notebook(each.pid)) if each.mine or each.own else each
-        for each in device.processes
-    )
-    own = (replace(c, notebook=notebook(c.pid)) if c.mine and c.pid else c for c in device.claims)
-    return replace(device, processes=processes, claims=tuple(own))
-
-
-def notebook(pid: int) -> str | None:
-    """Return the name of the notebook of a process; None if it is no kernel, or not known."""
-    import psutil
-
-    try:
-        path = psutil.Process(pid).environ().get("JPY_SESSION_NAME", "")
-    except (psutil.Error, OSError):
-        return None
-    # JupyterLab may write an identifier instead.
-    return harmless(PurePosixPath(path).name, _LONGEST) if path.endswith(".ipynb") else None

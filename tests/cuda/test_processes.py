@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 import gpumagic
@@ -12,6 +15,7 @@ from gpumagic.cuda import devices
 from gpumagic.cuda.devices import command_name
 from gpumagic.results.devices import Process
 from tests.support.gpu_processes import running
+from tests.support.other_user import UID
 
 SECRET = "--token=hunter2"
 RUN = "torch.distributed.run"
@@ -68,3 +72,36 @@ def test_arguments_are_not_shown(virtual_gpu: Any, run_cell: Callable[..., Any])
 )
 def test_the_name_of_a_command(words: list[str], name: str, expected: str) -> None:
     assert command_name(words, name) == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("work/train.ipynb", "train.ipynb"),
+        ("\x1b[31m.ipynb", "\ufffd[31m.ipynb"),
+        ("5c2b8e0e-7a0d-4c2c", None),
+        ("notes.txt", None),
+        ("", None),
+    ],
+)
+def test_the_name_of_a_notebook(path: str, name: str | None) -> None:
+    process = SimpleNamespace(environ=lambda: {"JPY_SESSION_NAME": path} if path else {})
+    assert devices.notebook(process) == name
+
+
+def test_a_notebook_that_cannot_be_read() -> None:
+    def refused() -> None:
+        raise psutil.AccessDenied
+
+    assert devices.notebook(SimpleNamespace(environ=refused)) is None
+
+
+def test_notebooks_of_others_are_not_read(
+    virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though root may."""
+    env = {**os.environ, "JPY_SESSION_NAME": "train.ipynb"}
+    with running(virtual_gpu, env=env) as pid:
+        assert found(pid).notebook == "train.ipynb"
+        monkeypatch.setattr(os, "getuid", lambda: UID)
+        assert (found(pid).mine, found(pid).notebook) == (False, None)
