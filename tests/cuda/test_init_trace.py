@@ -101,6 +101,7 @@ def trace(ip: Any) -> Iterator[init_trace.InitTrace]:
     attached = init_trace.InitTrace(ip, CellHooks(ip))
     attached._driver = driver
     attached.attach()
+    ip.user_ns["check"] = attached.check
     yield attached
     attached.detach()
     assert registered(ip) == before
@@ -117,8 +118,9 @@ def trace(ip: Any) -> Iterator[init_trace.InitTrace]:
             "ran `for i in range(3):`",
         ),
         ("1\ninit()\n1 / 0", "while cell [2] ran `init()` (line 2)"),
+        ("1\ninit(); check()", "ran `init(); check()` (line 2)"),
     ],
-    ids=["function", "inner-cell", "after-inner", "around-inner", "then-fails"],
+    ids=["function", "inner-cell", "after-inner", "around-inner", "then-fails", "asked-within"],
 )
 def test_the_exact_location(
     trace: init_trace.InitTrace, run_cell: Callable[..., Ran], cell: str, expected: str
@@ -136,20 +138,8 @@ def test_between_two_cells(trace: init_trace.InitTrace, run_cell: Callable[..., 
     assert str(trace.location).endswith("between two cells, after cell [1] had ended")
 
 
-def test_a_query_within_the_statement_itself(
-    trace: init_trace.InitTrace, ip: Any, run_cell: Callable[..., Ran]
-) -> None:
-    def ask() -> None:
-        trace._driver.init()
-        trace.check()
-
-    ip.user_ns["ask"] = ask
-    run_cell("1 + 1\nask()")
-    assert str(trace.location).endswith("ran `ask()` (line 2)")
-
-
 def test_an_error_of_the_trace_ends_only_the_trace(
-    trace: init_trace.InitTrace, ip: Any, run_cell: Callable[..., Ran]
+    trace: init_trace.InitTrace, run_cell: Callable[..., Ran]
 ) -> None:
     def broken() -> bool:
         raise OSError("no driver")

@@ -1,4 +1,4 @@
-"""A snapshot restores every field of a choice, with its effect, and no fact."""
+"""A snapshot restores every field of a choice, with its effect."""
 
 from __future__ import annotations
 
@@ -10,14 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpumagic.cuda.process_state import (
-    STATE,
-    Choice,
-    InitFailure,
-    ProcessState,
-    Snapshot,
-    WrittenVariable,
-)
+from gpumagic.cuda.process_state import STATE, Choice, ProcessState, WrittenVariable
 from gpumagic.cuda.visible_devices import MASK, ORDER
 from gpumagic.selection import claims, cpu_threads, environment, gate
 from tests.virtual_gpu import default_uuid
@@ -59,7 +52,6 @@ CHANGES: dict[str, Callable[[], Any]] = {
 
 def test_every_field_is_tried_here() -> None:
     assert CHANGES.keys() == effects().keys() == {field.name for field in fields(Choice)}
-    assert {"choice", *FACTS} == {field.name for field in fields(ProcessState)}
 
 
 @pytest.mark.parametrize("earlier", [(), tuple(CHANGES)], ids=["first", "again"])
@@ -79,26 +71,6 @@ def test_restore_undoes_a_choice(name: str, earlier: tuple[str, ...]) -> None:
     STATE.restore(before)
     assert vars(STATE.choice) == {**values, "variables": kept}
     assert effects() == outside
-
-
-#: By field of `ProcessState` that is a fact, a value that it does not have here.
-FACTS: dict[str, Any] = {
-    "started_with": {"A": "b"},
-    "nvml_check_set": "set",
-    "init_failure": InitFailure(failed=True),
-    "init_trace": object(),
-    "claims": claims.HeldClaims(),
-    "dead_context": "an illegal memory access",
-}
-
-
-@pytest.mark.parametrize("name", FACTS)
-def test_restore_changes_no_fact(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = STATE.snapshot()
-    monkeypatch.setattr(STATE, name, FACTS[name])
-    STATE.restore(before)
-    assert getattr(STATE, name) is FACTS[name]
-    assert name not in {field.name for field in fields(Snapshot)}
 
 
 def test_restore_overwrites_what_the_user_wrote_since() -> None:

@@ -94,16 +94,6 @@ def test_a_healthy_machine() -> None:
     ("changes", "verdict", "subject"),
     [
         (
-            {"build": Build(error="torch is not installed"), "start": Start()},
-            "torch is not installed",
-            "torch",
-        ),
-        (
-            {"build": Build("2.9.0+cpu"), "start": Start()},
-            "this torch (2.9.0+cpu) is built without CUDA",
-            "torch",
-        ),
-        (
             {"driver_cuda": (11, 8), "start": Start(0, "CUDA initialization: too old. Please …")},
             "the driver is too old: torch is built for CUDA 12.8, the driver supports up to 11.8",
             "driver and torch",
@@ -145,9 +135,6 @@ def test_what_was_not_verified_is_not_claimed() -> None:
     result = judged(start=Start(None, "a copy of this process returned nothing"))
     assert result.usable is None
     assert "is unknown: a copy of this process returned nothing." in result.verdict
-    broken = judged(build=Build(error="OSError: libcudart.so.12: cannot open"), start=Start())
-    assert broken.usable is None
-    assert broken.verdict == "torch cannot use a GPU here, because torch cannot be imported."
     unexplained = judged(start=Start(0))
     assert "although the environment variables show some" in unexplained.verdict
 

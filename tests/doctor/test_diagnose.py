@@ -80,7 +80,7 @@ def test_torch_without_cuda(diagnosed: Diagnosed, tmp_path: Path) -> None:
     root = str(Path(__file__).parents[2])
     report = diagnosed(env={"PYTHONPATH": f"{tmp_path}:{root}"})
     assert "is built without CUDA" in report["verdict"]
-    assert report["findings"]["torch"]["status"] == "bad"
+    assert (report["usable"], report["findings"]["torch"]["status"]) == (0, "bad")
     assert "restart the kernel" in report["findings"]["torch"]["remedy"]
     assert "start of CUDA" not in report["findings"]
 
@@ -90,6 +90,7 @@ def test_torch_missing_and_torch_broken(diagnosed: Diagnosed, tmp_path: Path) ->
     (tmp_path / "torch.py").write_text("raise OSError('libc10.so: cannot open shared object')")
     report = diagnosed(env={"PYTHONPATH": f"{tmp_path}:{root}"})
     assert report["usable"] is None
+    assert report["verdict"] == "torch cannot use a GPU here, because torch cannot be imported."
     assert "OSError: libc10.so" in report["findings"]["torch"]["evidence"]
     (tmp_path / "torch.py").write_text(
         "raise ModuleNotFoundError('No module named torch', name='torch')"
