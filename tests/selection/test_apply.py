@@ -25,12 +25,9 @@ DIVIDED = (
 @pytest.mark.parametrize(
     ("written", "spec"),
     [
-        ("0,2", "0,2"),
-        (7, "7"),
         (0, "0"),
-        ([0, 2], "0,2"),
         ((1,), "1"),
-        (["GPU-a1", "GPU-a2"], "GPU-a1,GPU-a2"),
+        ([0, "GPU-a2"], "0,GPU-a2"),
     ],
 )
 def test_a_script_may_write_indexes_as_numbers(
@@ -52,12 +49,9 @@ def test_a_script_may_write_indexes_as_numbers(
     [
         (None, "not NoneType; write, for example, select('0,2')"),
         (True, "not bool"),
-        (0.5, "not float"),
-        ({0: 1}, "not dict"),
         ([0, None], "not list"),
         ([], "([0, 2]), not list; write, for example, select('0,2')"),
         (-1, "-1 is no GPU; to hide all GPUs write: off"),
-        ([0, 0], "GPU 0 is named twice in '0,0'; name it once"),
     ],
 )
 def test_other_types_are_refused_in_one_line(written: Any, says: str) -> None:

@@ -11,29 +11,17 @@ from gpumagic.results.devices import Device, MigInstance
 from gpumagic.selection.auto import pick
 from gpumagic.selection.spec import parse, resolve
 
-GIB = 2**30
-
 UUIDS = ("GPU-aa11", "GPU-aa22", "GPU-bb33", "GPU-cc44")
 
-FOUR = tuple(Device(i, uuid=u, name="H100", memory_free=8 * GIB) for i, u in enumerate(UUIDS))
+FOUR = tuple(Device(i, uuid=u, name="H100", memory_free=2**33) for i, u in enumerate(UUIDS))
 
 
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ("off", "off"),
-        ("none", "off"),
-        ("cpu", "off"),
-        ("OFF", "off"),
-        ("on", "on"),
-        ("all", "on"),
-        ("reset", "reset"),
-        ("auto", "auto"),
-        ("0", "devices"),
-    ],
-)
-def test_words(text: str, kind: str) -> None:
-    assert parse(text).kind == kind
+WORDS = {"off": "off none cpu OFF", "on": "on all", "reset": "reset", "auto": "auto"}
+
+
+@pytest.mark.parametrize("kind", WORDS)
+def test_words(kind: str) -> None:
+    assert {parse(word).kind for word in WORDS[kind].split()} == {kind}
 
 
 @pytest.mark.parametrize(
@@ -66,19 +54,13 @@ def test_devices(text: str, uuids: list[str]) -> None:
         ("-1", "to hide all GPUs write: off"),
         ("3-1", "runs backwards; write 1-3"),
         ("0-100000", "the range '0-100000' goes beyond 1023; write 0-3, for example"),
-        ("0-999999999999", "'0-999999999999' is not a choice of GPUs"),
         ("9" * 5000, "is not a choice of GPUs"),
         ("GPU-zz", "no UUID begins with 'GPU-zz'; the GPUs are 0: GPU-aa11"),
         ("GPU-", "'GPU-' is not a choice of GPUs"),
         ("GPU-aa", "ambiguous; it begins GPU 0 (GPU-aa11), GPU 1 (GPU-aa22)"),
-        ("offf", "did you mean 'off'?"),
-        (
-            "0,,1",
-            "'' is not a choice of GPUs; write off, on, reset, auto, an index (0), a list (0,2)",
-        ),
+        ("0,,1", "'' is not a choice of GPUs; write off, on, reset, auto, an index (0), a list"),
         ("0 1", "'0 1': GPUs have nvidia-smi's numbers here; write 0,1"),
         ("cuda:0,1", "'cuda:0': GPUs have nvidia-smi's numbers here; write 0"),
-        ("free", "'free' is not a choice of GPUs; write off"),
         ("auto 0", "to hide all GPUs write: off"),
         ("auto two", "'auto' takes a number of GPUs, not 'two'"),
         ("0,offf", "did you mean 'off'? Write off, on,"),
@@ -139,11 +121,7 @@ def test_one_mig_instance_is_all_that_cuda_shows() -> None:
 
 def test_many_gpus_are_not_all_listed() -> None:
     many = [Device(index, uuid=f"GPU-{index:08x}-{'0' * 27}") for index in range(16)]
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(SpecError, match=r"the GPUs are 0: .*7: GPU-00000007 and 8 more$"):
         resolve(parse("GPU-zz"), many)
-    assert str(caught.value).startswith(
-        "no UUID begins with 'GPU-zz'; the GPUs are 0: GPU-00000000"
-    )
-    assert str(caught.value).endswith("7: GPU-00000007 and 8 more")
     with pytest.raises(SpecError, match="and 8 more: write more of it"):
         resolve(parse("GPU-0"), many)
