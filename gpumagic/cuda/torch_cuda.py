@@ -329,13 +329,11 @@ def flop_counter() -> Any:
     """Return the module `torch.utils.flop_counter`.
 
     Raises:
-        DeviceError: this torch has none.
+        DeviceError: torch cannot be imported.
     """
     require()
-    try:
-        import torch.utils.flop_counter
-    except ImportError as error:
-        raise DeviceError(f"this torch counts no FLOPs ({text.reason(error)})") from None
+    import torch.utils.flop_counter
+
     return torch.utils.flop_counter
 
 

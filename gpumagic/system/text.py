@@ -41,13 +41,13 @@ def harmless_lines(text: str) -> str:
     return "\n".join(map(harmless, text.split("\n")[:_LINES]))
 
 
-def reason(error: object, longest: int = REASON) -> str:
+def reason(error: object) -> str:
     """Return the first line of an exception's message; the name of its type if it has none."""
     try:
         lines = str(error).strip()[: 10 * LONGEST].splitlines()
     except Exception:  # a foreign class, whose __str__ raises
         lines = []
-    return harmless(lines[0] if lines else type(error).__name__, longest)
+    return harmless(lines[0] if lines else type(error).__name__, REASON)
 
 
 def named(error: BaseException) -> str:

@@ -173,11 +173,3 @@ def test_an_interrupt_reaches_the_engines(
     assert isinstance(ran.error, KeyboardInterrupt)
     assert {*run(two_engines, "timing").value.failed} == {0, 1}
     assert two_engines.value(0, "1") == 1  # and they are free again
-
-
-def test_sixteen_engines(cluster_of: Callable[..., Cluster], run: Run) -> None:
-    number = 16
-    cluster = cluster_of(number, None)
-    assert f"0–{number - 1} as cuda:0" in run(cluster, "%gpu cluster").text
-    timing = run(cluster, f"%%cudatime --cluster -o -q\n{ENGINE_ID}\nsum(range(1000))").value
-    assert {*timing.per_engine} == {*range(number)}

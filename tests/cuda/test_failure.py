@@ -121,8 +121,6 @@ def test_an_error_of_cuda_is_known_by_its_text(text: str, expected: bool) -> Non
     ("code", "cause"),
     [
         (710, "an assertion in a kernel failed, mostly an index out of range"),
-        (700, "a kernel accessed an illegal address"),
-        (719, "a kernel failed on the device"),
         (999, "the device does not respond: it may be lost"),
     ],
 )

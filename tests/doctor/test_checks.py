@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -211,29 +210,19 @@ def test_a_container_that_was_given_no_gpu(
     has(machine.container(facts(container=True)), status, expected)
 
 
-@pytest.fixture
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """``files(**fields)``: from now on the files of the system are those of that `Scenario`."""
-
-    def use(**fields: Any) -> None:
-        root = tmp_path / str(len([*tmp_path.iterdir()]))
-        Scenario(**fields).write_files(root)
-        monkeypatch.setenv(system_files.ROOT, str(root))
-        monkeypatch.setattr(devices, "in_first_pid_namespace", lambda: True)
-
-    return use
-
-
-def test_the_systems_files(files: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    files(devices=1, files={"/dev/nvidia-caps/nvidia-cap1": "", "/dev/null": ""})
+def test_the_systems_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "in_first_pid_namespace", lambda: True)
+    inner = {"/dev/nvidia-caps/nvidia-cap1": "", "/dev/null": ""}
+    Scenario(devices=1, files=inner).write_files(tmp_path / "machine")
+    Scenario(container=True).write_files(tmp_path / "container")
+    monkeypatch.setenv(system_files.ROOT, str(tmp_path / "container"))
+    assert Facts().container
+    monkeypatch.setenv(system_files.ROOT, str(tmp_path / "machine"))
+    assert not Facts().container
     opened = "/dev/nvidia-uvm, /dev/nvidia0, /dev/nvidiactl can be opened"
     has(machine.device_files(facts()), "ok", opened)
-    assert not Facts().container
     monkeypatch.setattr(os, "access", lambda path, mode: "nvidiactl" not in str(path))
     has(machine.device_files(facts(start=Start(0))), "bad", "ls -l /dev/nvidiactl")
-    monkeypatch.undo()
-    files(container=True)
-    assert Facts().container
 
 
 # --- torch ---------------------------------------------------------------------------------------
@@ -245,7 +234,6 @@ def test_the_systems_files(files: Callable[..., None], monkeypatch: pytest.Monke
         ((8, 6), "sm_86", True),
         ((8, 6), "sm_80", True),
         ((8, 0), "sm_86", False),
-        ((9, 0), "sm_80", False),
         ((9, 0), "sm_80 compute_80", True),
         ((7, 5), "compute_80", False),
         ((9, 0), "sm_90a", True),

@@ -102,18 +102,6 @@ def test_an_exceptions_own_code_does_not_run() -> None:
     assert not ran
 
 
-def test_an_explanation_that_fails_is_one_line(
-    run_cell: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(error: BaseException) -> Any:
-        raise KeyError("ours")
-
-    monkeypatch.setattr(explanation, "explain", broken)
-    ran = run_cell("1 / 0", raising=False)
-    assert isinstance(ran.error, ZeroDivisionError)
-    assert ran.stderr == "gpumagic: no explanation (KeyError: 'ours')\n"
-
-
 def test_in_a_kernel(kernel: Callable[..., Kernel]) -> None:
     """On a machine whose GPU is too old; the line comes after the traceback."""
     fresh = kernel(Scenario(devices=[GPU(name="GTX 680", compute_capability=(3, 0))]))

@@ -71,10 +71,6 @@ def test_an_exception_in_one_line(error: Exception, reason: str, named: str) -> 
     assert text.named(error) == named
 
 
-def test_the_length_of_a_reason_can_be_limited() -> None:
-    assert text.reason(ValueError("x" * 200), 100) == "x" * 99 + "…"
-
-
 def test_a_count_with_its_noun() -> None:
     assert text.plural(0, "GPU") == "0 GPUs"
     assert text.plural(1, "GPU") == "1 GPU"
