@@ -39,15 +39,23 @@ def suspect(*, hidden: bool) -> None:
         state.suspected, state.hidden = True, state.hidden or hidden
 
 
-def suspected() -> bool:
-    """Return whether CUDA may have failed to initialise and the runtime was not queried."""
-    return STATE.init_failure.suspected
+def note_mask(environment: Mapping[str, str | None]) -> None:
+    """Note which devices these variables, current or earlier ones, show torch; reads no device."""
+    mask = environment.get(visible_devices.MASK)
+    if mask is not None and torch_cuda.loaded() is not None:
+        STATE.init_failure.masks.add(mask)
 
 
-def note_hiding(environment: Mapping[str, str | None], table: DeviceTable) -> None:
-    """Call `suspect` if these variables, current or earlier ones, hide all devices from torch."""
-    if torch_cuda.loaded() is not None and visible_devices.hides_all(environment, table):
+def suspected(table: DeviceTable) -> bool:
+    """Return whether CUDA may have failed to initialise and the runtime was not queried.
+
+    It may have while all devices of the table were hidden from torch.
+    """
+    state = STATE.init_failure
+    if any(visible_devices.hides_all({visible_devices.MASK: mask}, table) for mask in state.masks):
         suspect(hidden=True)
+    state.masks.clear()
+    return state.suspected
 
 
 def query_start() -> probe.Start:
@@ -67,7 +75,7 @@ def query_start() -> probe.Start:
 def has_failed(table: DeviceTable) -> bool:
     """Return whether CUDA has failed to initialise, as far as known; queries it once if needed."""
     state = STATE.init_failure
-    if state.failed or not state.suspected:
+    if state.failed or not suspected(table):
         return state.failed
     if table.cuda_initialized is not False or all(device.visible is False for device in table):
         return False

@@ -68,6 +68,9 @@ class InitFailure:
     suspected: bool = False
     #: Whether all devices were hidden while torch was loaded: the likely cause of a failure.
     hidden: bool = False
+    #: Values of ``CUDA_VISIBLE_DEVICES`` while torch was loaded, of which it is not yet known
+    #: whether they hide all devices: that takes the table.
+    masks: set[str] = field(default_factory=set)
     #: The runtime's error in a forked copy of this process.
     reason: str | None = None
 

@@ -66,9 +66,10 @@ def load(shell: Any) -> None:
     extension.hooks.add(CellHook(after=lambda _, result: _explain(shell, result)))
     if "torch" in sys.modules:
         # All GPUs may have been hidden when torch tried to initialise CUDA.
-        from gpumagic.selection.apply import note_hiding
+        from gpumagic.cuda import failure
 
-        note_hiding()
+        failure.note_mask(os.environ)
+        failure.note_mask(STATE.started_with)
 
 
 def unload(shell: Any) -> None:

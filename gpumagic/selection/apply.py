@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from gpumagic.cuda import devices, failure, torch_cuda, visible_devices
+from gpumagic.cuda import devices, failure, visible_devices
 from gpumagic.cuda.process_state import STATE
 from gpumagic.cuda.visible_devices import MASK
 from gpumagic.errors import DeviceError, GpuMagicWarning
@@ -93,9 +93,9 @@ def choose(
     before = STATE.snapshot()
     try:
         change, notes = _change(spec, wants, table, can_wait=wait == 0, claim=claim)
-        failure.note_hiding(before.environment, table)
+        failure.note_mask(before.environment)
         environment.write(change)
-        failure.note_hiding(environment.now(), table)
+        failure.note_mask(environment.now())
         chosen = verify(spec, before.environment, table)
     except BaseException:
         STATE.restore(before)
@@ -203,16 +203,3 @@ def _wait(spec: Spec, wants: Wants, limit: float, progress: Progress | None) -> 
         if progress is not None:
             progress(waited, f"{fitting} of {spec.count} GPUs are free enough")
         time.sleep(min(1.0, limit - waited))
-
-
-def note_hiding() -> None:
-    """Note whether all devices are, or were at the process's start, hidden from a loaded torch.
-
-    Called when gpumagic loads: torch may have been used with the variables of the start.
-    """
-    variables = [environment.now(), environment.started_with()]
-    masks = [each for each in variables if each[MASK] is not None]
-    if masks and torch_cuda.loaded() is not None:
-        table = devices.devices(processes=False)
-        for each in masks:
-            failure.note_hiding(each, table)

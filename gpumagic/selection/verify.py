@@ -43,7 +43,7 @@ def verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) -> 
             where = None if location is None else str(location)
     elif state.initialized is None:
         problem = f"'{spec.text}' not verified: the CUDA driver does not report what it shows"
-    elif failure.suspected() and wanted.visible:
+    elif failure.suspected(table) and wanted.visible:
         problem, count = _query_runtime(spec, len(wanted.visible))
         if problem is not None:
             seen, known = (), count == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from gpumagic.cuda.driver import DriverState
 from gpumagic.cuda.process_state import STATE, InitFailure
 from gpumagic.cuda.visible_devices import MASK
 from gpumagic.results.devices import Device, DeviceTable
+from tests.support.kernels import Kernel
 
 VISIBLE = DeviceTable((Device(0, uuid="GPU-aa", visible=True),), cuda_initialized=False)
 HIDDEN = DeviceTable((Device(0, uuid="GPU-aa", visible=False),), cuda_initialized=False)
@@ -50,7 +52,7 @@ def test_nothing_is_queried_without_a_suspicion_or_where_it_could_not_show(copy:
     assert not failure.has_failed(HIDDEN)
     assert not failure.has_failed(INITIALIZED)
     assert copy.queries == 0
-    assert failure.suspected()
+    assert failure.suspected(VISIBLE)
 
 
 @pytest.mark.parametrize("failed", [True, False])
@@ -63,7 +65,7 @@ def test_a_suspicion_is_tried_once(
     failure.suspect(hidden=True)
     for _ in range(2):
         assert failure.has_failed(VISIBLE) is failed
-    assert (copy.queries, failure.suspected()) == (1, failed)
+    assert (copy.queries, failure.suspected(VISIBLE)) == (1, failed)
     # NVML would say that there is a GPU.
     assert (init_trace.NVML_CHECK in os.environ) is not failed
 
@@ -89,12 +91,22 @@ def test_the_cause(copy: Copy, hidden: bool, message: str | None, text: str) -> 
 def test_hiding_all_devices_from_torch_is_a_suspicion(
     monkeypatch: pytest.MonkeyPatch, mask: str | None, suspected: bool
 ) -> None:
-    failure.note_hiding({MASK: mask}, VISIBLE)
-    assert failure.suspected() is suspected
+    failure.note_mask({MASK: mask})
+    assert failure.suspected(VISIBLE) is suspected
     STATE.init_failure = InitFailure()
     monkeypatch.setattr(torch_cuda, "loaded", lambda: None)
-    failure.note_hiding({MASK: mask}, VISIBLE)
-    assert not failure.suspected()
+    failure.note_mask({MASK: mask})
+    assert not failure.suspected(VISIBLE)
+
+
+def test_what_was_hidden_before_gpumagic_was_loaded(kernel: Callable[..., Kernel]) -> None:
+    """Loading notes it, and starts no NVML for that."""
+    late = kernel(load=False, env={MASK: "9"})
+    late.run("import torch; torch.ones(1, requires_grad=True).sum().backward()")
+    late.run("import os; del os.environ['CUDA_VISIBLE_DEVICES']")
+    late.run("%load_ext gpumagic")
+    assert late.value("'gpumagic.cuda.nvml' in __import__('sys').modules") is False
+    assert "Too late for 'on': CUDA failed to start while all GPUs" in late.run("%gpu on").shown
 
 
 # --- a dead context ------------------------------------------------------------------------------

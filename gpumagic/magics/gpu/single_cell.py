@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from gpumagic.cells.compile import compile_cell
-from gpumagic.cuda import devices, driver, failure, torch_cuda
+from gpumagic.cuda import devices, driver, failure
 from gpumagic.cuda.process_state import STATE
 from gpumagic.magics.gpu import choosing
 from gpumagic.magics.output import hand_over, say, show
@@ -61,8 +61,7 @@ def _choice(
         choosing.warn(chosen, shown=not options.quiet)
         yield
     finally:
-        if not chosen.devices and torch_cuda.loaded() is not None:
-            failure.note_hiding(environment.now(), devices.devices(processes=False))
+        failure.note_mask(environment.now())
         STATE.restore(before)
         if not options.quiet and not chosen.cuda_initialized:
             with suppress(Exception, KeyboardInterrupt):  # the cell's own exception comes first
