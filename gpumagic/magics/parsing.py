@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple, NoReturn
 from gpumagic.cells.semicolon import take_semicolon
 from gpumagic.errors import SpecError
 from gpumagic.magics.argument_types import excess, variable_name
+from gpumagic.system.text import did_you_mean
 
 #: The form of a line without a verb; and that of a choice of GPUs.
 PLAIN, SPEC = "", "SPEC"
@@ -35,8 +36,6 @@ _OPEN = re.compile(r"""(--?[\w-]+=?)?['"]""")
 _OPERATOR = re.compile(
     r"[=(\[,:+*%@<>|&^!;]|[-/.](\s|=|$)|//|->|-[\d.]+(\s|$)|(if|else|and|or|in|is|not\s+in|for)(\s|$)"
 )
-#: A comment behind a line that is no code.
-_COMMENT = re.compile(r"(^|\s)#.*")
 #: A verb that was mistyped, with its arguments; no statement of Python's, but perhaps a magic.
 _LIKE_A_VERB = re.compile(r"([A-Za-z_]\w*)(\s+[\w.]+)*\s*;?")
 #: What an option takes of the words that follow it.
@@ -179,8 +178,8 @@ class Grammar:
         words, rest, is_code = self._take_options(line.strip())
         if words and not rest and words[-1].endswith(";"):
             words[-1], rest = words[-1][:-1], ";"
-        if rest.startswith("#") or not self._takes_code:
-            rest = _COMMENT.sub("", rest)  # in code it is Python's
+        if rest.startswith("#"):
+            rest = ""  # behind words `split` leaves it out; behind code it is Python's
         statement, silent = take_semicolon(rest)
         first, after = [*statement.split(None, 1), "", ""][:2]
         first = "auto" if first.lower() == "auto" else first
@@ -221,7 +220,7 @@ class Grammar:
             return
         if any(match[1] in scope for scope in (*scopes, vars(builtins))):
             return
-        near = _near(match[1], [verb for verb in self.verbs if verb.isalpha()])
+        near = did_you_mean(match[1], [verb for verb in self.verbs if verb.isalpha()])
         raise SpecError(
             f"{self.magic}: {match[1]!r} is neither a verb nor a variable{near}; {self.magic}? "
             "shows the verbs"
@@ -256,7 +255,7 @@ class Grammar:
         bare = option.lstrip("-")
         if bare in (*self.verbs, *self._words):
             raise SpecError(f"{bare} is written without dashes: {self.magic} {bare}")
-        parser.error(f"unknown option {option}{_near(option, [*self._options])}")
+        parser.error(f"unknown option {option}{did_you_mean(option, [*self._options])}")
 
     # --- words -----------------------------------------------------------------------------------
 
@@ -294,14 +293,6 @@ class Grammar:
             if takes != "nothing":
                 return takes if place == len(word) or takes is None else "nothing"
         return "nothing"
-
-
-def _near(word: str, known: Sequence[str]) -> str:
-    """Return a hint at the known word that is like ``word``, if any is."""
-    import difflib
-
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.7)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _take_word(text: str) -> tuple[str, str]:

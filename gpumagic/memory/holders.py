@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -271,8 +270,7 @@ def _check(notebook: NotebookReferences, names: Sequence[str]) -> None:
         if name not in notebook.namespace:
             namespace = introspection.names(notebook.namespace)
             users = [each for each, value in namespace if not notebook.is_notebooks(each, value)]
-            near = difflib.get_close_matches(name, users, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            hint = text.did_you_mean(name, users)
             raise SpecError(f"%gpumem free: there is no variable {name!r}{hint}")
         if notebook.is_notebooks(name, notebook.namespace[name]):
             raise SpecError(

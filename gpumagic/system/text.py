@@ -7,6 +7,7 @@ notebook or fill it.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TypeVar
 
@@ -60,6 +61,12 @@ def listed(names: Sequence[str], most: int = 8) -> str:
     """Return the names, or the first ``most`` of them and how many more there are."""
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return a hint at the known word that is like ``word``; empty where none is."""
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.7)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def grouped(pairs: Iterable[tuple[_Key, int]]) -> dict[_Key, list[int]]:

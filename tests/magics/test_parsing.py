@@ -144,6 +144,9 @@ def test_comments() -> None:
     read = grammar_of("gpu").read
     assert read("  # the table").options.spec == []
     assert (read("0,2 # two").options.spec, read("off  # none").options.spec) == (["0,2"], ["off"])
+    assert read("plot 'my #1 #2.png' # both; ").options.file == "my #1 #2.png"
+    assert not read("off # quietly;").options.quiet
+    assert read("off;  # it's quiet").options.quiet
     assert grammar_of("gpumem").read("free model # gone").options.names == ["model"]
     assert grammar_of("gpumem").read("# the report").code == ""
     assert grammar_of("cudatime").read("# this cell", cell=True).code == ""

@@ -147,7 +147,8 @@ def _keep(
     modules = [name for name in _modules(shell) if name not in names]
     unknown = [name for name in names if name not in shell.user_ns]
     if unknown:
-        raise RestartError(f"there is no variable {' or '.join(unknown)} to keep")
+        hint = text.did_you_mean(unknown[0], losses.variables(shell))
+        raise RestartError(f"there is no variable {' or '.join(unknown)} to keep{hint}")
     file, kept = keep.write(
         *(shell, dict.fromkeys([*modules, *names]), __name__, variables), parked=PARKING.host_copy
     )

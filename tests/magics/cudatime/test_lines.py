@@ -71,6 +71,16 @@ def test_functions(lines: Any, run_cell: Any) -> None:
     assert (before[0].hits, before[0].gpu) == (2, pytest.approx(0.02, rel=0.02))
 
 
+def test_a_function_that_is_called_cell(lines: Any, run_cell: Any) -> None:
+    """Its lines are not taken for those of the cell."""
+    run_cell("def cell():\n    w.sleep(.01)")
+    found = lines("x = 1\ncell()", "-f cell")
+    assert [line.line for line in found] == [2, 3]
+    (function,) = found.functions
+    assert [(function.name, line.line) for line in function.lines] == [("cell", 2)]
+    assert "cell" in str(found).splitlines(), "the title of its table"
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [("--lines -f nowhere", "there is no 'nowhere' here"), ("--lines -f int", "is a class")],

@@ -110,7 +110,7 @@ if 'child' in globals():
         ),
         ("import sys; sys.executable = '/nowhere'\n%gpu off --restart", "/nowhere"),
         ("%gpu off --keep x", "--keep goes with --restart"),
-        ("%gpu off --restart --keep nothing", "no variable nothing"),
+        ("%gpu off --restart --keep kpt", "no variable kpt to keep; did you mean kept?"),
         ("gen = (i for i in [])\n%gpu off --restart --keep gen", "gen (cannot pickle 'generator'"),
     ],
 )

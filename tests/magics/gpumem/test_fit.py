@@ -46,7 +46,6 @@ def test_the_largest_batch(run_cell: Run, ip: Any, torch: Any) -> None:
     )
     found = ip.user_ns["found"]
     assert found.exact
-    assert len(found.runs) <= 8
     assert f"batch = {found.largest:,} is the largest that fits." in ran.text
     # it is true: that one fits, the next does not
     assert ip.user_ns["batch"] == found.largest
@@ -174,6 +173,7 @@ def test_a_limit_from_before_cuda_is_initialised(kernel: Callable[..., Kernel]) 
 
 
 def test_the_first_run_may_be_the_first_use_of_a_gpu(kernel: Callable[..., Kernel]) -> None:
+    """A fresh process, whose allocator has no gaps: the limit is predicted, in few runs."""
     k = kernel()
     none = k.run("%%gpumem --fit n=1:8\nx = [0] * n", raising=False)
     assert (
@@ -182,8 +182,9 @@ def test_the_first_run_may_be_the_first_use_of_a_gpu(kernel: Callable[..., Kerne
     )
     k.run("%gpumem limit 2GiB -q")
     shown = k.run(
-        "%%gpumem --fit n=1:64 -v found\nimport torch\n"
+        "%%gpumem --fit n=1:4096 -v found\nimport torch\n"
         "x = torch.empty(n, 2**26, dtype=torch.int8, device='cuda:1')"
     ).shown
     assert "n = 32 is the largest that fits." in shown
     assert k.value("(n, found.runs[0].peak, found.exact)") == (32, 2**26, True)
+    assert k.value("len(found.runs)") <= 8, "bisection alone takes 12"
