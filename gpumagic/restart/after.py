@@ -111,9 +111,6 @@ def _answer_first(shell: Any, state: Mapping[str, Any], prepare: Callable[[], No
 
     async def answer(stream: Any, identities: Any, request: dict[str, Any]) -> None:
         kernel.shell_handlers["execute_request"] = run
-        # ipykernel lets an interrupt raise from here on: in the idle event loop it ends the kernel,
-        # and before the report it would leave that to the next cell, in place of its own code.
-        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
         await _connected(kernel.parent, state["clients"])
         subscribed = time.monotonic() + _SUBSCRIPTION
         with suppress(Exception), import_path.restricted_to(state["module_folders"]):
@@ -123,8 +120,10 @@ def _answer_first(shell: Any, state: Mapping[str, Any], prepare: Callable[[], No
         try:
             await run(stream, identities, request)
         finally:
-            signal.signal(signal.SIGINT, handler)
+            del kernel.pre_handler_hook
 
+    # Before the report an interrupt would leave it to the next cell, in place of its own code.
+    before.ignore_interrupts(kernel)
     kernel.shell_handlers["execute_request"] = answer
 
 

@@ -187,6 +187,7 @@ class _Recorder(dict[str, Any]):
 
 def _take_requests(kernel: Any, requests: list[list[bytes]], finish: Callable[[], None]) -> None:
     """Call ``finish`` when the cell has ended, and its request and all behind it are taken."""
+    ignore_interrupts(kernel)  # from here on there is no way back
     recorder, send = _Recorder(kernel, requests), kernel.session.send
     ended = asyncio.Event()
 
@@ -213,6 +214,16 @@ def _take_requests(kernel: Any, requests: list[list[bytes]], finish: Callable[[]
     kernel.shell_handlers = recorder
     # "busy" and "idle" are for the new program to say: an early "idle" ends a client's cell.
     kernel._publish_status = lambda *_, **__: None
+
+
+def ignore_interrupts(kernel: Any) -> None:
+    """Ignore SIGINT also while ipykernel handles a request, until its hook is its own again."""
+
+    def stay_ignored() -> None:
+        kernel.saved_sigint_handler = signal.SIG_IGN  # what ipykernel restores
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    kernel.pre_handler_hook = stay_ignored
 
 
 async def _quiet(requests: list[Any]) -> None:
