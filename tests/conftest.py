@@ -213,6 +213,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlantedModules:
     for name in ("PYTHONPATH", "LD_LIBRARY_PATH", "PATH"):
         # As `export PYTHONPATH=$PYTHONPATH:/some/where` makes it where there was none.
         monkeypatch.setenv(name, os.pathsep.join(["", ".", *filter(None, [os.environ.get(name)])]))
+    monkeypatch.setenv("CUDA_HOME", ".")
     return made
 
 

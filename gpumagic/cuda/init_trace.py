@@ -4,9 +4,10 @@ From the loading of the extension until CUDA is initialised, the driver is queri
 statements of a cell; a query takes some microseconds. No frame of gpumagic is on the stack while
 the user's code runs. Once CUDA is initialised all hooks are removed.
 
-To IPython the body of a cell magic is no statements, but an argument: only the magic is named.
+To IPython the body of a cell magic is no statements, but an argument. So torch, if it is imported
+by then, is asked to call back when it initialises CUDA: the stack has the line then.
 
-Until CUDA is initialised ``PYTORCH_NVML_BASED_CUDA_CHECK`` is set, too. torch reads it on every
+Until then ``PYTORCH_NVML_BASED_CUDA_CHECK`` is set, too. torch reads it on every
 ``torch.cuda.is_available()`` and queries NVML instead of initialising the driver, so that a later
 choice of GPUs still takes effect. NVML knows the machine's devices, but not whether CUDA works in
 this process, so the variable is unset as soon as CUDA is initialised or has failed.
@@ -19,7 +20,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from gpumagic.cells.hooks import CellHook, CellHooks
@@ -44,15 +45,18 @@ class _Statement(NamedTuple):
     code: CodeType
     cell: int | None
 
-    def __str__(self) -> str:
-        """Return the cell and the first line of the statement, as the user wrote it."""
+    def described(self, in_body: tuple[str, int] | None) -> str:
+        """Return the cell and the first line of the statement, as the user wrote it.
+
+        Of a cell magic it is the line ``in_body`` with its number, where that is known.
+        """
         # Not co_firstlineno, which is 1 for every module.
         line = min((line for _, _, line in self.code.co_lines() if line), default=1)
         text = linecache.getline(self.code.co_filename, line).strip() or "a statement"
         if _RESTART in text:
             text = "%gpu … --restart"
         elif (magic := _CELL_MAGIC.match(text)) is not None:
-            text = f"%%{magic[1]}"
+            text, line = in_body or (f"%%{magic[1]}", line)
         if len(text) > _LONGEST:
             text = text[: _LONGEST - 1] + "…"
         return f"cell [{self.cell}] ran `{text}` (line {line})"
@@ -71,6 +75,10 @@ class InitTrace:
         #: The statement that is running; None between two cells.
         self._statement: _Statement | None = None
         self._last_cell: int | None = None
+        #: What torch's list of calls at the initialisation of CUDA has for this trace.
+        self._torch_call: tuple[Callable[[], None], list[str]] = (self._torch_initialises, [])
+        #: The line in a cell magic's body that torch's call came from, and its number.
+        self._in_body: tuple[str, int] | None = None
         #: Where CUDA was initialised, as a sentence.
         self.location: str | None = None
         #: The environment right after CUDA was initialised, if that was observed.
@@ -90,6 +98,8 @@ class InitTrace:
             try:
                 self.check()  # the previous statement may have initialised CUDA
                 self._statement = _Statement(code, getattr(result, "execution_count", None))
+                if self._traced_run is not None and self._torch_call not in _torch_calls():
+                    _torch_calls().append(self._torch_call)
             except Exception:  # an error of gpumagic must not stop the user's statement
                 self.detach()
             return run_code(code, result, **options)
@@ -100,6 +110,8 @@ class InitTrace:
     def detach(self) -> None:
         """Stop tracing and restore what was replaced."""
         traced, self._traced_run, self._statement = self._traced_run, None, None
+        if self._torch_call in _torch_calls():
+            _torch_calls().remove(self._torch_call)
         if traced is not None:
             if self._shell.__dict__.get("run_code") is traced:
                 del self._shell.run_code
@@ -114,7 +126,7 @@ class InitTrace:
             return
         where = f"between two cells, after cell [{self._last_cell}] had ended"
         if self._statement is not None:
-            where = f"while {self._statement}"
+            where = f"while {self._statement.described(self._in_body)}"
         self.location = f"CUDA was initialised {where}"
         self.environment = dict(os.environ)
         withdraw_nvml_check()
@@ -131,6 +143,18 @@ class InitTrace:
             self._driver = driver
             _withdraw_if_useless()
         return self._driver
+
+    def _torch_initialises(self) -> None:
+        """Note the outermost line on the stack that is in a cell magic's body."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and self._statement is not None:
+            code = frame.f_code
+            if frame.f_globals is self._shell.user_ns and code.co_name == "<module>":
+                if code is self._statement.code:
+                    return
+                line = linecache.getline(code.co_filename, frame.f_lineno).strip()
+                self._in_body = (line, frame.f_lineno)
+            frame = frame.f_back
 
     # --- the cells -------------------------------------------------------------------------------
 
@@ -149,6 +173,11 @@ class InitTrace:
         if self._driver is not None:
             self.check()
         self._statement = None
+
+
+def _torch_calls() -> list[Any]:
+    calls: list[Any] = getattr(sys.modules.get("torch.cuda"), "_queued_calls", [])
+    return calls
 
 
 def attach(shell: Any, hooks: CellHooks) -> None:

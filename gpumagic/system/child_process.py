@@ -12,7 +12,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -23,21 +23,20 @@ Done = subprocess.CompletedProcess[str]
 TimeoutExpired = subprocess.TimeoutExpired
 
 
-def python(
-    source: str, *arguments: str, environment: Mapping[str, str], timeout: float, **options: Any
+def run(
+    command: Sequence[str], environment: Mapping[str, str], timeout: float, **more: Any
 ) -> Done:
-    """Run ``source`` in a new Python process to its end, and return its output.
+    """Run a program to its end, outside the working folder, and return its output.
 
-    ``options`` are those of `subprocess.run`.
+    ``more`` are options of `subprocess.run`.
 
     Raises:
         OSError, TypeError, ValueError: the process cannot be started.
         TimeoutExpired: it took longer than ``timeout`` seconds, and was killed.
     """
-    program = f"{REMOVE_WORKING_FOLDER}; exec(compile({source!r}, '<gpumagic>', 'exec'))"
     with _not_debugged():
         return subprocess.run(
-            [sys.executable, "-c", program, *arguments],
+            command,
             cwd=sys.prefix,
             env=_absolute(environment),
             stdin=subprocess.DEVNULL,
@@ -45,8 +44,16 @@ def python(
             errors="replace",
             timeout=timeout,
             check=False,
-            **options,
+            **more,
         )
+
+
+def python(
+    source: str, *arguments: str, environment: Mapping[str, str], timeout: float, **more: Any
+) -> Done:
+    """Run ``source`` in a new Python process; see `run`."""
+    program = f"{REMOVE_WORKING_FOLDER}; exec(compile({source!r}, '<gpumagic>', 'exec'))"
+    return run([sys.executable, "-c", program, *arguments], environment, timeout, **more)
 
 
 def _absolute(environment: Mapping[str, str]) -> dict[str, str]:

@@ -42,11 +42,16 @@ def location(kernel: Kernel) -> str:
             "while cell [{n}] ran %%cudatime (line 1)",
         ),
         (
-            "%%gpu 0-3\nimport asyncio, torch; await asyncio.sleep(0)\ntorch.cuda.init()",
-            "while cell [{n}] ran %%gpu (line 1)",
+            "%%cudatime\nx = torch.ones(1)\n\ny = x.cuda()\nz = 1",
+            "while cell [{n}] ran y = x.cuda() (line 4)",
+        ),
+        (
+            "%%gpu 0-3\nimport asyncio; await asyncio.sleep(0)\ndef f():\n    return x.cuda()\n"
+            "x = torch.ones(1)\nf()",
+            "while cell [{n}] ran f() (line 6)",
         ),
     ],
-    ids=["tensor", "backward", "await", "in a magic", "awaiting in a magic"],
+    ids=["tensor", "backward", "await", "not by torch.cuda", "in a magic", "awaiting in a magic"],
 )
 def test_the_statement_is_named(kernel: Callable[..., Kernel], cell: str, expected: str) -> None:
     fresh = kernel()

@@ -20,6 +20,7 @@ from gpumagic.errors import DeviceError
 from gpumagic.results.devices import Device, DeviceTable
 from gpumagic.selection import cpu_threads, gate
 from gpumagic.system import system_files
+from tests.support.planted_modules import PlantedModules
 from tests.virtual_gpu import Scenario
 
 BUILD = Build(
@@ -212,17 +213,34 @@ def test_a_container_that_was_given_no_gpu(
 
 def test_the_systems_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "in_first_pid_namespace", lambda: True)
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
     inner = {"/dev/nvidia-caps/nvidia-cap1": "", "/dev/null": ""}
+    nvcc = "#!/bin/sh\necho Cuda compilation tools, release 11.8, V11.8.89"
     Scenario(devices=1, files=inner).write_files(tmp_path / "machine")
-    Scenario(container=True).write_files(tmp_path / "container")
+    files = {"/usr/local/cuda/bin/nvcc": nvcc}
+    Scenario(container=True, files=files).write_files(tmp_path / "container")
     monkeypatch.setenv(system_files.ROOT, str(tmp_path / "container"))
     assert Facts().container
+    has(machine.toolkit(facts()), "warn", "nvcc 11.8 at", "install toolkit 12.8")
+    has(machine.toolkit(facts(build=replace(BUILD, cuda="11.4"))), "ok")
     monkeypatch.setenv(system_files.ROOT, str(tmp_path / "machine"))
     assert not Facts().container
     opened = "/dev/nvidia-uvm, /dev/nvidia0, /dev/nvidiactl can be opened"
     has(machine.device_files(facts()), "ok", opened)
+    has(machine.toolkit(facts()), "ok", "no nvcc")
     monkeypatch.setattr(os, "access", lambda path, mode: "nvidiactl" not in str(path))
     has(machine.device_files(facts(start=Start(0))), "bad", "ls -l /dev/nvidiactl")
+
+
+def test_the_compiler_of_the_working_folder_is_not_run(planted: PlantedModules) -> None:
+    """Neither by ``PATH`` nor by ``CUDA_HOME``."""
+    (planted.folder / "bin").mkdir()
+    program = planted.folder / "bin" / "nvcc"
+    program.write_text((planted.folder / "nvcc").read_text())
+    program.chmod(0o755)
+    machine.toolkit(facts())
+    assert planted.used == []
 
 
 # --- torch ---------------------------------------------------------------------------------------

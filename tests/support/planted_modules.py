@@ -1,4 +1,4 @@
-"""A folder of modules and libraries that must not be used: each module records its use."""
+"""A folder of modules, libraries and programs that must not be used: each records its use."""
 
 from __future__ import annotations
 
@@ -43,6 +43,9 @@ class PlantedModules:
             (self.folder / f"{name}.py").write_text(f"{text}raise ImportError('planted')\n")
         for name in _LIBRARIES:
             (self.folder / name).write_text("planted")
+        program = self.folder / "nvcc"
+        program.write_text(f"#!/bin/sh\necho nvcc >> '{self._log}'\n")
+        program.chmod(0o755)
 
     def keep(self, names: Iterable[str]) -> None:
         """Remove all modules but these."""
@@ -52,5 +55,5 @@ class PlantedModules:
 
     @property
     def used(self) -> list[str]:
-        """The modules that were imported."""
+        """The modules that were imported and the programs that were run."""
         return self._log.read_text().split()
