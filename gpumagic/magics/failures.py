@@ -8,6 +8,8 @@ from typing import Any
 
 from IPython.core.error import UsageError
 
+from gpumagic.magics.commands import MAGICS
+from gpumagic.magics.extension import of
 from gpumagic.system import text
 
 _NOT_FOUND = re.compile(r"(?:Line|Cell) magic (?:function )?`(%%?)(\w+)` not found")
@@ -20,9 +22,13 @@ def explain(shell: Any, error: BaseException) -> None:
         if magic is not None:
             print(f"gpumagic: did you mean {magic}?", file=sys.stderr)
             return
-        from gpumagic.memory.oom import find
+        from gpumagic.doctor import explanation
+        from gpumagic.memory import oom
 
-        found = _known(error) if find(error) is None else _out_of_memory(shell, error)
+        if oom.find(error) is None:
+            found = explanation.explain(error)
+        else:
+            found = oom.explain(error, shell) if of(shell).magics.explain_oom else None
         if found is not None:
             from gpumagic.magics import output
 
@@ -38,23 +44,5 @@ def near_magic(error: BaseException) -> str | None:
         return None
     import difflib
 
-    from gpumagic.magics.commands import MAGICS
-
     near = difflib.get_close_matches(missing[2], MAGICS, n=1, cutoff=0.7)
     return f"{missing[1]}{near[0]}" if near else None
-
-
-def _known(error: BaseException) -> Any:
-    from gpumagic.doctor import explanation
-
-    return explanation.explain(error)
-
-
-def _out_of_memory(shell: Any, error: BaseException) -> Any:
-    from gpumagic.magics.extension import of
-
-    if not of(shell).magics.explain_oom:
-        return None
-    from gpumagic.memory.oom import explain
-
-    return explain(error, shell)

@@ -224,12 +224,6 @@ def test_a_limit_that_was_not_applied_is_said(finish: Any, make: Any, quiet: boo
     assert said.endswith(f"--fail-above was not applied: {DIFFERENCE}\n")
 
 
-def test_a_comparison_without_a_verdict_is_said(finish: Any) -> None:
-    vague = Sample((0.7, 0.8, 0.9, 1.0, 1.3, 1.6, 1.9))
-    now, before = (CudaTiming(vague, vague, vague, conditions=HERE) for _ in range(2))
-    assert "--fail-above was not applied: no verdict: from 0.368 to 2.71" in finish(now, before)
-
-
 def test_a_result_without_figures_is_not_saved(ip: Any, tmp_path: Path) -> None:
     file = tmp_path / "peak.json"
     options = Namespace(save=str(file), against=None, fail_above=None, quiet=True)

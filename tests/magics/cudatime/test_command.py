@@ -6,7 +6,6 @@ import gc
 from typing import Any
 
 import pytest
-from IPython.core.error import UsageError
 
 from gpumagic.results.timing import CudaTiming
 from tests.support.own_files import names_our_files
@@ -150,23 +149,6 @@ def test_syntax_errors_are_shown_as_those_of_a_cell(
         assert line[mark.index("^") :].startswith(marked)
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("%cudatime -r 3 --max-time 1s 1", "leave nothing for --max-time"),
-        ("%cudatime --cold -n 5 1", "leave -n 5 (n=5) out"),
-        ('%%cudatime -n 1 --save "dq".json"\n1', "no closing quotation, or no blank behind it"),
-        ("%cudatime --on mars 1", "'mars' is no list of devices; write cpu,cuda:0"),
-        ("%cudatime --on cuda:9 1", "there is no cuda:9 in this kernel"),
-    ],
-)
-def test_bad_lines_are_one_line(line: str, says: str, run_cell: Any) -> None:
-    error = run_cell(line, raising=False).error
-    assert type(error) is UsageError
-    assert says in str(error)
-    assert "\n" not in str(error)
-
-
 def test_options_reach_the_benchmark(gpu_work: Any, ip: Any, run_cell: Any) -> None:
     ip.user_ns["torch"] = gpu_work.torch
     code = f"torch.cuda._sleep({SLEEP_CYCLES_PER_SECOND // 1000})"
@@ -175,14 +157,6 @@ def test_options_reach_the_benchmark(gpu_work: Any, ip: Any, run_cell: Any) -> N
     assert any("L2 cache flushed" in note for note in timing.notes)
     timing = run_cell(f"%cudatime -o -q --max-time 50ms {code}").value
     assert timing.stopped_by == "max-time"
-
-
-def test_repeated_leaves_nothing_behind(ip: Any, run_cell: Any) -> None:
-    before = {*ip.user_ns}
-    ran = run_cell("%%cudatime -n 3 -r 2 -w 1\nmade = 1\nmade + 1")
-    assert ran.value is None
-    assert {n for n in {*ip.user_ns} - before if not n.startswith("_")} == set()
-    assert "2 repeats, 3 loops each" in ran.text
 
 
 def test_the_collector_is_off_while_repeating(ip: Any, run_cell: Any) -> None:

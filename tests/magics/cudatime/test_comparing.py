@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-from IPython.core.error import UsageError
-
 import gpumagic
 from gpumagic.results.comparison import Comparison
 
@@ -38,22 +35,6 @@ def test_names_choose_and_the_first_is_the_baseline(run_cell: Any) -> None:
         assert [entry.name for entry in compared] == names
     error = run_cell("%cudatime --compare b", raising=False).error
     assert str(error).endswith("two named results; there is a, b, 'c d'")
-
-
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("%cudatime --compare", "it takes two named results; there is one"),
-        ("%cudatime --compare other", "no result is named 'other'; there is one"),
-        ("%cudatime --name a,b 1", "'a,b' is not a name"),
-    ],
-)
-def test_bad_lines_are_one_line(line: str, says: str, run_cell: Any) -> None:
-    run_cell("%cudatime -q --name one 1")
-    error = run_cell(line, raising=False).error
-    assert type(error) is UsageError
-    assert says in str(error)
-    assert "\n" not in str(error)
 
 
 # --- one device after the other ------------------------------------------------------------------

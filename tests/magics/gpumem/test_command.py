@@ -142,18 +142,6 @@ def test_the_report(run_cell: Any, torch: ModuleType) -> None:
     assert "Since the last report: cuda:0 allocated −3.00 MiB" in second.text
 
 
-def test_the_report_adds_up(run_cell: Any, torch: ModuleType) -> None:
-    torch.empty(3 * MIB, dtype=torch.uint8, device="cuda:0")
-    report = run_cell("%gpumem -o -q").value
-    for ordinal in (0, 1):
-        row = report.devices[ordinal]
-        free, total = torch.cuda.mem_get_info(ordinal)
-        assert row.free == free
-        assert row.total >= total  # the driver keeps some for itself
-        assert row.outside > 0  # the context
-        assert row.reserved + row.outside + row.others + row.free <= row.total
-
-
 def test_a_failed_statement_that_changed_nothing_is_not_reported(run_cell: Any) -> None:
     run_cell("import torch")
     ran = run_cell("%gpumem nosuch", raising=False)

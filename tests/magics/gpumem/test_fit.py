@@ -101,19 +101,6 @@ def test_an_optimizers_first_step_takes_more(run_cell: Run, ip: Any, torch: Any)
     run_cell("state.clear()")
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ("--fit batch", "is not a range; write batch=1:4096"),
-        ("--fit batch=8:1", "runs backwards"),
-        ("--fit 3=1:2", "is not a range"),
-    ],
-)
-def test_bad_ranges(run_cell: Run, torch: Any, options: str, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
-        run_cell(f"%%gpumem {options}\n1")
-
-
 def test_a_cell_that_sets_the_variable_itself_is_refused(
     run_cell: Run, ip: Any, torch: Any
 ) -> None:

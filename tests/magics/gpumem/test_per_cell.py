@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 import warnings
 from pathlib import Path
@@ -11,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cells.hooks import CellHooks
 from gpumagic.magics.extension import of
-from gpumagic.memory.peak_ledger import LEDGER, EveryCell
+from gpumagic.memory.peak_ledger import LEDGER
 from gpumagic.results.logs import CellLog
-from tests.support.allocator import MIB, bytes_on, empty, functions
+from tests.support.allocator import MIB, bytes_on, functions
 
 
 @pytest.fixture
@@ -175,43 +173,6 @@ def test_a_plot_without_cells_or_without_a_folder_is_one_line(
         ran = watched(f"%gpumem plot {file}", raising=False)
         assert type(ran.error).__name__ == "UsageError"
         assert "cannot write" in str(ran.error)
-
-
-# --- verbs and statements ---------------------------------------------------------------------
-
-
-# --- the user's counters ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_the_records_add_up(torch: ModuleType, ip: Any, seed: int) -> None:
-    """Every byte of the session is in one record, and every peak above a model's."""
-    rng = random.Random(seed)
-    live: list[Any] = []
-    course = [0]
-    expected: list[tuple[int, int]] = []
-
-    def work() -> None:
-        for _ in range(rng.randrange(6)):
-            if rng.random() < 0.5 and live:
-                live.pop(rng.randrange(len(live)))
-            else:
-                live.append(empty(torch, rng.randrange(1, 20 * MIB)))
-            if rng.random() < 0.2:
-                torch.cuda.reset_peak_memory_stats()
-            course.append(torch.cuda.memory_allocated())
-
-    ip.user_ns["work"] = work
-    every_cell = EveryCell(CellHooks(ip), lambda cell: None)
-    every_cell.on()
-    for _ in range(30):
-        start = course[-1]
-        course[:] = [start]
-        ip.run_cell("work()", store_history=True)
-        expected.append((course[-1] - start, max(course) - start))
-    found = every_cell.log()
-    every_cell.off()
-    assert [(c.devices[0].allocated, c.devices[0].peak) for c in found] == expected
 
 
 def test_in_a_terminal_the_line_stands_below_its_cell(terminal: Any) -> None:
