@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
 from gpumagic.magics.commands import MAGICS
 from gpumagic.magics.extension import of
 from gpumagic.system import text
+
+if TYPE_CHECKING:
+    from gpumagic.results.base import Result
 
 _NOT_FOUND = re.compile(r"(?:Line|Cell) magic (?:function )?`(%%?)(\w+)` not found")
 
@@ -25,10 +28,11 @@ def explain(shell: Any, error: BaseException) -> None:
         from gpumagic.doctor import explanation
         from gpumagic.memory import oom
 
+        found: Result | None = None
         if oom.find(error) is None:
             found = explanation.explain(error)
-        else:
-            found = oom.explain(error, shell) if of(shell).magics.explain_oom else None
+        elif of(shell).magics.explain_oom:
+            found = oom.explain(error, shell)
         if found is not None:
             from gpumagic.magics import output
 

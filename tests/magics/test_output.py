@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from contextlib import redirect_stderr, redirect_stdout
-from io import BytesIO, StringIO, TextIOWrapper
+from io import StringIO
 from typing import Any
 
 import pytest
@@ -164,14 +164,6 @@ def test_colours_on_a_terminal(
         show(ip, Selection("0", {"CUDA_VISIBLE_DEVICES": "0"}, "applied"))
     assert ("\x1b[32mapplied\x1b[0m" in output.getvalue()) == colored
     assert "\x1b" not in RESULT._repr_mimebundle_()["text/plain"]
-
-
-def test_an_encoding_without_our_characters(ip: Any) -> None:
-    output = TextIOWrapper(BytesIO(), "ascii")
-    with redirect_stdout(output):
-        say(ip, "1 µs █")
-    output.seek(0)
-    assert output.read() == "1 ?s ?\n"
 
 
 # The progress of repeats.

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from IPython.core.error import UsageError
 
-import gpumagic
 from gpumagic.cuda.process_state import STATE
 from gpumagic.cuda.visible_devices import MASK
 from gpumagic.doctor.diagnosis import Diagnosis
@@ -19,8 +18,6 @@ from gpumagic.magics.gpu import restarting
 from gpumagic.results.devices import DeviceTable
 from gpumagic.results.selection import Selection
 from gpumagic.selection import apply, environment
-
-GIB = 2**30
 
 
 @pytest.fixture(autouse=True)
@@ -98,21 +95,6 @@ def test_a_restart_that_fails_restores_the_whole_choice(
 
 
 # --- the table ------------------------------------------------------------------------------------
-
-
-def test_this_kernels_own_memory_and_others(virtual_gpu: Any) -> None:
-    import torch
-
-    virtual_gpu.add_process(0, 42424242, 3 * GIB, "someone")
-    block = torch.empty(GIB, dtype=torch.uint8, device="cuda:0")
-    first, second, *_ = gpumagic.devices()
-    assert first.memory_own is not None
-    assert first.memory_own >= GIB
-    assert first.memory_others == 3 * GIB
-    assert [p.own for p in first.processes or () if p.pid == 42424242] == [False]
-    assert second.memory_others == 0
-    del block
-    torch.cuda.empty_cache()
 
 
 def test_below_the_first_table_is_what_to_try_next(run_cell: Callable[..., Any]) -> None:

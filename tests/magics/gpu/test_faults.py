@@ -115,15 +115,6 @@ def test_memory_falls_back_to_version_1_and_then_to_a_dash(virtual_gpu: Any) -> 
     assert shown[3].split()[:3] == ["0", "cuda:0", "–"]
 
 
-def test_a_lost_device_is_said_and_the_others_stand(virtual_gpu: Any) -> None:
-    gpumagic.devices()
-    virtual_gpu.lose(2)
-    table = gpumagic.devices()
-    assert table[2].error == "the GPU is lost: it needs a reset, or the machine a reboot"
-    assert [device.error for device in table if device.index != 2] == [None, None, None]
-    assert "the GPU is lost" in as_text(table, width=120)
-
-
 def test_a_lost_device_is_not_chosen_without_a_word(kernel: Callable[..., Kernel]) -> None:
     damaged = kernel(Scenario(devices=3, lost=[1]))
     for spec in ("1", "0-2"):

@@ -20,8 +20,6 @@ from gpumagic.results.watch import WatchHistory
 from tests.support.kernels import PATIENCE, Kernel
 from tests.virtual_gpu.world import World
 
-GIB = 2**30
-
 
 class Panel:
     """What a panel has shown, oldest first, and how to wait for what it will."""
@@ -139,17 +137,6 @@ def test_a_failing_nvml_ends_the_panel_and_not_the_cell(
     until(lambda: not current.running)
 
 
-def test_a_lost_gpu_is_named_and_the_others_go_on(
-    begin: Callable[..., Any], virtual_gpu: Any
-) -> None:
-    _, panel = begin()
-    virtual_gpu.lose(1)
-    panel.until("the GPU is lost")
-    virtual_gpu.set_gpu(0, utilization=55)
-    panel.until("55 %")
-    assert "● live while the kernel runs" in panel.text
-
-
 def test_a_front_end_that_has_gone_ends_it(begin: Callable[..., Any], virtual_gpu: Any) -> None:
     current, _ = begin()
 
@@ -230,16 +217,6 @@ def test_in_a_terminal_it_runs_in_the_foreground(
     assert picture["image/png"]
     assert run_cell("%gpu plot -q -v seen").text == ""
     assert run_cell("len(seen.to_pandas()) % 4").value == 0
-
-
-@pytest.mark.usefixtures("interrupted")
-@pytest.mark.parametrize("name", ["missing/x.png", "x.nonsense"])
-def test_a_picture_that_cannot_be_written(
-    run_cell: Callable[..., Any], tmp_path: Path, name: str
-) -> None:
-    run_cell("%gpu watch -q")
-    with pytest.raises(UsageError):
-        run_cell(f"%gpu plot {tmp_path}/{name}")
 
 
 def test_in_a_kernel(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
