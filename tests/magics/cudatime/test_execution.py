@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from time import perf_counter
 from typing import Any
 
 import pytest
@@ -45,35 +44,6 @@ def test_a_failure_of_ours_leaves_value_and_exception(
     assert isinstance(ran.error, ZeroDivisionError)
     assert FAILURE in ran.stdout
     assert len(ended) == 2
-
-
-def test_an_interrupted_wait_for_the_gpu_is_a_partial_result(
-    ip: Any, run_cell: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The code has ended: its variables are there, and so is its host time."""
-
-    def stop(stopwatch: Stopwatch) -> Any:
-        stopwatch._stopped, stopwatch._cpu = perf_counter(), 0.0
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Stopwatch, "stop", stop)
-    ran = run_cell("%%cudatime -v t\nx = 5", raising=False)
-    assert isinstance(ran.error, KeyboardInterrupt)
-    timing = ip.user_ns["t"]
-    assert ip.user_ns["x"] == 5
-    assert timing.partial
-    assert timing.gpu_note == "interrupted while waiting for the GPU"
-    assert timing.host.median <= timing.wall.median
-
-
-def test_interrupted_before_the_start_nothing_is_run(
-    ip: Any, run_cell: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Stopwatch, "start", interrupted)
-    ran = run_cell("%%cudatime -v t\nx = 5", raising=False)
-    assert isinstance(ran.error, KeyboardInterrupt)
-    assert "nothing was run" in ran.stdout
-    assert not {"x", "t"} & {*ip.user_ns}
 
 
 def test_an_interrupt_around_the_cell_ends_the_tracing(
