@@ -22,7 +22,7 @@ from gpumagic.system import text
 _RETURN = opmap["RETURN_VALUE"]
 _PAUSES = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 #: The identifiers of `sys.monitoring` that no kind of tool has by convention.
-_TOOLS = (3, 4)
+_TOOLS, _NAME = (3, 4), "gpumagic lines"
 
 
 class LineCounter(Protocol):
@@ -222,7 +222,6 @@ class LineTracer:
             self._give_up("no lines: other tools have taken all places of sys.monitoring")
             return
         self._tool = free[0]
-        monitoring.use_tool_id(self._tool, "gpumagic lines")
         events = monitoring.events
         self._kinds = {
             events.LINE: self._seen_line,
@@ -231,6 +230,8 @@ class LineTracer:
             events.PY_RETURN: self._seen_leave,
             events.PY_UNWIND: self._seen_leave,
         }
+        # After `_kinds`: from here on `stop` has something to undo, also after an interrupt.
+        monitoring.use_tool_id(self._tool, _NAME)
         for kind, callback in self._kinds.items():
             monitoring.register_callback(self._tool, kind, callback)
         local = events.LINE | events.PY_RESUME | events.PY_RETURN | events.PY_YIELD
@@ -243,12 +244,13 @@ class LineTracer:
         if not hasattr(self, "_kinds"):
             return
         monitoring: Any = getattr(sys, "monitoring")  # noqa: B009
-        monitoring.set_events(self._tool, 0)
-        for code in self._codes:
-            monitoring.set_local_events(self._tool, code, 0)
-        for kind in self._kinds:
-            monitoring.register_callback(self._tool, kind, None)
-        monitoring.free_tool_id(self._tool)
+        if monitoring.get_tool(self._tool) == _NAME:
+            monitoring.set_events(self._tool, 0)
+            for code in self._codes:
+                monitoring.set_local_events(self._tool, code, 0)
+            for kind in self._kinds:
+                monitoring.register_callback(self._tool, kind, None)
+            monitoring.free_tool_id(self._tool)
         del self._kinds
 
     def _seen_line(self, code: CodeType, number: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpumagic.cuda import failure, torch_cuda
 from gpumagic.errors import DeviceError, SpecError
-from gpumagic.memory.report import uncounted
+from gpumagic.memory.report import PLUGGABLE, uncounted
 from gpumagic.memory.roots import EXCEPTION, LAST, LOCAL, NotebookReferences, Places
 from gpumagic.memory.torch_memory import Block, Blocks, UnreadableError
 from gpumagic.memory.walk import Name, Walk, Walked
@@ -318,7 +318,8 @@ class _Steps:
         (allocated, reserved), (allocated_now, reserved_now) = self._before, self._now
         steps = tuple(self._steps)
         figures = (allocated, allocated_now, reserved, reserved_now)
-        return Freed(steps, *figures, deleted, tuple(notes))
+        pluggable = torch_cuda.allocator_backend() == "pluggable"
+        return Freed(steps, *figures, deleted, tuple(notes), PLUGGABLE if pluggable else None)
 
 
 def _counters() -> tuple[dict[int, int], dict[int, int]]:

@@ -247,7 +247,11 @@ class History:
             by = "" if self._own else ", but not by %gpumem"
             return self.state(f"It is recorded already{by}.")
         with _readable():
-            torch_cuda.record_history(_ENTRIES, stacks=True)
+            try:
+                torch_cuda.record_history(_ENTRIES, stacks=True)
+            except KeyboardInterrupt:  # it may record already
+                torch_cuda.stop_history()
+                raise
         self._own = True
         return self.state("Recording begins.")
 

@@ -163,11 +163,17 @@ class Freed(Result):
     #: The variables that were deleted.
     deleted: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    #: Why it is not known what was freed.
+    unknown: str | None = None
 
     def _blocks(self) -> list[Block]:
         blocks = [block for i in self.allocated_before for block in self._of_device(i)]
-        done = f"Deleted {', '.join(self.deleted)}: no" if self.deleted else "No"
-        nothing = Line.of(f"{done} GPU memory was freed.")
+        what = "No GPU memory was freed."
+        if self.unknown is not None:
+            what = f"Not measured, {self.unknown}"
+        if self.deleted:
+            what = f"Deleted {', '.join(self.deleted)}: {what[0].lower()}{what[1:]}"
+        nothing = Line.of(what)
         return [*(blocks or [nothing]), *Line.notes(self.notes)]
 
     def _of_device(self, ordinal: int) -> list[Block]:

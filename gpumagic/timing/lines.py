@@ -180,8 +180,8 @@ def tracing_cost() -> float:
         times.note = "without the GPU"
         tracer = LineTracer([source], times)
         times.start()
-        tracer.start()
         try:
+            tracer.start()
             exec(code, {})
         finally:
             tracer.stop()

@@ -51,10 +51,15 @@ class Profiled(AbstractContextManager["Profiled"]):
     def __enter__(self) -> Profiled:
         _wait()
         self._profile = torch_cuda.profiler()
-        with _on_a_device_in_use():
-            self._profile.__enter__()
-        self._open.callback(self._end)
-        self._open.enter_context(_before_other_profilers(self._give_way))
+        try:
+            # First: an interrupt may come when it has started, before torch returns.
+            self._open.callback(self._end)
+            with _on_a_device_in_use():
+                self._profile.__enter__()
+            self._open.enter_context(_before_other_profilers(self._give_way))
+        except BaseException:
+            self._open.close()
+            raise
         self._started = perf_counter()
         return self
 

@@ -259,6 +259,10 @@ def test_a_pluggable_allocator(kernel: Any) -> None:
     row = fresh.value("vars(report.devices[0])")
     assert (row["allocated"], row["reserved"], row["outside"]) == (None, None, None)
     assert row["free"] is not None
+    # What it frees cannot be told, but it deletes.
+    freed = fresh.run("%gpumem free x").text
+    assert fresh.value("'x' in globals()") is False
+    assert freed.startswith(f"Deleted x: not measured, {said}")
 
 
 def test_torch_without_cuda(kernel: Any) -> None:

@@ -107,8 +107,9 @@ def _reported(
             yield
         failed = False
     finally:
-        result = measured.result
-        if not (failed and isinstance(result, MemoryDelta) and not result.says_something):
+        result = measured.finished  # None: an interrupt came while the measurement began or ended
+        silent = failed and isinstance(result, MemoryDelta) and not result.says_something
+        if result is not None and not silent:
             try:
                 hand_over(shell, result, options)
             except Exception as failure:  # the cell's own exception must pass, not ours

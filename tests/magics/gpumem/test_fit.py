@@ -175,3 +175,7 @@ def test_the_first_run_may_be_the_first_use_of_a_gpu(kernel: Callable[..., Kerne
     assert "n = 32 is the largest that fits." in shown
     assert k.value("(n, found.runs[0].peak, found.exact)") == (32, 2**26, True)
     assert k.value("len(found.runs)") <= 8, "bisection alone takes 12"
+    # Another GPU may be nearly full: what counts is the one that the cell uses.
+    k.run("import torch\nfull = torch.empty(15 * 2**27, dtype=torch.int8, device='cuda:0')")
+    k.run("%%gpumem --fit n=1:4096 -v found\nx = torch.empty(n, 2**26, dtype=torch.int8, device=1)")
+    assert k.value("(n, found.exact, len(found.runs) <= 8)") == (32, True, True)

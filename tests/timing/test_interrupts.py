@@ -1,0 +1,50 @@
+"""Ctrl-C while a tracer, a profiler or a recording starts leaves nothing on."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from gpumagic.cuda import torch_cuda
+from gpumagic.timing.lines import tracing_cost
+
+#: What starts it: a module and the name of a function; and the cell.
+_MONITORING = getattr(sys, "monitoring", None)
+_TRACER = ("sys", "settrace") if _MONITORING is None else ("sys.monitoring", "use_tool_id")
+_CASES = {
+    "lines, the cost of tracing": (*_TRACER, "%%cudatime --lines\n1"),
+    "lines": (*_TRACER, "%%cudatime --lines\n1"),
+    "lines of memory": (*_TRACER, "%%gpumem --lines\n1"),
+    "kernels": ("torch.autograd.profiler", "_enable_profiler", "%%cudatime --kernels\n1"),
+    "record": ("torch.cuda.memory", "_record_memory_history", "%gpumem record on"),
+}
+
+
+@pytest.mark.parametrize("case", _CASES)
+def test_an_interrupt_at_the_start(
+    run_cell: Any, gpu_work: Any, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    module, name, cell = _CASES[case]
+    owner = _MONITORING if module == "sys.monitoring" else sys.modules[module]
+    original = getattr(owner, name)
+
+    def interrupted(*arguments: Any, **named: Any) -> Any:
+        original(*arguments, **named)
+        if arguments != (None,) and named != {"enabled": None}:  # else it ends something
+            raise KeyboardInterrupt
+
+    if case == "lines, the cost of tracing":
+        tracing_cost.cache_clear()
+    else:
+        tracing_cost()
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, interrupted)
+        assert type(run_cell(cell, raising=False).error) is KeyboardInterrupt
+        traced = sys.gettrace()
+        sys.settrace(None)
+    assert traced is None
+    assert _MONITORING is None or _MONITORING.get_tool(3) is None
+    assert not torch_cuda.profiling()
+    assert not torch_cuda.history_is_recorded()
