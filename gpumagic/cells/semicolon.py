@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import re
 import tokenize
 
 #: What may follow the ``;``.
 _NO_CODE = ("COMMENT", "NEWLINE", "NL", "INDENT", "DEDENT", "ENDMARKER")
+#: A comment at the end of a text that is no Python.
+_COMMENT = re.compile(r"(^|\s)#.*\Z")
 
 
 def take_semicolon(source: str) -> tuple[str, bool]:
@@ -14,12 +17,12 @@ def take_semicolon(source: str) -> tuple[str, bool]:
 
     IPython's rule, also for an IPython that has no function for it (before 8): the last token
     counts, so that a ``;`` in a comment or a string is none, and a comment may follow. Where the
-    text is no Python, as a magic's line need not be, its last character counts.
+    text is no Python, as a magic's line need not be, the last character before a comment counts.
     """
     try:
         tokens = [*tokenize.generate_tokens(io.StringIO(source).readline)]
     except (tokenize.TokenError, SyntaxError):
-        text = source.rstrip()
+        text = _COMMENT.sub("", source.rstrip()).rstrip()
         return (text[:-1].rstrip(), True) if text.endswith(";") else (source, False)
     last = next(
         (token for token in reversed(tokens) if tokenize.tok_name[token.type] not in _NO_CODE), None

@@ -157,6 +157,9 @@ def test_comments() -> None:
     assert read("plot 'my #1 #2.png' # both; ").options.file == "my #1 #2.png"
     assert not read("off # quietly;").options.quiet
     assert read("off;  # it's quiet").options.quiet
+    for line, quiet in (("20GiB; # big", True), ("20GiB # big;", False)):  # no Python from 3.12 on
+        options = read(f"auto --min-free {line}").options
+        assert (options.min_free, options.quiet) == (20 * 2**30, quiet)
     assert grammar_of("gpumem").read("free model # gone").options.names == ["model"]
     assert grammar_of("gpumem").read("# the report").code == ""
     assert grammar_of("cudatime").read("# this cell", cell=True).code == ""
