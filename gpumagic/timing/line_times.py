@@ -156,7 +156,7 @@ class Marks:
 _NO_LAUNCH, _NO_CONTEXT = 0.3e-6, 50e-6
 #: So many marks wait to be read.
 _WAITING = 256
-#: In the first runs of a line all streams are looked at, which takes 10 to 30 µs.
+#: In the first runs of a line all streams are looked at, which takes 10 to 100 µs.
 _LOOKS = 2
 #: Seconds of the shortest wait, and how long after the GPU a line may end: as a part of the wait,
 #: too.
