@@ -35,6 +35,8 @@ pytest_plugins = [
 
 #: What takes long, the longest first: begun in this order, so that all workers end together.
 _LONG = ("tests/tools/", "tests/frontends/", "tests/restart/", "tests/cluster/", "tests/test_")
+#: Tests of a file that share no fixture and take long: each on any worker.
+_SPREAD = "tests/tools/"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -86,6 +88,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("hardware"):
             item.add_marker(skip)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """One worker has all tests of a file, which share its fixtures; but for those of `_SPREAD`."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return nodeid if nodeid.startswith(_SPREAD) else super()._split_scope(nodeid)
+
+    return ByFile(config, log)
 
 
 @pytest.hookimpl(wrapper=True)

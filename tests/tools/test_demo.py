@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.parking import CAN_PARK
 from tests.tools.demo.committed import VARIES, words
 from tests.tools.demo.runner import (
-    VIRTUAL_DEVICES,
+    SOURCES,
+    Machine,
     as_html,
     execute,
     notebooks,
@@ -29,8 +31,8 @@ MAGICS = {
     "04_many_gpus.ipynb": ("%gpu", "%%cudatime", "%%gpumem"),
     "05_share_a_gpu.ipynb": ("%gpu", "%gpumem", "%%gpumem"),
 }
-#: Those that start other processes, each of which imports torch: on one machine only.
-COSTLY = ("04_many_gpus.ipynb", "05_share_a_gpu.ipynb")
+#: Those for one GPU. The others share GPUs with other processes, which they start.
+FOR_ONE = ("01_choose_gpus", "02_time_a_cell", "03_memory")
 #: What names one machine: absolute paths, dates.
 OF_ONE_MACHINE = re.compile(
     r"(?<![\w.:/])/(?:home|root|tmp|work|usr|opt|var|mnt|Users)/|site-packages|\d{4}-\d\d-\d\dT"
@@ -59,25 +61,31 @@ def test_committed_with_outputs(path: Path) -> None:
     assert notebook.cells[0].source.splitlines()[0].endswith("?")
 
 
-@pytest.mark.parametrize(
-    ("path", "devices"),
-    [(p, devices) for p in notebooks() for devices in (0, 1) if p.name not in COSTLY]
-    + [(p, VIRTUAL_DEVICES) for p in notebooks()],
-    ids=lambda value: getattr(value, "stem", value),
-)
-def test_runs_on_any_number_of_gpus(path: Path, devices: int) -> None:
-    """Every cell with one of our magics shows something, in HTML and in text.
+@pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
+def test_shows_what_is_committed(path: Path) -> None:
+    """The same words on the same machine; if not: ``make notebooks``."""
+    import nbformat
 
-    0 stands for a GPU whose memory NVML does not report. On the machine of ``make notebooks`` the
-    cells show what is committed.
-    """
+    committed, notebook = nbformat.read(path, as_version=4), executed(path, virtual_machine())
+    assert [cell.source for cell in committed.cells] == [cell.source for cell in notebook.cells]
+    for cell, again in zip(code_cells(committed), code_cells(notebook), strict=True):
+        # older versions of torch word it otherwise
+        if CAN_PARK and VARIES not in cell.metadata.get("tags", []):
+            assert words(cell) == words(again), cell.source
+
+
+@pytest.mark.parametrize("name", FOR_ONE)
+def test_runs_on_one_gpu(name: str) -> None:
+    """Whose memory, temperature and power NVML does not report."""
+    executed(SOURCES / f"{name}.ipynb", without_memory_figures())
+
+
+def executed(path: Path, machine: Machine) -> nbformat.NotebookNode:
+    """The notebook, in which every cell with one of our magics shows something: HTML and text."""
     from tests.support.notebooks import Client
-    from tests.support.parking import CAN_PARK
 
     if not CAN_PARK and "%gpumem park" in path.read_text(encoding="utf-8"):
         pytest.skip("this torch cannot park memory")
-
-    machine = virtual_machine(devices) if devices else without_memory_figures()
     notebook = execute(path, machine, client_class=Client)
     shown = 0
     for cell in code_cells(notebook):
@@ -97,33 +105,7 @@ def test_runs_on_any_number_of_gpus(path: Path, devices: int) -> None:
             assert all({"text/html", "text/plain"} <= set(o.data) for o in displays)
             shown += 1
     assert shown >= 3
-    if devices == VIRTUAL_DEVICES and CAN_PARK:  # older versions of torch word it otherwise
-        compare_with_committed(path, notebook)
     page = as_html(notebook, path.stem)
     assert 'class="gpumagic"' in page
     assert "virtual GPU" in page
-
-
-def compare_with_committed(path: Path, notebook: nbformat.NotebookNode) -> None:
-    """Compare the words of each cell; if they differ: ``make notebooks``."""
-    import nbformat
-
-    committed = nbformat.read(path, as_version=4)
-    assert [cell.source for cell in committed.cells] == [cell.source for cell in notebook.cells]
-    for cell, again in zip(code_cells(committed), code_cells(notebook), strict=True):
-        if VARIES not in cell.metadata.get("tags", []):
-            assert words(cell) == words(again), cell.source
-
-
-def test_the_words_of_a_cell() -> None:
-    import nbformat
-
-    table = "<div><table><tr><td>cuda:0</td><td>≤ 3.1 ms</td></tr></table></div>"
-    note = "<div>at most: the GPU may have waited for Python in between</div>"
-    outputs = [
-        nbformat.v4.new_output("display_data", {"text/html": f"{table}{note}", "text/plain": "x"}),
-        nbformat.v4.new_output("stream", name="stdout", text="1.5 GiB free &amp; 4 GPUs\n"),
-        nbformat.v4.new_output("stream", name="stderr", text="a warning"),
-    ]
-    cell = nbformat.v4.new_code_cell("%gpu", outputs=outputs)
-    assert words(cell) == {"cuda": 1, "free": 1, "&amp": 1, "GPUs": 1}
+    return notebook
