@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from gpumagic.cuda import devices, driver, failure, init_trace, probe
 from gpumagic.cuda.probe import Build, Start
-from gpumagic.doctor import CHECKS, process
+from gpumagic.doctor import CHECKS, machine, process
 from gpumagic.doctor.facts import Facts
 from gpumagic.results.base import Explanation
 from gpumagic.system import introspection
@@ -70,7 +70,9 @@ def _diagnosed(otherwise: str) -> Callable[[str], str]:
         if failure.has_failed(facts.table) or (hidden and not facts.table.cuda_initialized):
             facts = Facts(**vars(facts), state=replace(driver.state(), failed=True))
         for check in CHECKS:
-            found = None if check is process.start else check(facts)  # that it failed is known
+            # That it does not start is known; the toolkit is no cause, and its check runs nvcc.
+            left_out = check in (process.start, machine.toolkit)
+            found = None if left_out else check(facts)
             if found is not None and found.status == "bad" and found.cause and found.remedy:
                 return f"{found.cause}. To do: {found.remedy}"
         return otherwise

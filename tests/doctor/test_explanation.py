@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -150,12 +152,17 @@ NO_GPU = {
 
 
 @pytest.mark.parametrize("machine", NO_GPU)
-def test_why_there_is_no_gpu_is_named(kernel: Callable[..., Kernel], machine: str) -> None:
+def test_why_there_is_no_gpu_is_named(
+    kernel: Callable[..., Kernel], machine: str, tmp_path: Path
+) -> None:
+    """No program is run for it: not the toolkit's compiler."""
     scenario, env, expected = NO_GPU[machine]
-    fresh = kernel(scenario, env=env)
+    compiler = f"#!/bin/sh\ntouch '{tmp_path}/ran'"
+    fresh = kernel(replace(scenario, files={"/usr/local/cuda/bin/nvcc": compiler}), env=env)
     failed = fresh.run("import torch\ntorch.ones(1, device='cuda')", raising=False)
     assert failed.text.startswith("gpumagic: ")
     assert expected in failed.text
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_start_that_failed_earlier_is_named_as_the_cause(kernel: Callable[..., Kernel]) -> None:
