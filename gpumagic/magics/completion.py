@@ -1,23 +1,20 @@
 """Completions of lines with ``%gpu``, ``%cudatime`` and ``%gpumem``: verbs, options, variables.
 
-Files, and the names in a statement after the first one, are IPython's to complete. No driver is
-called: the GPUs are those that Linux lists.
+Files, values, and a statement after its first name are IPython's to complete. No driver is called:
+the GPUs are those that Linux lists.
 """
 
 from __future__ import annotations
 
 import builtins
 import re
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from gpumagic.errors import SpecError
 from gpumagic.magics.commands import MAGICS, grammar_of
 from gpumagic.magics.parsing import PLAIN, SPEC, Grammar, split
 from gpumagic.system.system_files import listed_devices
-
-if TYPE_CHECKING:
-    import argparse
 
 #: A line that begins with one of the magics, also behind an assignment, up to its last word.
 _LINE = re.compile(
@@ -29,98 +26,53 @@ _CHOICES = ("off", "on", "auto", "reset")
 _HIDDEN = ("In", "Out", "exit", "quit", "get_ipython", "open")
 
 
-class Completions(NamedTuple):
-    """The completions of the last word of a line."""
-
-    texts: list[str]
-    #: The word that they replace.
-    fragment: str
-    #: Whether nothing but these fits, also where there are none.
-    only: bool
-
-
-def complete(line: str, variables: Mapping[str, Any], *, first: bool = True) -> Completions | None:
-    """Return what fits at the end of a line; None for a line without one of the magics.
+def complete(line: str, variables: Mapping[str, Any], *, first: bool = True) -> list[str]:
+    """Return what fits at the end of a line; nothing for a line without one of the magics.
 
     ``first``: the line is its cell's first one, so that it may be a cell magic.
     """
     match = _LINE.fullmatch(line)
     if match is None or (match[1] == "%%" and not first):
-        return None
-    magic, before, fragment = match[2], match[3], match[4]
+        return []
+    names = sorted(n for n in variables if not n.startswith("_") and n not in _HIDDEN)
+    fragment = match[4]
     try:
-        found = _fitting(grammar_of(magic), split(before), fragment, variables, match[1] == "%%")
+        words = split(match[3])
     except SpecError:  # within a quotation
-        found = None
-    texts = () if found is None else (each for each in found if each.startswith(fragment))
-    return Completions([*dict.fromkeys(texts)], fragment, only=found is not None)
+        return []
+    found = _fitting(grammar_of(match[2]), words, fragment, names, is_cell=match[1] == "%%")
+    return [*dict.fromkeys(each for each in found if each.startswith(fragment))]
 
 
 def _fitting(
-    grammar: Grammar, words: list[str], fragment: str, variables: Mapping[str, Any], is_cell: bool
-) -> Iterator[str] | None:
-    """Return what may follow the words; None where IPython completes."""
-    names = sorted(n for n in variables if not n.startswith("_") and n not in _HIDDEN)
-    arguments, option, values = _read(grammar, words)
+    grammar: Grammar, words: list[str], fragment: str, names: list[str], *, is_cell: bool
+) -> Iterable[str]:
+    """Return what may follow the words."""
     is_gpu = SPEC in grammar.forms
-    form = next((word for word in words[:1] + arguments[:1] if word in grammar.verbs), PLAIN)
-    if form == PLAIN and arguments and not is_gpu:
-        return None  # a statement
-    if form == PLAIN and (arguments or is_cell) and is_gpu:
-        form = SPEC
-    if fragment.startswith("-") and (option is None or values):
-        forms = [grammar.forms[form]]
-        forms += [grammar.forms[SPEC]] if is_gpu and form == PLAIN else []
+    word = next((each for each in words if not each.startswith("-")), "")
+    form = word if word in grammar.verbs else SPEC if is_gpu and (word or is_cell) else PLAIN
+    if form == PLAIN and word:
+        return ()  # a statement
+    if fragment.startswith("-"):
+        forms = [grammar.forms[form], *([grammar.forms[SPEC]] if is_gpu and not word else [])]
         return (o for each in forms for o in each.option_strings() if o not in words)
-    if option is not None:
-        names = ["all", *names] if option == "--keep" and not values else names
-        return _values(_action(grammar, option), [n for n in names if n not in values])
-    if form == PLAIN or not arguments:
-        if not is_gpu and fragment and not fragment.isidentifier():
-            return None
-        verbs = [verb for verb in grammar.verbs if not verb.startswith("-")]
-        first = [*(_CHOICES if is_gpu else ()), *([] if is_cell else verbs)]
+    option = next((each for each in reversed(words) if each.startswith("-")), "")
+    others = [name for name in names if name not in words]
+    if option == "--keep":
+        return ["all", *others] if words[-1] == option else others
+    if option and option == words[-1] and grammar.takes(option) == "one":
+        return [f"{name}=" for name in names] if option == "--fit" else ()
+    if not word:
+        verbs = [] if is_cell else [verb for verb in grammar.verbs if not verb.startswith("-")]
         if is_gpu:
-            return iter([*first, *_devices(fragment)])
-        return iter([*first, *names, *(dir(builtins) if fragment else ())])
+            return [*_CHOICES, *verbs, *_devices(fragment)]
+        return [*verbs, *names, *(dir(builtins) if fragment else ())]
     if form == SPEC:
         return _devices(fragment)
-    positional = [each for each in grammar.forms[form]._actions if not each.option_strings]
-    return _values(positional[0], [n for n in names if n not in arguments]) if positional else None
-
-
-def _read(grammar: Grammar, words: list[str]) -> tuple[list[str], str | None, list[str]]:
-    """Return the words that are no options, the option that is open, and its values."""
-    arguments: list[str] = []
-    values: list[str] = []
-    option: str | None = None
-    for word in words:
-        takes = grammar.takes(word)
-        if takes is not None:
-            option, values = (None if takes == "nothing" else word), []
-        elif option is None:
-            arguments.append(word)
-        elif _action(grammar, option).nargs == "+":
-            values.append(word)
-        else:
-            option = None
-    return arguments, option, values
-
-
-def _action(grammar: Grammar, option: str) -> argparse.Action:
-    actions = (action for form in grammar.forms.values() for action in form._actions)
-    return next(a for a in actions if option in a.option_strings or option[-2:] in a.option_strings)
-
-
-def _values(action: argparse.Action, names: list[str]) -> Iterator[str] | None:
-    """Return the values of an option or an argument; None where IPython completes."""
-    if action.choices is not None:
-        return iter(map(str, action.choices))
-    if action.dest in ("names", "keep"):
-        return iter(names)
-    if action.dest == "fit":
-        return (f"{name}=" for name in names)
-    return None
+    # Of the arguments of a verb, words and variables are known here.
+    arguments = [each for each in grammar.forms[form]._actions if not each.option_strings]
+    choices = [str(choice) for each in arguments for choice in each.choices or ()]
+    return choices + [name for each in arguments if each.dest == "names" for name in others]
 
 
 def _devices(fragment: str) -> Iterator[str]:
@@ -132,28 +84,16 @@ def _devices(fragment: str) -> Iterator[str]:
             yield f"{before}{comma}{device}"
 
 
-# --- IPython's side ------------------------------------------------------------------------------
-
-
-class _NothingElse(list[Any]):
-    """No completions, with a length of 1: IPython ignores ``suppress`` beside an empty list."""
-
-    def __len__(self) -> int:
-        return 1
-
-
 def match(shell: Any, context: Any) -> dict[str, Any]:
     """Return what IPython's completer is to offer: the result of a matcher."""
     from IPython.core.completer import SimpleCompletion
 
+    line = context.text_until_cursor
     first = not any(context.full_text.split("\n")[: context.cursor_line])
-    found = complete(context.text_until_cursor, shell.user_ns, first=first)
-    if found is None:
-        return {"completions": [], "suppress": False}
-    items = [SimpleCompletion(text, type="magic") for text in found.texts]
+    found = complete(line, shell.user_ns, first=first)
     return {
-        "completions": items or (_NothingElse() if found.only else []),
-        "matched_fragment": found.fragment,
-        "suppress": found.only,
+        "completions": [SimpleCompletion(text, type="magic") for text in found],
+        "matched_fragment": re.split(r"\s", line)[-1],
+        "suppress": bool(found),
         "ordered": True,  # before what others offer, and verbs before names
     }

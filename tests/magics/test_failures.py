@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from IPython.core.error import UsageError
 
 from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import GpuMagicWarning
@@ -42,31 +41,6 @@ def test_the_exception_is_not_kept(ip: Any) -> None:
         assert gone() is None
     finally:
         gc.enable()
-
-
-# --- a magic that is typed wrong ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("%gpumen", "gpumagic: did you mean %gpumem?\n"),
-        ("%%cudatme\n1", "gpumagic: did you mean %%cudatime?\n"),
-        ("%numpy", ""),
-    ],
-)
-def test_below_the_error_the_right_one_is_named(run_cell: Any, line: str, says: str) -> None:
-    ran = run_cell(line, raising=False)
-    assert isinstance(ran.error, UsageError)
-    assert ran.stderr.partition("not found.\n")[2] == says
-
-
-def test_only_ipythons_own_error_is_read() -> None:
-    class HostileError(UsageError):
-        def __str__(self) -> str:
-            raise AssertionError("the user's code was run")
-
-    assert failures.near_magic(HostileError()) is None
 
 
 # --- a cell that has destroyed the CUDA context ---------------------------------------------------
