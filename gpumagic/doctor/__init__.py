@@ -33,7 +33,6 @@ CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
     process.variables,
     process.cuda,
     process.start,
-    process.threads,
 )
 
 

@@ -1,4 +1,4 @@
-"""Check this process: the environment variables, CUDA, the gate, CPU threads."""
+"""Check this process: the environment variables, CUDA, the gate."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpumagic.cuda import failure, init_trace, torch_cuda, visible_devices
 from gpumagic.doctor.diagnosis import Finding
 from gpumagic.doctor.facts import Facts
 from gpumagic.render.units import spans
-from gpumagic.selection import cpu_threads, gate
+from gpumagic.selection import gate
 from gpumagic.system.text import plural
 
 FORK_REMEDY = (
@@ -119,15 +119,3 @@ def start(facts: Facts) -> Finding | None:
         cause = "CUDA finds no device, although the environment variables show some"
         remedy = "restart the kernel: a failed start of CUDA lasts until the process ends"
     return Finding(subject, "bad", evidence, remedy, cause)
-
-
-def threads(_: Facts) -> Finding:
-    """Compare torch's CPU threads with the allowed cores."""
-    number, cores = torch_cuda.cpu_threads(), cpu_threads.cores()
-    if number is None:
-        return Finding("CPU threads", "ok", f"{cores}; torch is not loaded here")
-    evidence = f"torch computes with {plural(number, 'thread')}; {cores}"
-    if number <= cores.allowed:
-        return Finding("CPU threads", "ok", evidence)
-    remedy = f"torch.set_num_threads({cores.allowed}), or %gpu off --threads {cores.allowed}"
-    return Finding("CPU threads", "warn", f"{evidence}: more threads than cores", remedy)

@@ -18,7 +18,7 @@ from gpumagic.doctor.diagnosis import Diagnosis, Finding
 from gpumagic.doctor.facts import Facts
 from gpumagic.errors import DeviceError
 from gpumagic.results.devices import Device, DeviceTable
-from gpumagic.selection import cpu_threads, gate
+from gpumagic.selection import gate
 from gpumagic.system import system_files
 from tests.support.planted_modules import PlantedModules
 from tests.virtual_gpu import Scenario
@@ -336,9 +336,3 @@ def test_a_dead_context(monkeypatch: pytest.MonkeyPatch) -> None:
     result = judged(state=UP)
     assert "CUDA has failed in this process (a kernel failed on the device)" in result.verdict
     has(result.about("this process"), "bad", "%gpu reset --restart --keep all")
-
-
-def test_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_cuda, "cpu_threads", lambda: 5)
-    monkeypatch.setattr(cpu_threads, "cores", lambda: cpu_threads.Cores(4, 4))
-    has(process.threads(facts()), "warn", "set_num_threads(4)")
