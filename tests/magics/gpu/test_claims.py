@@ -62,36 +62,19 @@ def test_another_processes_claim_orders_and_is_named(run_cell: Callable[..., Any
 def test_two_notebooks_that_choose_at_once_take_different_gpus(
     kernel: Callable[..., Kernel], child_environment: Callable[..., dict[str, str]]
 ) -> None:
+    """Each sees the other's claim and process, by the name of its notebook."""
     machine = child_environment()
-    notebooks = {f"{n}.ipynb": f"/home/ann/{n}.ipynb" for n in ("train", "eval")}
-    kernels = [kernel(env={**machine, "JPY_SESSION_NAME": path}) for path in notebooks.values()]
+    paths = ("/home/ann/train.ipynb", "/home/ann/eval.ipynb")
+    kernels = [kernel(env={**machine, "JPY_SESSION_NAME": path}) for path in paths]
     waiting = [each.submit("%gpu auto -o -q") for each in kernels]
     for each, message in zip(kernels, waiting, strict=True):
         assert each.wait(message).status == "ok"
     uuids = [each.value("Out[max(Out)].devices[0].uuid") for each in kernels]
     assert len({*uuids}) == 2
-    # Each sees the other's, by the name of its notebook.
     shown = kernels[0].run("%gpu").text
     assert "claimed by this kernel." in shown
     assert "claimed by eval.ipynb." in shown
-
-
-def test_a_claim_outlives_a_restart_in_place(kernel: Callable[..., Kernel]) -> None:
-    one = kernel()
-    one.run("import torch; torch.ones(1, device='cuda')")
-    late = one.run("%gpu 1 -q", raising=False)
-    assert "Too late" in late.stderr
-    assert one.run("%gpu").text.count("claimed") == 0
-    assert "restarted: this kernel sees 1 GPU" in one.run("%gpu 1 --restart").text
-    assert "GPU 1: claimed by this kernel." in one.run("%gpu").text
-
-
-def test_processes_have_the_names_of_ones_own_notebooks(
-    kernel: Callable[..., Kernel], child_environment: Callable[..., dict[str, str]]
-) -> None:
-    machine = child_environment()
-    for path in ("a/train.ipynb", "b/test.ipynb"):
-        last = kernel(env={**machine, "JPY_SESSION_NAME": path})
-        last.run("import torch; x = torch.ones(1, device='cuda')")
-    names = "[p.notebook for p in __import__('gpumagic').devices()[0].processes]"
-    assert last.value(names) == ["train.ipynb", "test.ipynb"]
+    for each in kernels:
+        each.run("import torch; x = torch.ones(1, device='cuda')")
+    names = "{p.notebook for d in __import__('gpumagic').devices() for p in d.processes}"
+    assert kernels[0].value(names) == {"train.ipynb", "eval.ipynb"}

@@ -106,12 +106,6 @@ def test_below_the_first_table_is_what_to_try_next(run_cell: Callable[..., Any])
     assert "Try next" not in second.stdout
 
 
-def test_with_o_the_table_is_shown_once(run_cell: Callable[..., Any]) -> None:
-    ran = run_cell("%gpu -o")
-    assert ran.text.count("cuda:0") == 1
-    assert repr(ran.value) == "<DeviceTable: 4 × NVIDIA H100 80GB HBM3>"
-
-
 # --- verbs ----------------------------------------------------------------------------------------
 
 

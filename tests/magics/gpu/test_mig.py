@@ -32,14 +32,22 @@ def mask(kernel: Kernel) -> Any:
 
 
 def test_auto_keeps_to_the_instance_that_was_given(mig_kernel: Kernel) -> None:
-    mig_kernel.run("%gpu off -q\nselection = %gpu auto -o")
-    assert mask(mig_kernel) == SECOND
-    assert mig_kernel.value(SEEN) == [(0, SECOND, 10 * GIB)]
-    mig_kernel.run(UUIDS)
-    assert mig_kernel.value("uuids") == [SECOND[4:]]
-    reply = mig_kernel.run("%gpu auto 2", raising=False)
+    """And the report on memory is of the instance."""
+    k = mig_kernel
+    k.run("%gpu off -q\nselection = %gpu auto -o")
+    assert mask(k) == SECOND
+    assert k.value(SEEN) == [(0, SECOND, 10 * GIB)]
+    row = "(lambda d: (d.index, d.free, d.total, d.others))(gpumagic.gpumem().devices[0])"
+    k.run("import gpumagic")
+    assert k.value(row) == (0, 10 * GIB, 10 * GIB, None)
+    k.run(UUIDS)
+    assert k.value("uuids") == [SECOND[4:]]
+    index, free, total, others = k.value(row)
+    assert (index, total, others) == (0, 10 * GIB, None)
+    assert 9 * GIB < free < 10 * GIB
+    reply = k.run("%gpu auto 2", raising=False)
     assert reply.stderr.startswith("UsageError: 2 GPUs are requested")
-    assert mask(mig_kernel) == SECOND
+    assert mask(k) == SECOND
 
 
 def test_another_instance_of_the_same_gpu_is_too_late(mig_kernel: Kernel) -> None:
@@ -64,16 +72,6 @@ def test_the_outcome_names_the_instances_own_memory(kernel: Callable[..., Kernel
     assert "cuda:0 is GPU 1, NVIDIA H100 80GB HBM3 MIG 1g.10gb, 10.0 GiB free" in shown
     fresh_kernel.run(UUIDS)
     assert fresh_kernel.value("uuids") == [THIRD[4:]]
-
-
-def test_the_report_on_memory_is_of_the_instance(mig_kernel: Kernel) -> None:
-    first = "__import__('gpumagic').gpumem().devices[0]"
-    row = f"(lambda d: (d.index, d.free, d.total, d.others))({first})"
-    assert mig_kernel.value(row) == (0, 10 * GIB, 10 * GIB, None)
-    mig_kernel.run(UUIDS)
-    index, free, total, others = mig_kernel.value(row)
-    assert (index, total, others) == (0, 10 * GIB, None)
-    assert 9 * GIB < free < 10 * GIB
 
 
 SWEEP = """

@@ -33,16 +33,18 @@ def test_frozen_torch_is_freed(kernel: Callable[..., Kernel]) -> None:
 
 
 def test_what_goes_on_and_what_ends(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
-    """Numbering, inputs, folder, process and the start; children and threads with ``--force``."""
+    """Numbering, inputs, folder, the start, a claim; children and threads with ``--force``."""
     k = kernel(env={"CUDA_VISIBLE_DEVICES": "1"})
     first = k.run(f"import os; os.chdir({str(tmp_path)!r})").execution_count
     k.run(FREEZE)
     k.run("%gpu 2 -q")
+    assert "claimed" not in k.run("%gpu").text, "it was too late"
     quiet = k.run("%gpu 2 --restart -q -o")
     assert quiet.text == ""
     assert str(quiet.value).startswith("restarted: this kernel sees 1 GPU")
+    assert "GPU 2: claimed by this kernel." in k.run("%gpu").text
     after = k.run("import os; print(os.getcwd()); In")
-    assert (first, quiet.execution_count) == (after.execution_count - 4, after.execution_count - 1)
+    assert (first, quiet.execution_count) == (after.execution_count - 6, after.execution_count - 2)
     assert after.stdout.strip() == str(tmp_path)
     assert "get_ipython().run_line_magic('gpu', '2 --restart -q -o')" in str(after.value)
     assert k.run(f"_{quiet.execution_count}.status").value == "'restarted'"

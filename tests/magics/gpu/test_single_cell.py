@@ -10,33 +10,25 @@ from tests.magics.gpu.choices import COUNTING, TENSOR, choose
 from tests.support.kernels import Kernel
 
 
-def uncolored(text: str) -> str:
-    return re.sub(r"\x1b\[[\d;]*m", "", text)
-
-
-# --- one cell ------------------------------------------------------------------------------------
-
-
-def test_one_cell_under_a_choice(fresh_kernel: Kernel) -> None:
-    reply = fresh_kernel.run("%%gpu 1\nimport os\nos.environ['CUDA_VISIBLE_DEVICES'][:4]")
-    assert reply.value == "'GPU-'"
-    assert "applied: this kernel sees 1 GPU" in reply.text
-    assert fresh_kernel.value("'CUDA_VISIBLE_DEVICES' in os.environ") is False
-
-
-def test_the_choice_is_put_back_when_the_cell_raises(fresh_kernel: Kernel) -> None:
-    reply = fresh_kernel.run("%%gpu off\nimport os\n\n1 / 0", raising=False)
-    assert reply.error is not None
-    assert reply.error["ename"] == "ZeroDivisionError"
-    assert re.search("line 4|----> 4", uncolored(reply.shown))
-    assert fresh_kernel.value("os.environ.get('CUDA_VISIBLE_DEVICES')") is None
-
-
-def test_one_cell_that_awaits(fresh_kernel: Kernel) -> None:
-    body = "import asyncio, os\nawait asyncio.sleep(0.01)\nos.environ['CUDA_VISIBLE_DEVICES']"
-    cell = "%%gpu off\n" + body
-    assert fresh_kernel.run(cell).value == "'-1'"
-    assert fresh_kernel.value("os.environ.get('CUDA_VISIBLE_DEVICES')") is None
+def test_the_choice_is_put_back(fresh_kernel: Kernel) -> None:
+    """After a value, an await, an exception, and a cell that does not parse."""
+    k = fresh_kernel
+    chosen = k.run("%%gpu 1\nimport asyncio, os\nos.environ['CUDA_VISIBLE_DEVICES'][:4]")
+    assert chosen.value == "'GPU-'"
+    assert "applied: this kernel sees 1 GPU" in chosen.text
+    cell = "%%gpu off -q -v quiet\nawait asyncio.sleep(0.01)\nos.environ['CUDA_VISIBLE_DEVICES']"
+    assert (k.run(cell).value, k.value("quiet.status")) == ("'-1'", "applied")
+    both = k.run("%%gpu 0 -o\n41 + 1").shown
+    assert "<Selection: applied: this kernel sees 1 GPU " in both
+    assert "42" in both
+    for body, name, line in (("\n1 / 0", "ZeroDivisionError", 3), ("1 +", "SyntaxError", 2)):
+        failed = k.run(f"%%gpu off\n{body}", raising=False)
+        assert failed.error is not None
+        assert failed.error["ename"] == name
+        assert re.search(f"line {line}|----> {line}", re.sub(r"\x1b\[[\d;]*m", "", failed.shown))
+    assert "applied" not in failed.shown
+    assert "gpumagic/" not in failed.shown  # as for any cell: the line, and no traceback
+    assert k.value("os.environ.get('CUDA_VISIBLE_DEVICES')") is None
 
 
 def test_threads_for_one_cell(fresh_kernel: Kernel) -> None:
@@ -81,31 +73,12 @@ def test_a_copy_that_cannot_be_made_is_no_affair_of_the_cells(fresh_kernel: Kern
     assert "'1' is not verified" in result["stderr"]
 
 
-def test_a_gate_for_one_cell_hides_nothing(fresh_kernel: Kernel) -> None:
+def test_what_makes_nothing_permanent(fresh_kernel: Kernel) -> None:
+    """A gate, which hides nothing; a cell that leaves CUDA alone."""
     fresh_kernel.run("import torch\n" + COUNTING)
     fresh_kernel.run("%%gpu off --soft\nx = 1")
     assert fresh_kernel.value("len(_asked)") == 0
-    choose(fresh_kernel, "1", status="applied")
-
-
-def test_a_cell_that_leaves_cuda_alone_makes_nothing_permanent(fresh_kernel: Kernel) -> None:
-    assert "permanent" not in fresh_kernel.run("%%gpu off\nimport torch\ntorch.ones(2) + 1;").text
+    assert "permanent" not in fresh_kernel.run("%%gpu off\ntorch.ones(2) + 1;").text
     assert "sees all 4 GPUs" in fresh_kernel.run("%gpu").text
+    choose(fresh_kernel, "1", status="applied")
     fresh_kernel.run(TENSOR)
-
-
-def test_a_cell_that_does_not_parse_changes_nothing(fresh_kernel: Kernel) -> None:
-    reply = fresh_kernel.run("%%gpu off\n1 +", raising=False)
-    assert reply.error is not None
-    assert reply.error["ename"] == "SyntaxError"
-    assert "applied" not in reply.shown
-    assert "line 2" in uncolored(reply.shown)
-    assert "gpumagic/" not in reply.shown  # as for any cell: the line, and no traceback
-
-
-def test_the_result_of_a_cells_choice(fresh_kernel: Kernel) -> None:
-    fresh_kernel.run("%%gpu off -v chosen -q\n41 + 1")
-    assert fresh_kernel.value("chosen.status") == "applied"
-    reply = fresh_kernel.run("%%gpu 0 -o\n41 + 1")
-    assert "<Selection: applied: this kernel sees 1 GPU " in reply.shown
-    assert "42" in reply.shown
