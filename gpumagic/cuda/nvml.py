@@ -18,16 +18,6 @@ _LOST = {
     15: "the GPU is lost: it needs a reset, or the machine a reboot",
     16: "the GPU cannot be used before it is reset: nvidia-smi --gpu-reset, or a reboot",
 }
-#: NVML's reasons for a reduced clock (nvml.h, nvmlClocksEventReason…), except an idle GPU and a
-#: clock that was set.
-_CLOCK_REASONS = {
-    0x04: "power limit",
-    0x08: "hardware slowdown",
-    0x10: "sync boost with another GPU",
-    0x20: "too hot (software)",
-    0x40: "too hot (hardware)",
-    0x80: "power brake",
-}
 #: NVML's library is not found.
 _NOT_INSTALLED = 12
 #: The kernel module does not respond; CUDA cannot start then.
@@ -91,29 +81,21 @@ class Session:
 
     # --- one figure of a device, by its UUID -----------------------------------------------------
 
-    def clock_reasons(self, uuid: str) -> tuple[str, ...]:
-        """Return why a device's clock is reduced now; empty also where NVML does not report it."""
-        nvml = self._nvml
-        bits = self._number(uuid, nvml.nvmlDeviceGetCurrentClocksEventReasons)
-        if bits is None:  # its name in drivers before 535
-            bits = self._number(uuid, nvml.nvmlDeviceGetCurrentClocksThrottleReasons)
-        return tuple(reason for bit, reason in _CLOCK_REASONS.items() if (bits or 0) & bit)
-
     def energy(self, uuid: str) -> int | None:
         """Return the energy that a device has used since the driver was loaded, in millijoules.
 
-        None where NVML does not report it (before Volta; MIG instances).
+        None where NVML does not report it (before Volta; MIG instances), and for a device that is
+        lost or unknown.
         """
-        return self._number(uuid, self._nvml.nvmlDeviceGetTotalEnergyConsumption)
-
-    def _number(self, uuid: str, call: Callable[..., Any], *arguments: Any) -> int | None:
-        """Return the result of a call for a device; None where it fails, or is lost or unknown."""
+        nvml = self._nvml
         try:
-            handle = self._ask(self._nvml.nvmlDeviceGetHandleByUUID, uuid)
-            found = None if handle is None else self._ask(call, handle, *arguments)
+            handle = self._ask(nvml.nvmlDeviceGetHandleByUUID, uuid)
+            if handle is None:
+                return None
+            found: int | None = self._ask(nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+            return found
         except _LostError:
             return None
-        return None if found is None else int(found)
 
     # --- all fields of all devices ---------------------------------------------------------------
 

@@ -84,8 +84,6 @@ class CudaTiming(StorableResult):
     #: CPU time of this process, user and system, all threads.
     cpu: Sample
     per_device: Mapping[int, Sample] = field(default_factory=dict)
-    #: torch's type of the devices: ``"cuda"`` (also for ROCm), ``"mps"``, ``"xpu"``…
-    backend: str = "cuda"
     loops: int = 1
     repeat: int = 1
     warmup: int = 0
@@ -201,7 +199,7 @@ def _one_line(result: CudaTiming) -> list[Block]:
         return at_most(sample.median, result.gpu_at_most)
 
     parts: list[tuple[Text, ...]] = []
-    devices = {f"{result.backend}:{i}": sample for i, sample in result.per_device.items()}
+    devices = {f"cuda:{i}": sample for i, sample in result.per_device.items()}
     where = plural(len(devices), "device") if len(devices) > 1 else next(iter(devices), "the GPU")
     if result.gpu is not None:
         parts.append((Cell(figure(result.gpu), "strong"), f" on {where}"))
@@ -218,7 +216,7 @@ def _statistics(result: CudaTiming) -> list[Block]:
     """Return a table of the repeats."""
     named: list[tuple[str, Sample | None]] = [("GPU", result.gpu)]
     if len(result.per_device) > 1 or (result.gpu is None and result.per_device):
-        named += [(f"  {result.backend}:{i}", each) for i, each in result.per_device.items()]
+        named += [(f"  cuda:{i}", each) for i, each in result.per_device.items()]
     on_gpu = {name for name, _ in named}
     named += [("Wall", result.wall), ("CPU", result.cpu)]
     if _shows_host(result):

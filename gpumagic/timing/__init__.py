@@ -1,9 +1,9 @@
 """GPU time: of one run, of repeated runs, of lines, of every cell.
 
 One run
-    `event_timer` (events on every busy stream, and GPUs that are not CUDA's), `run` (host, CPU and
-    GPU time of one run, and the aggregate of several), `profiler` (further runs for ``--kernels``,
-    ``--trace``, ``--nvtx``, ``--flops``, ``--energy``).
+    `event_timer` (events on every busy stream), `run` (host, CPU and GPU time of one run, and the
+    aggregate of several), `profiler` (further runs for ``--kernels``, ``--trace``, ``--nvtx``,
+    ``--flops``, ``--energy``).
 Repeated runs
     `plan` (what is asked for, and when to stop), `benchmark` (the runs), `bottleneck` (GPU or
     host).

@@ -11,7 +11,7 @@ from typing import Any, cast
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.cuda import graphs, torch_cuda
 from gpumagic.errors import DeviceError
-from gpumagic.results.timing import CudaTiming, StoppedBy
+from gpumagic.results.timing import NO_SIGN, CudaTiming, StoppedBy
 from gpumagic.system.text import plural
 from gpumagic.timing import bottleneck, plan
 from gpumagic.timing.bottleneck import Delay
@@ -20,9 +20,8 @@ from gpumagic.timing.run import (
     Run,
     Stopwatch,
     compiled_frames,
-    devices_used,
-    gpu_and_host,
     gpu_or_wall,
+    gpu_times,
     not_counted,
     summarize,
     without_unseen_work,
@@ -152,7 +151,7 @@ class Benchmark:
             self._warm_up()
             self._loops = self._loops or self._choose_loops()
             self._repeat(self._loops)
-            self._note_conditions()
+            self._note_cache()
             if not self._plan.exact:
                 self._find_bottleneck(self._loops)
         finally:
@@ -226,8 +225,8 @@ class Benchmark:
                 self._stopped_by = "max-time"
                 return
 
-    def _note_conditions(self) -> None:
-        """Note the caches that were emptied, and whether NVML says that clocks are throttled."""
+    def _note_cache(self) -> None:
+        """Note the caches that were emptied."""
         if self._plan.cold:
             sizes = [
                 f"cuda:{ordinal} {buffer.numel() // _CACHES / 2**20:.3g} MiB"
@@ -235,18 +234,6 @@ class Benchmark:
             ]
             what = ", ".join(sizes) or "there is no GPU in use"
             self._notes.append(f"L2 cache flushed before each loop: {what}")
-        used = devices_used(self._runs) if self._runs[-1].backend == "cuda" else ()
-        if not used:
-            return
-        from gpumagic.cuda import nvml
-
-        try:
-            session = nvml.session()
-        except DeviceError:
-            return
-        for ordinal in used:
-            if reasons := session.clock_reasons(torch_cuda.uuid(ordinal)):
-                self._notes.append(f"cuda:{ordinal}'s clock is throttled: {', '.join(reasons)}")
 
     def _find_bottleneck(self, loops: int) -> None:
         """Run a few times behind a delay, if the runs themselves do not show what limits the code.
@@ -255,13 +242,13 @@ class Benchmark:
         host had queued everything: then the code waits for the GPU, or the host was slow.
         """
         __tracebackhide__ = True
-        used, (gpu, hosts) = devices_used(self._runs), gpu_and_host(self._runs)
-        device = used[0] if used else torch_cuda.current_device()
-        if device is None or len(used) > 1 or self._runs[-1].backend != "cuda" or not gpu:
+        gpu = gpu_times(self._runs)
+        if len(gpu.devices) != 1 or not gpu.seconds:
             return
-        host_time = statistics.median(hosts) / loops
-        count = bottleneck.queued_loops(min(gpu) / loops, host_time, loops)
-        if not count or bottleneck.gpu_outlasts_host(gpu, hosts):
+        (device,), as_run = gpu.devices, min(gpu.seconds) / loops
+        host_time = statistics.median(gpu.hosts) / loops
+        count = bottleneck.queued_loops(as_run, host_time, loops)
+        if not count or bottleneck.gpu_outlasts_host(gpu.seconds, gpu.hosts):
             return
         # With no loops, it shows what the events of the streams take.
         empty = self._queued(bottleneck.delay(device, 0.0), 0) or 0.0
@@ -269,11 +256,11 @@ class Benchmark:
         samples: list[float] = []
         for _ in range(bottleneck.SAMPLES):
             seconds = self._queued(queued, count)
-            if seconds is None or (not used and seconds <= empty + NO_WORK):
+            if seconds is None or (gpu.note == NO_SIGN and seconds <= empty + NO_WORK):
                 return
             samples.append(seconds / count)
         self._shown = (device,)
-        self._verdict = bottleneck.judge(samples, min(gpu) / loops)
+        self._verdict = bottleneck.judge(samples, as_run)
 
     def _queued(self, delay: Delay, loops: int) -> float | None:
         """Return the GPU seconds of a run behind a delay; None if that did not outlast the host."""

@@ -15,9 +15,8 @@ from gpumagic.cuda import failure, torch_cuda
 from gpumagic.cuda.devices import conditions
 from gpumagic.results.timing import NO_SIGN, Bound, CudaTiming, Sample
 from gpumagic.system.text import plural
-from gpumagic.timing import event_timer
 from gpumagic.timing.bottleneck import Delay, gpu_outlasts_host
-from gpumagic.timing.event_timer import EventPair, EventTimer, Reading
+from gpumagic.timing.event_timer import EventTimer, Reading
 
 ENDED = "at most: the GPU may have waited for Python in between"
 #: Also where there was some: work that has ended by the time the code returns may leave no sign.
@@ -38,22 +37,16 @@ class Run:
     readings: dict[int, Reading]
     #: Why there is no GPU time.
     note: str | None = None
-    #: torch's name of the devices' kind, and a caveat on its times.
-    backend: str = "cuda"
-    remark: str | None = None
 
 
 class Stopwatch:
     """Host clock, CPU clock and GPU events around a run; reusable."""
 
     def __init__(self) -> None:
-        self._timer: EventTimer | EventPair = EventTimer()
+        self._timer = EventTimer()
 
     def start(self, delay: Delay | None = None) -> None:
         """Start the clocks; the code's GPU work then queues behind ``delay``."""
-        kind = event_timer.other_kind()
-        if kind is not None:
-            self._timer = EventPair(kind)
         self._timer.prepare()
         self._timer.start(delay)
         # What the events take is no time of the code.
@@ -83,16 +76,8 @@ class Stopwatch:
         self._timer = EventTimer()
 
     def _run(self, finished: float, readings: dict[int, Reading], note: str | None) -> Run:
-        other = self._timer if isinstance(self._timer, EventPair) else None
-        return Run(
-            wall=finished - self._started,
-            host=self._stopped - self._started,
-            cpu=self._cpu,
-            readings=readings,
-            note=note,
-            backend="cuda" if other is None else other.kind,
-            remark=None if other is None else other.remark,
-        )
+        wall, host = finished - self._started, self._stopped - self._started
+        return Run(wall, host, self._cpu, readings, note)
 
 
 # --- aggregates of runs --------------------------------------------------------------------------
@@ -117,14 +102,13 @@ def summarize(
     def per_loop(values: Sequence[float]) -> Sample:
         return Sample(tuple(value / loops for value in values))
 
-    gpu = _gpu(runs, shown)
+    gpu = gpu_times(runs, shown)
     later = gpu_outlasts_host(gpu.seconds, gpu.hosts)
     if later is not None:
         bound, evidence = "gpu", later
     elif not gpu.seconds:
         bound = evidence = None
-    at_most = bool(gpu.seconds) and bound != "gpu" and runs[-1].remark is None
-    note = gpu.note or runs[-1].remark
+    at_most, note = bool(gpu.seconds) and bound != "gpu", gpu.note
     if at_most and note is None and bound is None:
         note = ENDED
     return CudaTiming(
@@ -138,29 +122,15 @@ def summarize(
         host=per_loop([run.host for run in runs]),
         gpu_at_most=at_most,
         gpu_note=note,
-        backend=runs[-1].backend,
         bound_evidence=evidence,
-        conditions=conditions(gpu.devices if runs[-1].backend == "cuda" else ()),
+        conditions=conditions(gpu.devices),
         **others,
     )
 
 
 def gpu_or_wall(runs: Sequence[Run]) -> Sequence[float]:
     """Return the runs' GPU seconds, or wall seconds where there are none."""
-    return _gpu(runs).seconds or [run.wall for run in runs]
-
-
-def gpu_and_host(runs: Sequence[Run]) -> tuple[Sequence[float], Sequence[float]]:
-    """Return the GPU seconds and the host seconds of the runs that have a GPU time."""
-    found = _gpu(runs)
-    return found.seconds, found.hosts
-
-
-def devices_used(runs: Sequence[Run]) -> tuple[int, ...]:
-    """Return the ordinals of the devices that showed work in a run."""
-    return tuple(
-        sorted({i for run in runs for i, reading in run.readings.items() if reading.worked})
-    )
+    return gpu_times(runs).seconds or [run.wall for run in runs]
 
 
 def without_unseen_work(timing: CudaTiming) -> CudaTiming:
@@ -172,26 +142,29 @@ def without_unseen_work(timing: CudaTiming) -> CudaTiming:
 
 
 @dataclass(frozen=True)
-class _Gpu:
-    """The GPU times of some runs, with the host's; seconds of all loops."""
+class GpuTimes:
+    """The GPU times of the runs that have one, with the host's; seconds of all loops."""
 
     seconds: Sequence[float] = ()
     hosts: Sequence[float] = ()
+    #: Of each device that showed work; of the current one, and `NO_SIGN` is the note, if none did.
     devices: dict[int, list[float]] = field(default_factory=dict)
     note: str | None = None
 
 
-def _gpu(runs: Sequence[Run], shown: tuple[int, ...] = ()) -> _Gpu:
+def gpu_times(runs: Sequence[Run], shown: tuple[int, ...] = ()) -> GpuTimes:
+    """Return the GPU times of runs, in which the devices ``shown`` worked even without a sign."""
     failures = [run.note for run in runs if run.note is not None]
     if failures:
-        return _Gpu(note=failures[0])
+        return GpuTimes(note=failures[0])
     if not any(run.readings for run in runs):
-        return _Gpu(note=f"no GPU time: {failure.why_no_gpu()}")
-    used, note = devices_used(runs) or shown, None
+        return GpuTimes(note=f"no GPU time: {failure.why_no_gpu()}{_not_waited_for()}")
+    signs = {i for run in runs for i, reading in run.readings.items() if reading.worked}
+    used, note = tuple(sorted(signs)) or shown, None
     if not used:
         current = torch_cuda.current_device()
         if current is None or current not in runs[-1].readings:
-            return _Gpu(note=NO_SIGN_OF_WORK)
+            return GpuTimes(note=NO_SIGN_OF_WORK)
         used, note = (current,), NO_SIGN
     missing = [
         [i for i in used if i in run.readings and run.readings[i].seconds is None] for run in runs
@@ -209,7 +182,15 @@ def _gpu(runs: Sequence[Run], shown: tuple[int, ...] = ()) -> _Gpu:
         devices[i] = [seconds for seconds in times if seconds is not None]
     seconds = [max(_seconds(run, i) or 0.0 for i in used) for run in complete]
     devices = {i: times for i, times in devices.items() if times}
-    return _Gpu(seconds, [run.host for run in complete], devices, note)
+    return GpuTimes(seconds, [run.host for run in complete], devices, note)
+
+
+def _not_waited_for() -> str:
+    """Return a remark on an accelerator that is not CUDA's, as MPS or XPU; empty without one."""
+    torch: Any = torch_cuda.loaded()
+    if torch is None or torch_cuda.built_with_cuda() or not torch.accelerator.is_available():
+        return ""
+    return f"; the wall time does not wait for {torch.accelerator.current_accelerator().type}"
 
 
 def _first_used(run: Run, devices: Collection[int]) -> str:

@@ -51,24 +51,6 @@ def test_a_lost_device_keeps_its_identity_alone(virtual_gpu: Any) -> None:
     assert lost["error"].startswith("the GPU is lost")
 
 
-@pytest.mark.parametrize(
-    ("bits", "reasons"),
-    [
-        (0x00, ()),
-        (0x01, ()),  # idle
-        (0x02, ()),  # a clock that was set
-        (0x04, ("power limit",)),
-        (0x28, ("hardware slowdown", "too hot (software)")),
-        (0xC0, ("too hot (hardware)", "power brake")),
-    ],
-)
-def test_why_a_clock_is_reduced(virtual_gpu: Any, bits: int, reasons: tuple[str, ...]) -> None:
-    uuid = nvml.session().read()[0]["uuid"]
-    virtual_gpu.set_gpu(0, throttle_reasons=bits)
-    assert nvml.session().clock_reasons(uuid) == reasons
-    assert nvml.session().clock_reasons("GPU-unknown") == ()
-
-
 def test_why_nvml_does_not_start_without_a_driver(
     virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

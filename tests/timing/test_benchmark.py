@@ -60,17 +60,6 @@ def test_no_repeat_is_left_out(gpu_work: Any) -> None:
     assert timing.gpu.worst >= 0.98 * 20e-3
 
 
-def test_throttled_clocks_are_noted(gpu_work: Any, virtual_gpu: Any) -> None:
-    def shown() -> str:
-        return str(gpumagic.cudatime(lambda: gpu_work.sleep(1e-3), n=1, r=2, w=1))
-
-    assert "throttled" not in shown()
-    virtual_gpu.set_gpu(0, throttle_reasons=0x04 | 0x40 | 0x01)
-    assert "cuda:0's clock is throttled: power limit, too hot" in shown()
-    virtual_gpu.set_gpu(0, throttle_reasons=0x01)  # idle is no trouble
-    assert "throttled" not in shown()
-
-
 def test_cold_empties_the_cache(gpu_work: Any) -> None:
     torch = gpu_work.torch
     held = torch.cuda.memory_allocated()
