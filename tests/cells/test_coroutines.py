@@ -1,37 +1,11 @@
-"""Coroutines with an event loop and without one."""
+"""Exceptions of a cell pass through the coroutines that run it."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-
-from gpumagic.cells.coroutines import run_or_await, run_sync
-
-
-async def double(value: int) -> int:
-    return 2 * value
-
-
-async def sleep_and_double(value: int) -> int:
-    await asyncio.sleep(0)
-    return await double(value)
-
-
-def test_what_awaits_nothing_needs_no_event_loop() -> None:
-    assert run_sync(double(4)) == 8
-    assert run_or_await(lambda: double(4), is_async=False) == 8
-
-
-def test_what_awaits_is_awaited_by_the_caller() -> None:
-    assert asyncio.run(run_or_await(lambda: sleep_and_double(4), is_async=True)) == 8
-
-
-def test_what_awaits_cannot_run_without_an_event_loop() -> None:
-    with pytest.raises(RuntimeError, match="awaits, but is run without an event loop"):
-        run_sync(sleep_and_double(4))
 
 
 @pytest.mark.parametrize(

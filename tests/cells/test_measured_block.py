@@ -121,7 +121,9 @@ def test_whatever_can_be_called(
     assert (asyncio.run(value) if asyncio.iscoroutine(value) else value) == function_value(function)
     assert type(kept(wrapped)) in (CudaTiming, MemoryDelta)
     assert not kept(wrapped).partial
-    assert capsys.readouterr().out.startswith(name)
+    shown = capsys.readouterr().out
+    assert shown.startswith(name)
+    assert "wall" in shown or "GPU memory" in shown
     assert not hasattr(wrapped, "parameters")
 
 

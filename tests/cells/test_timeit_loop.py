@@ -3,42 +3,26 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from gpumagic.cells.timeit_loop import compile_callable, compile_statement
-
-
-def test_the_statement_runs_so_many_times_after_the_setup() -> None:
-    ran: list[str] = []
-    loop = compile_statement("ran.append(x)", {"ran": ran}, setup="x = 'body'\nran.append('setup')")
-    for count, expected in ((3, ["setup", *["body"] * 3]), (0, ["setup"])):
-        ran.clear()
-        loop.run(count)
-        assert ran == expected
-
-
-def test_only_the_loop_is_inside_the_clock() -> None:
-    events: list[str] = []
-
-    @contextmanager
-    def clock() -> Iterator[None]:
-        events.append("start")
-        yield
-        events.append("stop")
-
-    loop = compile_statement("note('body')", {"note": events.append}, setup="note('setup')")
-    loop.run(2, clock())
-    assert events == ["setup", "start", "body", "body", "stop"]
+from gpumagic.cells.timeit_loop import compile_statement
+from tests.support.shells import Ran
 
 
 def test_variables_stay_in_the_function() -> None:
     namespace: dict[str, Any] = {"known": 1}
     compile_statement("made = known + 1", namespace).run(1)
     assert {*namespace} == {"known", "__builtins__"}
+
+
+def test_a_line_magic_in_a_function_sees_its_variables(run_cell: Callable[..., Ran]) -> None:
+    call = "get_ipython().run_line_magic('cudatime', '-n 3 -r 1 -o -q made = local')"
+    timing = run_cell(f"def f():\n    local = 3\n    return {call}\nf()").value
+    assert timing.loops == 3
+    assert run_cell("{'local', 'made'} & {*globals()}").value == set()
 
 
 @pytest.mark.parametrize("source", ["return 1", "yield 1", "await x", "1 +", "break"])
@@ -54,12 +38,3 @@ def test_a_traceback_has_the_lines_of_the_statement() -> None:
         loop.run(1)
     last = traceback.extract_tb(raised.value.__traceback__)[-1]
     assert (last.filename, last.lineno, last.name) == ("<cudatime>", 2, "<module>")
-
-
-@pytest.mark.parametrize("setup", ["function.__self__.append('text')", "a callable"])
-def test_a_callable(setup: str) -> None:
-    called: list[Any] = []
-    before = "text" if setup != "a callable" else "called"
-    chosen: Any = setup if before == "text" else lambda: called.append("called")
-    compile_callable(called.sort, chosen).run(2)
-    assert called == [before]

@@ -106,13 +106,6 @@ def test_the_frames_of_a_traceback(module: ModuleType) -> None:
     ]
 
 
-def test_the_code_of_a_cell_has_no_function() -> None:
-    made: dict[str, Any] = {}
-    exec(compile("import sys\nframe = sys._getframe()", CELL, "exec"), made)
-    assert tracebacks.described(made["frame"], 2, cell_of) == "In[5] line 2"
-    assert tracebacks.described(made["frame"], 2) == "1.py line 2"
-
-
 def test_the_modules_of_the_user(module: ModuleType) -> None:
     class Unloaded(ModuleType):
         """As `importlib.util.LazyLoader` makes it: any attribute access would load it."""

@@ -258,17 +258,6 @@ def test_no_room_on_the_device(torch: Any, virtual_gpu: Any) -> None:
     assert float(tensor.cpu()[-1]) == 1
 
 
-def test_the_copies_in_host_memory_can_be_read(torch: Any) -> None:
-    """As a restart does that keeps variables."""
-    tensor, on_host = torch.arange(1000.0).to("cuda"), torch.ones(3)
-    storage = tensor.untyped_storage()
-    assert PARKING.host_copy(storage) is None
-    PARKING.park()
-    assert PARKING.host_copy(on_host.untyped_storage()) is None
-    copy_of = PARKING.host_copy(storage)
-    assert torch.equal(copy_of.view(torch.float32), torch.arange(1000.0))
-
-
 # --- nothing touches it --------------------------------------------------------------------------
 
 

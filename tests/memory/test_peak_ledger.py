@@ -14,23 +14,6 @@ from gpumagic.results.memory import DeviceMemoryDelta
 from tests.support.allocator import MIB, clear, empty, functions, program, readings
 
 
-@pytest.mark.parametrize(
-    ("size", "allocated", "reserved"),
-    [
-        (1, 512, 2 * MIB),
-        (MIB + 1, MIB + 512, 20 * MIB),
-        (100 * MIB, 100 * MIB, 100 * MIB),
-    ],
-)
-def test_known_allocations(torch: ModuleType, size: int, allocated: int, reserved: int) -> None:
-    scope = LEDGER.open()
-    kept = empty(torch, size)
-    change = LEDGER.close(scope)[0]
-    assert (change.allocated, change.reserved, change.peak) == (allocated, reserved, allocated)
-    assert (change.allocated_now, change.reserved_now) == (allocated, reserved)
-    del kept
-
-
 def test_failed_allocations_after_a_reset_of_their_number(torch: ModuleType) -> None:
     def fail() -> None:
         with pytest.raises(torch.OutOfMemoryError):
@@ -57,24 +40,6 @@ def test_torchs_functions_are_restored_when_its_counters_have_caught_up(torch: M
     assert torch.cuda.max_memory_allocated() == 80 * MIB
     assert all(now is own[name] for name, now in functions(torch).items())
     del kept
-
-
-def test_a_scope_without_an_earlier_peak_leaves_nothing_behind(torch: ModuleType) -> None:
-    own = functions(torch)
-    scope = LEDGER.open()
-    empty(torch, 50 * MIB)
-    LEDGER.close(scope)
-    assert functions(torch) == own
-    assert torch.cuda.max_memory_allocated() == 50 * MIB
-
-
-def test_a_reset_by_the_user_afterwards_clears_the_ledger(torch: ModuleType) -> None:
-    own = functions(torch)
-    empty(torch, 50 * MIB)
-    LEDGER.close(LEDGER.open())
-    torch.cuda.reset_peak_memory_stats()
-    assert torch.cuda.max_memory_allocated() == 0
-    assert functions(torch) == own
 
 
 def test_a_wrapper_of_another_library_stays(torch: ModuleType) -> None:

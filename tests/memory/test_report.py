@@ -75,15 +75,6 @@ def test_from_a_fresh_kernel_to_a_context_on_one_device(kernel: Any) -> None:
     assert (other["allocated"], other["context"]) == (0, False)
 
 
-def test_torch_imported_inside_the_cell(kernel: Any) -> None:
-    fresh = kernel(Scenario(devices=1))
-    fresh.run(
-        "%%gpumem -v change\nimport torch\n"
-        "kept = torch.empty(2**20, dtype=torch.uint8, device='cuda')"
-    )
-    assert fresh.value("change.devices[0].allocated") == MIB
-
-
 # --- whose memory ----------------------------------------------------------------------------
 
 
@@ -118,7 +109,10 @@ def test_a_remainder_below_zero_is_unknown() -> None:
 
 def test_host_pids(kernel: Any) -> None:
     fresh = kernel(Scenario(devices=1, host_pids=True, processes=[ExternalProcess(0, 77, 2 * GIB)]))
-    fresh.run("import torch; x = torch.empty(1, device='cuda')\n%gpumem -v report")
+    # torch is imported inside the cell.
+    fresh.run("%%gpumem -v change\nimport torch; x = torch.empty(1, device='cuda')")
+    assert fresh.value("change.devices[0].allocated") == 512
+    fresh.run("%gpumem -v report")
     row = fresh.value("vars(report.devices[0])")
     assert row["allocated"] == 512
     assert row["outside"] is None
@@ -277,6 +271,3 @@ def test_torch_without_cuda(kernel: Any) -> None:
     assert reply.value == "42"
     shown = fresh.run("%gpumem").text
     assert "this torch has no CUDA support: these are the driver's figures alone" in shown
-
-
-# --- a terminal ------------------------------------------------------------------------------

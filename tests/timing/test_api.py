@@ -43,22 +43,6 @@ def test_a_block(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("decorate", [gpumagic.cudatime, gpumagic.cudatime()])
-def test_a_decorator(decorate: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """With and without parentheses: the same."""
-
-    @decorate
-    def twice(x: int) -> int:
-        """Doubles."""
-        return 2 * x
-
-    assert twice(4) == 8
-    assert twice.__name__ == "twice"
-    assert isinstance(twice.timing, CudaTiming)
-    assert "twice:\n" in (out := capsys.readouterr().out)
-    assert "wall" in out
-
-
 def test_a_quiet_decorator(capsys: pytest.CaptureFixture[str]) -> None:
     @gpumagic.cudatime(quiet=True)
     def fails() -> None:
