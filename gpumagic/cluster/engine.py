@@ -50,12 +50,12 @@ def _check(version: str) -> None:
         )
 
 
-def devices(processes: bool) -> tuple[DeviceTable, tuple[str, ...]]:
+def devices() -> tuple[DeviceTable, tuple[str, ...]]:
     """Return this engine's device table, and the UUIDs of what it was started with."""
     from gpumagic.selection import apply
     from gpumagic.selection.device_table import devices
 
-    table = devices(processes=processes)
+    table = devices(processes=False)
     if table.error is not None:
         return table, ()
     try:

@@ -16,12 +16,7 @@ from gpumagic.system.text import plural
 _TIMEOUT = 30.0
 
 
-def devices(
-    cluster: Cluster,
-    engines: Sequence[int] | None = None,
-    *,
-    processes: bool = False,
-) -> ClusterTable:
+def devices(cluster: Cluster, engines: Sequence[int] | None = None) -> ClusterTable:
     """List what every engine sees of its host's GPUs; needs no torch there, initialises no CUDA.
 
     An engine that does not answer within 5 seconds is in the table with the reason.
@@ -29,16 +24,13 @@ def devices(
     Raises:
         DeviceError: there is no engine.
     """
-    rows = _tables(cluster, cluster.ids if engines is None else engines, processes)
+    asked = cluster.ids if engines is None else engines
+    rows = call(cluster, "devices", {engine: {} for engine in asked})
     tables = tuple(
         EngineResult(row.engine, row.host, row.pid, row.value[0] if row.value else None, row.error)
         for row in rows
     )
-    return ClusterTable(tables, cluster.source, processes)
-
-
-def _tables(cluster: Cluster, engines: Sequence[int], processes: bool) -> list[EngineResult]:
-    return call(cluster, "devices", {engine: {"processes": processes} for engine in engines})
+    return ClusterTable(tables, cluster.source)
 
 
 def choose(
@@ -75,7 +67,7 @@ def pin(
         DeviceError: a host has fewer GPUs than engines, or an engine does not answer; nothing was
             changed.
     """
-    rows = _tables(cluster, cluster.ids, False)
+    rows = call(cluster, "devices", {engine: {} for engine in cluster.ids})
     silent = [row for row in rows if row.error is not None]
     if silent:
         raise DeviceError(f"engine {silent[0].engine}: {silent[0].error}; nothing was changed")

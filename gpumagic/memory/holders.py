@@ -14,7 +14,7 @@ from gpumagic.memory.report import PLUGGABLE, uncounted
 from gpumagic.memory.roots import EXCEPTION, LAST, LOCAL, NotebookReferences, Places
 from gpumagic.memory.torch_memory import Block, Blocks, UnreadableError
 from gpumagic.memory.walk import Name, Walk, Walked
-from gpumagic.results.allocator import Freed, FreeStep
+from gpumagic.results.allocator import Freed, FreeStep, Held
 from gpumagic.results.holders import DeviceHolders, Holder, Holders
 from gpumagic.system import introspection, text
 
@@ -158,10 +158,10 @@ class Survey:
         count.parts[role] = count.parts.get(role, 0) + block.requested
         if not others:
             count.frees += block.requested
-            return
-        for place in (first, *others):
-            counts.setdefault(place, _Count()).shared += block.requested
-        count.also |= owners
+        else:
+            for place in others:
+                counts.setdefault(place, _Count())
+            count.also |= owners
 
     def _device(self, ordinal: int, allocated: int, counts: dict[int, _Count]) -> DeviceHolders:
         counts.pop(len(self.roots) - 1, None)  # what is held from elsewhere is no row
@@ -190,7 +190,6 @@ class Survey:
             parts,
             count.blocks,
             count.frees,
-            count.shared,
             tuple(also),
             root.by_notebook,
         )
@@ -203,7 +202,6 @@ class _Count:
     bytes: int = 0
     blocks: int = 0
     frees: int = 0
-    shared: int = 0
     #: A bit for each root that holds some of it, too.
     also: int = 0
     parts: dict[str, int] = field(default_factory=dict)
@@ -240,19 +238,19 @@ def free(shell: Any, names: Sequence[str] = ()) -> Freed:
             f"nothing was freed or deleted: CUDA has failed in this process ({dead}); "
             "%gpu reset --restart starts it again"
         )
-    steps = _Steps()
+    before, steps = _held(), list[FreeStep]()
     holding, notes = _survey(shell, names)
     for name in names:
         shell.del_var(name, by_name=True)
     if names:
-        steps.add(f"delete {', '.join(names)}")
+        steps.append(FreeStep(f"delete {', '.join(names)}", _held()))
     if holding:
         places = dict.fromkeys(LAST if r.kind in (LOCAL, EXCEPTION) else r.name for r in holding)
         if notebook.release(holding):
             notes.append(NO_DEBUG)
-        steps.add(f"forget {', '.join(places)}")
+        steps.append(FreeStep(f"forget {', '.join(places)}", _held()))
     gc.collect()
-    steps.add("collect garbage")
+    steps.append(FreeStep("collect garbage", _held()))
     try:
         torch_cuda.empty_cache()
     except RuntimeError as error:
@@ -261,8 +259,9 @@ def free(shell: Any, names: Sequence[str] = ()) -> Freed:
             f"the cache was not emptied ({done}): {text.reason(error)}; "
             "if CUDA goes on to fail, %gpu reset --restart starts it again"
         ) from None
-    steps.add("empty the cache")
-    return steps.result(tuple(names), notes)
+    steps.append(FreeStep("empty the cache", _held()))
+    unknown = PLUGGABLE if torch_cuda.allocator_backend() == "pluggable" else None
+    return Freed(tuple(steps), before, tuple(names), tuple(notes), unknown)
 
 
 def _check(notebook: NotebookReferences, names: Sequence[str]) -> None:
@@ -301,35 +300,11 @@ def _survey(shell: Any, names: Sequence[str]) -> tuple[list[Name], list[str]]:
     return survey.holding_any(lambda root: root.by_notebook), notes
 
 
-class _Steps:
-    """The memory that each step freed, by the allocator's counters."""
-
-    def __init__(self) -> None:
-        self._before = self._now = _counters()
-        self._steps: list[FreeStep] = []
-
-    def add(self, what: str) -> None:
-        now = _counters()
-        pairs = zip(self._now, now, strict=True)
-        self._steps.append(FreeStep(what, *(_minus(before, after) for before, after in pairs)))
-        self._now = now
-
-    def result(self, deleted: tuple[str, ...], notes: list[str]) -> Freed:
-        (allocated, reserved), (allocated_now, reserved_now) = self._before, self._now
-        steps = tuple(self._steps)
-        figures = (allocated, allocated_now, reserved, reserved_now)
-        pluggable = torch_cuda.allocator_backend() == "pluggable"
-        return Freed(steps, *figures, deleted, tuple(notes), PLUGGABLE if pluggable else None)
-
-
-def _counters() -> tuple[dict[int, int], dict[int, int]]:
-    """Return allocated and reserved bytes by ordinal; none of an allocator that counts nothing."""
+def _held() -> dict[int, Held]:
+    """Return what torch's allocator holds, by ordinal; nothing where it does not count."""
     try:
-        held = {ordinal: torch_cuda.memory_held(ordinal) for ordinal in torch_cuda.contexts()}
+        return {
+            ordinal: Held(*torch_cuda.memory_held(ordinal)) for ordinal in torch_cuda.contexts()
+        }
     except RuntimeError:
-        held = {}
-    return {i: each for i, (each, _) in held.items()}, {i: each for i, (_, each) in held.items()}
-
-
-def _minus(before: dict[int, int], after: dict[int, int]) -> dict[int, int]:
-    return {i: before[i] - now for i, now in after.items() if i in before and before[i] != now}
+        return {}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from gpumagic.render.units import bytes_
@@ -28,8 +28,6 @@ USES: Mapping[Use, str] = {
 _UUID = re.compile(r"\b((?:GPU|MIG)-[0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f-]+")
 #: A text, and the command at its end.
 _WITH_COMMAND = re.compile(r"(.*: )(%{1,2}[a-z]+(?: [^.:;,]+)?)")
-#: The most rows of a table, and the most blocks of one result, that are drawn.
-ROWS = 1000
 
 _Item = TypeVar("_Item")
 
@@ -81,7 +79,7 @@ class Cell:
         return cls(_UUID.sub(r"\1…", text), style, whole=text.strip())
 
     @classmethod
-    def few(cls, names: Sequence[str], most: int, style: Style = "") -> Cell:
+    def few(cls, names: Sequence[str], most: int = 8, style: Style = "") -> Cell:
         """Return the first of the names, and all of them on hover."""
         return cls(listed(names, most), style, whole=", ".join(names))
 
@@ -167,13 +165,6 @@ class Line:
         return cls([_cell(part) for part in parts])
 
     @classmethod
-    def names(cls, before: str, names: Sequence[str], after: str = "") -> Block:
-        """Return a dim line with the names; of many, the first ones, and all of them folded."""
-        short, every = listed(names), ", ".join(names)
-        line = cls.of(f"{before}{short}{after}", "dim")
-        return line if short == every else Fold(line, [cls.of(every)])
-
-    @classmethod
     def title(cls, names: Sequence[str | None]) -> list[Line]:
         """Return a line with the name of several devices; none where it is not the same for all."""
         if len({*names}) != 1 or names[0] is None:
@@ -218,22 +209,3 @@ Block: TypeAlias = "Grid | Line | Callout | Fold"
 def shortened(text: str, longest: int) -> str:
     """Return ``text``, cut to ``longest`` characters."""
     return text if len(text) <= longest else text[: longest - 1] + "…"
-
-
-def bounded(blocks: Sequence[Block]) -> Iterator[Block]:
-    """Yield at most `ROWS` blocks and rows of each table, with the number of omitted ones.
-
-    Other processes may determine the length of a table.
-    """
-    for block in blocks[:ROWS]:
-        if isinstance(block, Grid) and len(block.rows) > ROWS:
-            yield replace(block, rows=block.rows[:ROWS])
-            yield _more(len(block.rows))
-        else:
-            yield block
-    if len(blocks) > ROWS:
-        yield _more(len(blocks))
-
-
-def _more(number: int) -> Line:
-    return Line.of(f"and {number - ROWS} more", "dim")

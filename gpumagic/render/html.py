@@ -21,7 +21,6 @@ from gpumagic.render.blocks import (
     Line,
     Style,
     Use,
-    bounded,
 )
 from gpumagic.system.text import harmless
 
@@ -46,7 +45,7 @@ def render(blocks: Sequence[Block]) -> str:
 
 
 def _blocks(blocks: Sequence[Block]) -> str:
-    return "".join(map(_block, bounded(blocks)))
+    return "".join(map(_block, blocks))
 
 
 def _block(block: Block) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from gpumagic.render.blocks import Block, Callout, Cell, Column, Fold, Grid, Style, Use, bounded
+from gpumagic.render.blocks import Block, Callout, Cell, Column, Fold, Grid, Style, Use
 from gpumagic.system.text import harmless
 
 #: In the colours of the terminal's own palette.
@@ -69,7 +69,7 @@ def columns() -> int:
 
 
 def _lines(blocks: Sequence[Block], width: int) -> Iterator[Text]:
-    for block in bounded(blocks):
+    for block in blocks:
         if isinstance(block, Callout):
             edge = Text.assemble(("┃ ", "red"))  # not the style of what follows
             yield from (edge + line for line in _lines(block.blocks, width - 2))

@@ -140,14 +140,21 @@ _LONGEST = 48
 
 
 @dataclass(frozen=True)
+class Held:
+    """The memory of torch's allocator on one device. Bytes."""
+
+    #: Held by live tensors.
+    allocated: int
+    #: Live tensors and cache.
+    reserved: int
+
+
+@dataclass(frozen=True)
 class FreeStep:
-    """One step of ``%gpumem free``, and the bytes that it freed, by CUDA ordinal."""
+    """One step of ``%gpumem free``, and what was held after it, by CUDA ordinal."""
 
     what: str
-    #: Returned to the allocator.
-    allocated: Mapping[int, int] = field(default_factory=dict)
-    #: Returned to the device.
-    reserved: Mapping[int, int] = field(default_factory=dict)
+    after: Mapping[int, Held]
 
 
 @dataclass(frozen=True, repr=False)
@@ -155,45 +162,47 @@ class Freed(Result):
     """The memory that ``%gpumem free`` has freed."""
 
     steps: tuple[FreeStep, ...] = ()
-    #: Bytes by CUDA ordinal.
-    allocated_before: Mapping[int, int] = field(default_factory=dict)
-    allocated_after: Mapping[int, int] = field(default_factory=dict)
-    reserved_before: Mapping[int, int] = field(default_factory=dict)
-    reserved_after: Mapping[int, int] = field(default_factory=dict)
+    #: By CUDA ordinal; ``after`` likewise.
+    before: Mapping[int, Held] = field(default_factory=dict)
     #: The variables that were deleted.
     deleted: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     #: Why it is not known what was freed.
     unknown: str | None = None
 
+    @property
+    def after(self) -> Mapping[int, Held]:
+        """What was held after the last step."""
+        return self.steps[-1].after if self.steps else self.before
+
     def _blocks(self) -> list[Block]:
-        blocks = [block for i in self.allocated_before for block in self._of_device(i)]
+        blocks = [block for i in self.before for block in self._of_device(i)]
         what = "No GPU memory was freed."
         if self.unknown is not None:
             what = f"Not measured, {self.unknown}"
         if self.deleted:
             what = f"Deleted {', '.join(self.deleted)}: {what[0].lower()}{what[1:]}"
-        nothing = Line.of(what)
-        return [*(blocks or [nothing]), *Line.notes(self.notes)]
+        return [*(blocks or [Line.of(what)]), *Line.notes(self.notes)]
 
     def _of_device(self, ordinal: int) -> list[Block]:
         """Return the steps and the change, if any: ``allocated 30.0 GiB → 2.00 GiB, …``."""
-        changes = {
-            name: (before.get(ordinal), after.get(ordinal))
-            for name, before, after in (
-                ("allocated", self.allocated_before, self.allocated_after),
-                ("reserved", self.reserved_before, self.reserved_after),
-            )
-        }
-        if all(before == after for before, after in changes.values()):
+        before = held = self.before[ordinal]
+        rows: list[list[Text]] = []
+        for step in self.steps:
+            now = step.after.get(ordinal, held)
+            freed = (held.allocated - now.allocated, held.reserved - now.reserved)
+            rows.append([Cell.cut(step.what, _LONGEST), *map(bytes_, freed)])
+            held = now
+        if held == before:
             return []
-        columns: list[Column[FreeStep]] = [
-            Column(f"cuda:{ordinal} freed", lambda step: Cell.cut(step.what, _LONGEST)),
-            Figures("Allocated", lambda step: bytes_(step.allocated.get(ordinal, 0))),
-            Figures("Reserved", lambda step: bytes_(step.reserved.get(ordinal, 0))),
+        columns: list[Column[Any]] = [
+            Column(f"cuda:{ordinal} freed"),
+            Figures("Allocated"),
+            Figures("Reserved"),
         ]
-        texts = (f"{name} {_change(*change)}" for name, change in changes.items())
-        return [Grid.of(self.steps, columns), Line.of(", ".join(texts), "good")]
+        allocated = f"allocated {_change(before.allocated, held.allocated)}"
+        change = f"{allocated}, reserved {_change(before.reserved, held.reserved)}"
+        return [Grid.of(rows, columns), Line.of(change, "good")]
 
 
 @dataclass(frozen=True)

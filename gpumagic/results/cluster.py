@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Text
 from gpumagic.render.units import DASH, bytes_, cpu_seconds, percent, seconds, spans
 from gpumagic.results.base import Series, plain
-from gpumagic.results.devices import Device, DeviceTable, Process, memory_cell, process_table
+from gpumagic.results.devices import Device, DeviceTable, memory_cell
 from gpumagic.results.memory import MemoryDelta
 from gpumagic.results.selection import STATUS_STYLES
 from gpumagic.results.timing import Sample, at_most
 from gpumagic.system.text import grouped, noun, plural
 
-#: How many times as long as the median a straggler takes at least.
-_STRAGGLER = 1.2
+#: How many times as long as the median the slowest engine takes that is marked.
+_SLOW = 1.2
 #: The most engines that each have a row; of more engines, half as many have one.
 _ROWS = 16
 
@@ -63,6 +63,11 @@ class ClusterResult(Series[EngineResult]):
         reasons = grouped((reason, engine) for engine, reason in self.failed.items())
         return [Line.of(f"✗ {engine_ids(of)}: {reason}", "bad") for reason, of in reasons.items()]
 
+    def _top(self, values: Mapping[int, float]) -> EngineResult | None:
+        """Return the engine with the highest of the values; None where no engine has one."""
+        measured = [each for each in self.engines if each.engine in values]
+        return max(measured, key=lambda each: values[each.engine], default=None)
+
     def _highest(
         self, values: Mapping[int, float], what: str
     ) -> tuple[list[EngineResult], list[Line]]:
@@ -86,7 +91,6 @@ class ClusterTable(ClusterResult):
 
     #: How the cluster was found.
     source: str = ""
-    show_processes: bool = False
 
     @property
     def hosts(self) -> dict[str, tuple[EngineResult, ...]]:
@@ -127,7 +131,6 @@ class ClusterTable(ClusterResult):
             *([Grid.of(rows, columns)] if rows else []),
             *self._failures(),
             Line.of(f"{count} ({self.source})", "dim"),
-            *(process_table([*_processes(self.hosts)]) if self.show_processes else []),
         ]
 
 
@@ -159,20 +162,6 @@ def _of_host(engines: Sequence[EngineResult]) -> Iterator[list[Text]]:
         ]
     for why, of in without.items():
         yield [Cell(DASH, "dim"), spans(of), Cell(why, "dim"), "", "", ""]
-
-
-def _processes(
-    hosts: Mapping[str, Sequence[EngineResult]],
-) -> Iterable[tuple[str, int, str, Process]]:
-    """Return the processes on the hosts' devices, each once, and which of them are engines."""
-    found: dict[tuple[str, int, int], tuple[str, int, str, Process]] = {}
-    for host, engines in hosts.items():
-        of_pid = {each.pid: str(each.engine) for each in engines}
-        for device in (device for each in engines for device in each.value):
-            for process in device.processes or ():
-                row = (host, device.index, of_pid.get(process.pid, DASH), process)
-                found[host, device.index, process.pid] = row
-    return found.values()
 
 
 @dataclass(frozen=True, repr=False)
@@ -249,18 +238,7 @@ class ClusterTiming(ClusterResult):
     @property
     def slowest(self) -> EngineResult | None:
         """The engine with the longest time; None where no engine has a timing."""
-        times = self.seconds
-        timed = [each for each in self.engines if each.engine in times]
-        return max(timed, key=lambda each: times[each.engine], default=None)
-
-    @property
-    def straggler(self) -> EngineResult | None:
-        """The slowest, if it took over 1.2 times as long as the median engine."""
-        slowest, times = self.slowest, self.seconds
-        if slowest is None or len(times) < 2:
-            return None
-        median = statistics.median(times.values())
-        return slowest if times[slowest.engine] > _STRAGGLER * median else None
+        return self._top(self.seconds)
 
     _index: ClassVar[tuple[str, ...]] = ("engine",)
 
@@ -290,13 +268,8 @@ class ClusterTiming(ClusterResult):
 
     def _each(self) -> Iterator[Block]:
         """Yield a table of the engines."""
-        straggler = self.straggler
-
-        def number(each: EngineResult) -> Text:
-            return Cell(f"! {each.engine}", "warn") if each is straggler else str(each.engine)
-
         columns: list[Column[EngineResult]] = [
-            Figures("Engine", number),
+            Figures("Engine", lambda each: str(each.engine)),
             Column("Host", lambda each: each.host or DASH, rank=1),
             Figures("GPU", lambda each: each.value.gpu_text),
             Figures("Wall", lambda each: seconds(each.value.wall.median)),
@@ -310,14 +283,12 @@ class ClusterTiming(ClusterResult):
     def _summary(self) -> Iterator[Block]:
         """Yield lines on the slowest engine and those whose GPU waits."""
         slowest, times = self.slowest, self.seconds
-        if slowest is not None and len(times) > 1:
-            where = f"engine {slowest.engine} on {slowest.host}"
-            if self.straggler is slowest:
-                ratio = times[slowest.engine] / statistics.median(times.values())
-                more = f"{ratio:.1f}\N{MULTIPLICATION SIGN} the median"
-                yield Line.of(f"straggler: {where} took {more}", "warn")
-            else:
-                yield Line.of(f"slowest: {where}", "dim")
+        median = statistics.median(times.values())
+        if slowest is not None and len(times) > 1 and median > 0:
+            ratio = times[slowest.engine] / median
+            where = f"slowest: engine {slowest.engine} on {slowest.host}"
+            text = f"{where} ({ratio:.1f}\N{MULTIPLICATION SIGN} the median)"
+            yield Line.of(text, "warn" if ratio >= _SLOW else "dim")
         if waiting := [i for i, timing in self.per_engine.items() if timing.bound == "host"]:
             text = f"host-bound, the GPU waits for work to be launched: {engine_ids(waiting)}"
             yield Line.of(text, "warn")
@@ -342,18 +313,16 @@ class ClusterMemory(ClusterResult):
     @property
     def peak(self) -> dict[int, int]:
         """The highest peak among each engine's devices in bytes, by engine id."""
-        peaks = {
-            engine: max((device.peak for device in delta.devices.values()), default=None)
+        return {
+            engine: max(device.peak for device in delta.devices.values())
             for engine, delta in self.per_engine.items()
+            if delta.devices
         }
-        return {engine: peak for engine, peak in peaks.items() if peak is not None}
 
     @property
     def highest(self) -> EngineResult | None:
         """The engine with the highest peak; None where no engine used a GPU."""
-        peaks = self.peak
-        used = [each for each in self.engines if each.engine in peaks]
-        return max(used, key=lambda each: peaks[each.engine], default=None)
+        return self._top(self.peak)
 
     def _blocks(self) -> list[Block]:
         columns: list[Column[Any]] = [

@@ -245,7 +245,7 @@ def _instances(devices: Iterable[Device]) -> list[Block]:
 def _claims(devices: Iterable[Device]) -> Iterator[Line]:
     """Yield a line for each process that claims GPUs, with these."""
     claims = ((dataclasses.replace(c, instance=None), d.index) for d in devices for c in d.claims)
-    for claim, found in grouped(claims).items():
+    for claim, found in [*grouped(claims).items()][:_MOST]:
         yield Line.of(f"GPU {spans(found)}: claimed by {claim}.", "dim")
 
 
@@ -335,39 +335,32 @@ def _used_of(place: Device | MigInstance) -> str:
 
 def _processes(devices: Sequence[Device]) -> Iterator[Block]:
     """Yield the table of the devices' processes, and the devices whose processes are not known."""
-    listed = [("", device.index, "", each) for device in devices for each in device.processes or ()]
+    listed = [(device.index, each) for device in devices for each in device.processes or ()]
     unlisted = [str(device.index) for device in devices if device.processes is None]
-    if listed or len(unlisted) < len(devices):
-        yield from process_table(listed)
+    if listed:
+        yield from _process_table(listed)
+    elif len(unlisted) < len(devices):
+        yield Line.of("No process uses a GPU, as far as NVML lists them.", "dim")
     if unlisted:
         yield Line.of(f"NVML does not list the processes of GPU {', '.join(unlisted)}.", "dim")
 
 
-def process_table(listed: Sequence[tuple[str, int, str, Process]]) -> list[Block]:
-    """Return a table of processes, the user's own first: each with host, GPU's index and engine.
+def _process_table(listed: Sequence[tuple[int, Process]]) -> Iterator[Block]:
+    """Yield the table of the processes with the most memory, the user's own first."""
 
-    Empty hosts and engines are left out: the processes are those of this machine.
-    """
-    if not listed:
-        return [Line.of("No process uses a GPU, as far as NVML lists them.", "dim")]
+    def pid(process: Process) -> Text:
+        return Cell(f"{process.pid} (this kernel)", "strong") if process.own else str(process.pid)
 
-    def pid(process: Process, engine: str) -> Text:
-        if process.own and not engine:
-            return Cell(f"{process.pid} (this kernel)", "strong")
-        return str(process.pid)
-
-    columns: list[Column[tuple[str, int, str, Process]]] = [
-        Column("Host", lambda of: of[0]),
-        Figures("GPU", lambda of: str(of[1])),
-        Figures("PID", lambda of: pid(of[3], of[2])),
-        Figures("Engine", lambda of: of[2]),
-        Column("User", lambda of: of[3].user or DASH, rank=2),
-        Figures("Memory", lambda of: bytes_(of[3].memory)),
-        Column("Command", lambda of: of[3].title, least=12),
+    columns: list[Column[tuple[int, Process]]] = [
+        Figures("GPU", lambda of: str(of[0])),
+        Figures("PID", lambda of: pid(of[1])),
+        Column("User", lambda of: of[1].user or DASH, rank=2),
+        Figures("Memory", lambda of: bytes_(of[1].memory)),
+        Column("Command", lambda of: of[1].title, least=12),
     ]
-    ordered = sorted(listed, key=lambda of: -(of[3].memory or 0))
+    ordered = sorted(listed, key=lambda of: -(of[1].memory or 0))
     shown, rest = ordered[:_MOST], ordered[_MOST:]
-    shown.sort(key=lambda of: not (of[3].own or of[3].mine))
-    memory = bytes_(sum(process.memory or 0 for *_, process in rest))
-    more = Line.of(f"and {len(rest)} more, with {memory} in all", "dim")
-    return [Grid.of(shown, columns), *([more] if rest else [])]
+    yield Grid.of(sorted(shown, key=lambda of: not (of[1].own or of[1].mine)), columns)
+    if rest:
+        memory = bytes_(sum(process.memory or 0 for _, process in rest))
+        yield Line.of(f"and {len(rest)} more, with {memory} in all", "dim")

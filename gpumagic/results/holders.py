@@ -36,8 +36,6 @@ class Holder:
     blocks: int
     #: The memory that deleting this variable alone frees: nothing else holds it.
     frees: int
-    #: The memory that other variables hold too, counted here or there.
-    shared: int
     #: The other variables that hold some of the memory counted here.
     also: tuple[str, ...] = ()
     #: Whether it is referenced by the notebook, not by a variable: ``%gpumem free`` frees it.
@@ -100,7 +98,8 @@ class Holders(Result):
             grid = _table(title, held, device.allocated, device.unattributed, _ROWS)
             blocks += [grid, _sum(device)]
             if unlisted := _unlisted(device):
-                blocks.append(Line.names("Hold only memory that is counted at others: ", unlisted))
+                text = Cell("Hold only memory that is counted at others: ", "dim")
+                blocks.append(Line.join(text, Cell.few(unlisted, style="dim")))
         if any(device.unattributed for device in shown.values()):
             blocks.append(Line.of(_NO_VARIABLE_MEANS, "dim"))
         return [*blocks, *Line.notes(self.notes)]

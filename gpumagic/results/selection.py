@@ -77,8 +77,8 @@ class Selection(Result):
             how = [masked] if self.status != "gated" else []
             blocks = [Line.join(status, f": {sees}", *how), *map(_visible, self.devices)]
         if self.lost:
-            number = plural(len(self.lost), "variable")
-            blocks.append(Line.names(f"Lost: {number} (", self.lost, ")."))
+            lost = Cell(f"Lost: {plural(len(self.lost), 'variable')} (", "dim")
+            blocks.append(Line.join(lost, Cell.few(self.lost, style="dim"), Cell(").", "dim")))
         return [*blocks, *Line.notes(self.notes)]
 
     def _too_late(self) -> Iterator[Block]:

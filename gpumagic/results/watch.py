@@ -48,8 +48,6 @@ class CellSpan:
 
     #: The execution number; None for a cell outside the history.
     number: int | None
-    #: The cell's first line.
-    source: str
     start: float
     #: None while it runs.
     end: float | None = None

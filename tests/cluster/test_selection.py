@@ -29,7 +29,7 @@ def chosen_by(chosen: ClusterSelection) -> list[list[int]]:
 
 
 def test_every_engine_and_device(two_engines: Cluster, run: Run) -> None:
-    ran = run(two_engines, "table = %gpu cluster -o -p")
+    ran = run(two_engines, "table = %gpu cluster -o")
     table = run(two_engines, "table").value
     assert isinstance(table, ClusterTable)
     assert [each.engine for each in table] == [0, 1]

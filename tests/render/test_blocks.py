@@ -1,17 +1,8 @@
-"""Blocks: tables made of items, notes, and the limit of their number."""
+"""Blocks: tables made of items, and notes."""
 
 from __future__ import annotations
 
-from gpumagic.render.blocks import (
-    ROWS,
-    Cell,
-    Column,
-    Figures,
-    Fold,
-    Grid,
-    Line,
-    bounded,
-)
+from gpumagic.render.blocks import Cell, Column, Figures, Grid, Line
 
 
 def test_a_table_of_items() -> None:
@@ -32,23 +23,8 @@ def test_lines() -> None:
     plain, with_command = Line.notes(["a", "to lift that: %gpu on"])
     assert plain == Line.of("a", "dim")
     assert with_command == Line.join(Cell("to lift that: ", "dim"), Cell.command("%gpu on"))
-    assert Line.names("Lost: ", ["a", "b"], ".") == Line.of("Lost: a, b.", "dim")
-    many = Line.names("Lost: ", [*"abcdefghij"])
-    assert isinstance(many, Fold)
-    assert many.blocks == [Line.of("a, b, c, d, e, f, g, h, i, j")]
 
 
 def test_what_is_shortened_has_the_whole() -> None:
     assert Cell.cut("123456", 5, "dim") == Cell("1234…", "dim", whole="123456")
     assert Cell.few(["a", "b", "c"], 2) == Cell("a, b and 1 more", whole="a, b, c")
-
-
-def test_bounded() -> None:
-    """The number of blocks and of rows is limited; a line has the number of omitted ones."""
-    cut, more = bounded([Grid.of([(str(i),) for i in range(ROWS + 3)], [Column("A")])])
-    assert isinstance(cut, Grid)
-    assert len(cut.rows) == ROWS
-    assert more == Line.of("and 3 more", "dim")
-    lines = [Line.of(str(i)) for i in range(ROWS + 2)]
-    assert list(bounded(lines)) == [*lines[:ROWS], Line.of("and 2 more", "dim")]
-    assert list(bounded(lines[:ROWS])) == lines[:ROWS]

@@ -12,6 +12,7 @@ from gpumagic.results.allocator import (
     FitRun,
     Freed,
     FreeStep,
+    Held,
     HistoryState,
     LimitState,
     SnapshotFile,
@@ -87,7 +88,6 @@ CLUSTER_TABLE = ClusterTable(
         EngineResult(5, error="no answer in 10 s"),
     ),
     source="profile default",
-    show_processes=True,
 )
 TWO = MemoryDelta({0: DeviceMemoryDelta(MIB, MIB, 2 * MIB), 1: DeviceMemoryDelta(0, 0, 0)})
 CLUSTER_MEMORY = ClusterMemory(
@@ -183,7 +183,7 @@ FIT_RUNS = (FitRun(1, 3 * MIB), FitRun(2, 4 * MIB), FitRun(60, 62 * MIB), FitRun
 
 
 def holder(name: str, size: int, **fields: object) -> Holder:
-    common = {"kind": "tensor", "parts": {"": size}, "blocks": 1, "frees": size, "shared": 0}
+    common = {"kind": "tensor", "parts": {"": size}, "blocks": 1, "frees": size}
     return Holder(name, bytes=size, **{**common, **fields})  # type: ignore[arg-type]
 
 
@@ -194,7 +194,6 @@ MODEL = holder(
     parts={"parameters": 3 * GIB, "buffers": GIB},
     blocks=12,
     frees=GIB,
-    shared=3 * GIB,
     also=("optimizer", "trainer", "ema", "best"),
 )
 HELD = DeviceHolders(
@@ -302,15 +301,16 @@ HISTORY = WatchHistory(
     # The second sample holds for eight seconds, the third for one.
     (sample(0, 0, None, 0), sample(1, 100, None, 0), sample(9, 50, None, 0), sample(10, 0, 7, 0)),
     (
-        CellSpan(3, "train()", 0.5, 4),
-        CellSpan(4, "1/0", 5, 9.5, failed=True),
-        CellSpan(5, "x", 9.9),
+        CellSpan(3, 0.5, 4),
+        CellSpan(4, 5, 9.5, failed=True),
+        CellSpan(5, 9.9),
     ),
 )
 PANEL = WatchPanel(sample(time.mktime((2026, 1, 2, 3, 4, 5, 0, 0, -1)), 10, 90), 1.0)
 
-TWO_GPUS = {0: GIB, 1: 2 * GIB}
-FREED = Freed((FreeStep("drop " + "x" * 60, {0: GIB}),), TWO_GPUS, {0: 0}, TWO_GPUS, TWO_GPUS)
+HELD_BEFORE = {0: Held(GIB, GIB), 1: Held(2 * GIB, 2 * GIB)}
+HELD_AFTER = {**HELD_BEFORE, 0: Held(0, GIB)}
+FREED = Freed((FreeStep("drop " + "x" * 60, HELD_AFTER),), HELD_BEFORE)
 CELL_HOLDINGS = CellHoldings({0: (CellHolding(3, "x", GIB, 2), CellHolding(None, "y", GIB, 1))})
 SOURCE = ("if True:", "    a = f(2)", *["pass"] * 12, "\tb = f(1)")
 BY_LINE = {0: {3: LineMemory(2 * MIB, 2 * MIB), 16: LineMemory(0, MIB)}}

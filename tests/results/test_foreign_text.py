@@ -9,7 +9,7 @@ import pytest
 
 from gpumagic.results.base import as_html, as_text
 from gpumagic.results.cluster import ClusterTable, EngineResult
-from gpumagic.results.devices import Device, DeviceTable, Process
+from gpumagic.results.devices import Claim, Device, DeviceTable, Process
 from gpumagic.results.holders import OutOfMemory
 from tests.support.gpu_processes import GIB
 
@@ -31,7 +31,7 @@ def everything_hostile() -> Iterator[Any]:
         EngineResult(0, error=HOSTILE),
         EngineResult(1, HOSTILE, 1, table),
     )
-    yield ClusterTable(engines, HOSTILE, True)
+    yield ClusterTable(engines, HOSTILE)
     yield OutOfMemory(where=HOSTILE, source=HOSTILE, name=HOSTILE, device=0)
 
 
@@ -53,7 +53,7 @@ def test_an_error_in_one_line_is_clean(run_cell: Callable[..., Any]) -> None:
     assert str(raised.value).isprintable()
 
 
-def test_more_processes_devices_and_engines_than_there_are() -> None:
+def test_more_processes_and_claims_than_there_are() -> None:
     many = tuple(
         Process(pid, pid * 2**20, command=f"python {pid}" + "x" * 5000) for pid in range(10_000)
     )
@@ -61,9 +61,5 @@ def test_more_processes_devices_and_engines_than_there_are() -> None:
     for drawn in (as_text(table, 200), as_html(table)):
         assert "and 9950 more, with " in drawn
         assert len(drawn) < 60_000
-    devices = DeviceTable(tuple(Device(index, name="x" * 10**4) for index in range(5000)))
-    silent = (EngineResult(i, error=f"{i} " + "e" * 10**4) for i in range(1, 5000))
-    cluster = ClusterTable((EngineResult(0, "h" * 10**6, 1, devices), *silent), "x")
-    for drawn in (as_text(cluster, 200), as_html(cluster)):
-        assert drawn.count("and 4001 more") == 2  # rows of devices, and lines of engines
-        assert len(drawn) < 10_000_000
+    claims = tuple(Claim(pid, "ann") for pid in range(10_000))
+    assert str(DeviceTable((Device(0, claims=claims),))).count("claimed by process") == 50

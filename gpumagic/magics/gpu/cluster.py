@@ -41,8 +41,7 @@ def run(magics: Any, verb: str, options: argparse.Namespace, wants: Wants) -> An
     engines = cluster.targets(options.targets)
     claim = magics.claim and not options.no_claim
     if verb == "cluster":
-        table = selection.devices(cluster, engines, processes=options.processes)
-        return hand_over(magics.shell, table, options)
+        return hand_over(magics.shell, selection.devices(cluster, engines), options)
     try:
         if verb == "pin":
             chosen = selection.pin(cluster, engines, claim=claim)

@@ -56,7 +56,6 @@ def _cluster(verb: str) -> Parser:
     form.flags("--cluster")
     form.add_argument("-t", "--targets", metavar="ENGINES")
     if verb == "cluster":
-        form.add_argument("-p", "--processes", action="store_true")
         form.add_argument("profile", nargs="?", metavar="PROFILE")
     else:
         form.flags("--no-claim")

@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Any
 
 from gpumagic.cells.hooks import CellHook, CellHooks
-from gpumagic.cells.records import first_line
 from gpumagic.cuda import devices, driver, nvml, visible_devices
 from gpumagic.errors import DeviceError
 from gpumagic.results.devices import Device
@@ -107,7 +106,7 @@ class Watch:
     def _before(self, info: Any, outer: Any) -> CellSpan | None:
         if outer is not None or self._thread is None:
             return None  # a cell that another one runs
-        self._current = CellSpan(None, first_line(info.raw_cell), time.time())
+        self._current = CellSpan(None, time.time())
         self._thread.begin_cell()
         return self._current
 

@@ -175,7 +175,7 @@ def test_no_code_of_the_users_runs_after_a_failed_cell(
     assert result.unattributed == 0
     freed = free(ip)
     assert hostile_objects["ran"] == []
-    assert freed.allocated_before[0] - freed.allocated_after[0] == 3 * MIB
+    assert freed.before[0].allocated - freed.after[0].allocated == 3 * MIB
 
 
 def test_no_code_of_the_users_runs_to_explain_why_memory_ran_out(

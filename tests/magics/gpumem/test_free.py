@@ -119,11 +119,12 @@ def test_freeing_does_not_need_the_garbage_collector(torch: ModuleType, cells: A
     gc.disable()
     try:
         cells("%gpumem free -o -q -v freed")
-        forget = cells("freed").value.steps[0]
+        freed = cells("freed").value
     finally:
         gc.enable()
+    (forget, *_) = freed.steps
     assert forget.what == "forget the last exception"
-    assert forget.allocated[0] == 9 * MIB
+    assert freed.before[0].allocated - forget.after[0].allocated == 9 * MIB
     assert torch.cuda.memory_allocated() == before
 
 
@@ -135,7 +136,7 @@ def test_outputs(torch: ModuleType, cells: Any, ip: Any) -> None:
     assert torch.cuda.memory_allocated() == 14 * MIB
     freed = cells("%gpumem free -o").value
     assert torch.cuda.memory_allocated() == 0
-    assert freed.allocated_before[0] - freed.allocated_after[0] == 14 * MIB
+    assert freed.before[0].allocated - freed.after[0].allocated == 14 * MIB
     assert number not in cells("Out").value
     assert f"_{number}" not in ip.user_ns
     assert cells(f"Out[{number - 1}]").value == 42
@@ -188,9 +189,10 @@ def test_garbage_and_the_cache(torch: ModuleType, cells: Any) -> None:
         freed = cells("%gpumem free -o -q").value
     finally:
         gc.enable()
-    by_step = {step.what: step for step in freed.steps}
-    assert by_step["collect garbage"].allocated == {0: MIB}
-    assert by_step["empty the cache"].reserved[0] >= 30 * MIB
+    before, garbage, cache = (freed.before[0], *(step.after[0] for step in freed.steps))
+    assert [step.what for step in freed.steps] == ["collect garbage", "empty the cache"]
+    assert before.allocated - garbage.allocated == MIB
+    assert garbage.reserved - cache.reserved >= 30 * MIB
     assert torch.cuda.memory_reserved() == 0
 
 
@@ -285,7 +287,8 @@ def test_an_error_of_cuda_of_unknown_cause_is_one_line(
     assert "Traceback" not in "".join(f"{each.stdout}{each.stderr}" for each in (ran, *others))
     assert "x" not in ip.user_ns
     assert "y" in ip.user_ns
-    assert cells("%gpumem free y -o -q").value.reserved_after == {0: 0, 1: 0}
+    freed = cells("%gpumem free y -o -q").value
+    assert {i: held.reserved for i, held in freed.after.items()} == {0: 0, 1: 0}
 
 
 def test_without_cuda_in_use_variables_are_deleted_and_it_is_said(run_python: Any) -> None:
