@@ -23,7 +23,6 @@ CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
     machine.driver,
     machine.gpus,
     machine.device_files,
-    machine.container,
     machine.works_with_nvml,
     build.torch,
     build.fits_driver,

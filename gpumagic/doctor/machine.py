@@ -1,4 +1,4 @@
-"""Check the machine: the driver, its devices and files, the container, NVML, the toolkit."""
+"""Check the machine: the driver, its devices and files, NVML, the toolkit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 
 from gpumagic.cuda import driver as cuda_driver
 from gpumagic.cuda import nvml
-from gpumagic.cuda.process_state import STATE
 from gpumagic.doctor.diagnosis import Finding
 from gpumagic.doctor.facts import Facts
 from gpumagic.errors import DeviceError
@@ -18,7 +17,10 @@ from gpumagic.system.text import plural
 
 #: NVML_ERROR_DRIVER_NOT_LOADED and NVML_ERROR_LIB_RM_VERSION_MISMATCH (nvml.h).
 _NOT_LOADED, _MISMATCH = 9, 18
-_WITH_GPUS = "start the container with its GPUs (docker run --gpus all)"
+_WITH_GPUS = (
+    "start the container with its GPUs (docker run --gpus all), and where it sets "
+    "NVIDIA_DRIVER_CAPABILITIES, with compute,utility"
+)
 
 
 def driver(facts: Facts) -> Finding:
@@ -67,22 +69,6 @@ def device_files(facts: Facts) -> Finding | None:
     else:
         return Finding("device files", "ok", f"{names} can be opened") if names else None
     return Finding("device files", "warn" if facts.start.count else "bad", cause, remedy, cause)
-
-
-def container(facts: Facts) -> Finding | None:
-    """Check which GPUs a container was started with."""
-    given = STATE.started_with.get("NVIDIA_VISIBLE_DEVICES")
-    able = STATE.started_with.get("NVIDIA_DRIVER_CAPABILITIES")
-    # Values as documented for the NVIDIA Container Toolkit ("Docker Specialized Configurations").
-    if given in ("void", "none", ""):
-        setting, remedy = f"NVIDIA_VISIBLE_DEVICES={given}", _WITH_GPUS
-    elif able and not {"all", "compute"} & {*able.split(",")}:
-        setting = f"NVIDIA_DRIVER_CAPABILITIES={able}, without compute"
-        remedy = "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-    else:
-        return Finding("container", "ok", "probably yes") if facts.container else None
-    cause = f"the container was started with {setting}"
-    return Finding("container", "warn", setting, remedy, cause)
 
 
 def works_with_nvml(facts: Facts) -> Finding | None:

@@ -194,23 +194,6 @@ def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     has(machine.driver(facts(container=True)), "bad", "--gpus all")
 
 
-@pytest.mark.parametrize(
-    ("variable", "value", "status"),
-    [
-        ("NVIDIA_VISIBLE_DEVICES", "void", "warn"),
-        ("NVIDIA_DRIVER_CAPABILITIES", "utility,video", "warn"),
-        ("NVIDIA_DRIVER_CAPABILITIES", "compute,utility", "ok"),
-    ],
-)
-def test_a_container_that_was_given_no_gpu(
-    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, status: str
-) -> None:
-    assert machine.container(facts()) is None
-    monkeypatch.setattr(STATE, "started_with", {variable: value})
-    expected = f"{variable}={value}" if status == "warn" else "probably yes"
-    has(machine.container(facts(container=True)), status, expected)
-
-
 def test_the_systems_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "in_first_pid_namespace", lambda: True)
     for name in ("CUDA_HOME", "CUDA_PATH"):
