@@ -8,7 +8,6 @@ Variables").
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from gpumagic.cuda.visible_devices import MASK, ORDER
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.render.units import spans
 from gpumagic.results.devices import Device
-from gpumagic.system.text import harmless, listed, noun
+from gpumagic.system.text import did_you_mean, harmless, listed, noun
 
 _WORDS: Mapping[str, Literal["off", "on", "reset"]] = {
     "off": "off",
@@ -28,9 +27,8 @@ _WORDS: Mapping[str, Literal["off", "on", "reset"]] = {
     "all": "on",
     "reset": "reset",
 }
-#: The highest index: no machine has more GPUs, and a longer number is a mistake.
-_LAST_INDEX = 1023
-_RANGE = re.compile(r"(\d{1,9})(?:\s*-\s*(\d{1,9}))?")
+#: No machine has more GPUs than four digits count.
+_RANGE = re.compile(r"(\d{1,4})(?:\s*-\s*(\d{1,4}))?")
 #: The GPUs that a message lists by UUID, and the characters of a UUID that name one.
 _LISTED, _UUID = 8, 12
 
@@ -100,8 +98,6 @@ def _item(item: str) -> Sequence[int | str]:
         first, last = int(match[1]), int(match[2] or match[1])
         if first > last:
             raise SpecError(f"the range {item!r} runs backwards; write {last}-{first}")
-        if last > _LAST_INDEX and match[2]:
-            raise SpecError(f"the range {item!r} goes beyond {_LAST_INDEX}; write 0-3, for example")
         return range(first, last + 1)
     if item[:4].upper() in ("GPU-", "MIG-") and len(item) > 4:
         return [item]
@@ -114,10 +110,9 @@ def _item(item: str) -> Sequence[int | str]:
         write = ",".join(numbers)
         raise SpecError(f"{_quoted(item)}: GPUs have nvidia-smi's numbers here; write {write}")
     words = [*_WORDS, "auto", "watch", "plot", "ps", "doctor"]
-    near = difflib.get_close_matches(item.lower(), words, n=1, cutoff=0.7)
-    write = f"did you mean {near[0]!r}? Write" if near else "write"
+    near = did_you_mean(item.lower(), words)
     raise SpecError(
-        f"{_quoted(item)} is not a choice of GPUs; {write} "
+        f"{_quoted(item)} is not a choice of GPUs{f'{near} Write' if near else '; write'} "
         "off, on, reset, auto, an index (0), a list (0,2), a range (1-3) or a UUID"
     )
 

@@ -75,7 +75,7 @@ def test_a_choice_for_all(two_engines: Cluster, run: Run) -> None:
     with pytest.raises(UsageError, match="no engine was changed; engine 0: there is no GPU 9"):
         run(two_engines, "%gpu 9 --cluster -v chosen -q")
     assert all("no GPU 9" in error for error in run(two_engines, "chosen").value.failed.values())
-    with pytest.raises(UsageError, match="did you mean 'off'"):
+    with pytest.raises(UsageError, match="did you mean off"):
         run(two_engines, "%gpu offf --cluster")
 
 
