@@ -12,8 +12,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from . import elf
@@ -50,17 +51,6 @@ class Libraries:
     def hide(self) -> Path:
         """The library for LD_AUDIT that hides NVIDIA's own."""
         return self.directory / "audit" / "libhide.so"
-
-
-@dataclass(frozen=True)
-class _Target:
-    soname: str
-    folder: str
-    sources: tuple[str, ...]
-    defines: tuple[str, ...]
-    stub_error: int
-    wanted: frozenset[str] = frozenset()
-    version: str = ""
 
 
 def cache_root() -> Path:
@@ -134,107 +124,76 @@ def compiler() -> list[str]:
     raise BuildError("no C compiler: install gcc or clang, or `pip install ziglang`")
 
 
-def _build(directory: Path) -> None:
+@cache
+def wanted() -> frozenset[str]:
+    """What torch, and what comes with it, leaves to NVIDIA's libraries to define, or looks up."""
     torch = _torch_directory()
-    nvidia = torch.parent / "nvidia"
-    files = [*torch.glob("lib/*.so*"), *nvidia.glob("**/libcusolver*.so*")]
-    wanted = [elf.read(path) for path in files if not path.is_symlink()]
-    runtime = _needed(wanted, "libcudart.so.")
-    if not runtime:
-        raise BuildError(f"torch {importlib.metadata.version('torch')} is no CUDA build")
-    major = int(runtime.removeprefix("libcudart.so.").split(".")[0])
-    versions = (
-        f"-DVG_CUDART_MAJOR={major}",
-        f"-DVG_CUDART_VERSION={_runtime_version(torch, major)}",
-    )
+    files = [*torch.glob("lib/*.so*"), *torch.parent.glob("nvidia/**/libcusolver*.so*")]
+    undefined = (elf.undefined(path) for path in files if not path.is_symlink())
     looked_up = _LOOKED_UP.findall((torch / "lib" / "libc10_cuda.so").read_bytes())
-    driver_names = {name.decode() for name in looked_up} | {
-        symbol.name
-        for library in wanted
-        if "libcuda.so.1" in library.needed
-        for symbol in library.imports
-        if re.match(r"cu[A-Z]", symbol.name) and not symbol.name.startswith("cuFile")
-    }
-    targets = [
-        _Target("libcuda.so.1", "driver", _ENGINE, versions, 801, frozenset(driver_names)),
-        _Target("libnvidia-ml.so.1", "nvml", ("nvml.c", "state.c"), (), 3, _nvml_names()),
-        _imported(wanted, runtime, ("runtime.c", "state.c"), versions, 801),
-    ]
-    for prefix, define in (("libcublas.so.", "-DVG_CUBLAS"), ("libcublasLt.so.", "-DVG_CUBLASLT")):
-        soname = _needed(wanted, prefix)
-        if soname:
-            sources = ("cublas.c", "state.c")
-            targets.append(_imported(wanted, soname, sources, (define, *versions), 15))
-    profiler = _needed(wanted, "libcupti.so.")
-    if profiler:
-        targets.append(_imported(wanted, profiler, ("cupti.c", "state.c"), (), 35))
-    targets.append(_Target("libclock.so", "preload", ("clock.c",), (), 0))
-    targets.append(_Target("libhide.so", "audit", ("hide.c",), (), 0))
-    for target in targets:
-        _compile(target, directory)
-
-
-def _runtime_version(torch: Path, major: int) -> int:
-    match = re.search(r"cuda[^=\n]*= *['\"](\d+)\.(\d+)", (torch / "version.py").read_text())
-    return int(match[1]) * 1000 + int(match[2]) * 10 if match else major * 1000
-
-
-def _needed(wanted: Iterable[elf.Library], prefix: str) -> str:
-    names = {name for library in wanted for name in library.needed if name.startswith(prefix)}
-    return min(names, default="")
-
-
-def _imported(
-    wanted: Iterable[elf.Library],
-    soname: str,
-    sources: tuple[str, ...],
-    defines: tuple[str, ...],
-    stub_error: int,
-) -> _Target:
-    symbols = [s for library in wanted for s in library.imports if s.library == soname]
-    version = min({symbol.version for symbol in symbols}, default=soname)
-    names = frozenset(symbol.name for symbol in symbols)
-    return _Target(soname, "preload", sources, defines, stub_error, names, version)
-
-
-def _nvml_names() -> frozenset[str]:
+    names = {name.decode() for name in looked_up}.union(*undefined)
     spec = importlib.util.find_spec("pynvml")
-    if spec is None or not spec.origin:
-        return frozenset()
-    return frozenset(_NVML_NAMES.findall(Path(spec.origin).read_text()))
+    if spec is not None and spec.origin:
+        names.update(_NVML_NAMES.findall(Path(spec.origin).read_text()))
+    return frozenset(names)
 
 
-def _compile(target: _Target, directory: Path) -> None:
-    folder = directory / target.folder
-    folder.mkdir(exist_ok=True)
-    library = folder / target.soname
+def _build(directory: Path) -> None:
+    text = (_torch_directory() / "version.py").read_text()
+    cuda = re.search(r"cuda[^=\n]*= *['\"](\d+)\.(\d+)", text)
+    if cuda is None:
+        raise BuildError(f"torch {importlib.metadata.version('torch')} is no CUDA build")
+    major, minor = map(int, cuda.groups())
+    defines = (f"-DVG_CUDART_MAJOR={major}", f"-DVG_CUDART_VERSION={major * 1000 + minor * 10}")
+    preload, state = directory / "preload", "state.c"
+    for library, sources, pattern, error in (
+        (directory / "driver" / "libcuda.so.1", _ENGINE, "cu(?!File)[A-Z]", 801),
+        (directory / "nvml" / "libnvidia-ml.so.1", ("nvml.c", state), "nvml[A-Z]", 3),
+        (preload / f"libcudart.so.{major}", ("runtime.c", state), "(__)?cuda[A-Z]", 801),
+        (preload / f"libcublas.so.{major}", ("cublas.c", state), "cublas(?!Lt)", 15),
+        (preload / f"libcublasLt.so.{major}", ("cublaslt.c", state), "cublasLt", 15),
+        (preload / f"libcupti.so.{major}", ("cupti.c", state), "cupti", 35),
+        (preload / "libclock.so", ("clock.c",), None, 0),
+        (directory / "audit" / "libhide.so", ("hide.c",), None, 0),
+    ):
+        names = [] if pattern is None else sorted(filter(re.compile(pattern).match, wanted()))
+        compile_library(library, sources, defines, names, error)
+
+
+def compile_library(
+    library: Path, sources: Sequence[str], defines: Sequence[str], wanted: list[str], error: int
+) -> None:
+    """Compiles `sources`; those of `wanted` that they do not define answer `error`.
+
+    torch asks for a name that it is linked with by the version that its library has for it: that is
+    the library's own name.
+    """
+    library.parent.mkdir(exist_ok=True)
     command = [*compiler(), "-std=gnu11", "-O2", "-g0", "-fPIC", "-shared", "-fvisibility=hidden"]
     if "ziglang" in command:
         command += ["-fno-sanitize=all"]
-    command += ["-Wall", "-Wextra", f"-Wl,-soname,{target.soname}", f"-I{SOURCES}", *target.defines]
-    if target.version:
-        script = directory / f"{target.soname}.map"
-        script.write_text(f"{target.version} {{ global: *; }};\n")
+    command += ["-Wall", "-Wextra", f"-Wl,-soname,{library.name}", f"-I{SOURCES}", *defines]
+    command += [str(SOURCES / name) for name in sources]
+    if wanted:
+        stubs = library.parents[1] / f"{library.name}.stubs.c"
+        stubs.write_text(_stubs(wanted, error))
+        command.append(str(stubs))
+    if wanted and library.parent.name == "preload":
+        script = library.parents[1] / f"{library.name}.map"
+        script.write_text(f"{library.name} {{ global: *; }};\n")
         command.append(f"-Wl,--version-script={script}")
-    sources = [str(SOURCES / name) for name in target.sources]
-    _run([*command, *sources, "-o", str(library), "-ldl", "-lpthread"])
-    missing = sorted(target.wanted - elf.read(library).exports)
-    if missing:
-        stubs = directory / f"{target.soname}.stubs.c"
-        stubs.write_text(_stubs(missing, target.stub_error))
-        _run([*command, *sources, str(stubs), "-o", str(library), "-ldl", "-lpthread"])
+    done = subprocess.run(
+        [*command, "-o", str(library), "-ldl", "-lpthread"], capture_output=True, text=True
+    )
+    if done.returncode:
+        raise BuildError(f"{' '.join(command)}\n{done.stderr}")
 
 
-def _stubs(names: Iterable[str], error: int) -> str:
+def _stubs(names: list[str], error: int) -> str:
+    """A definition of each function, which gives way to one in another file."""
     lines = [
         '#include "state.h"',
-        f"#define STUB(name) VG_EXPORT int name(void); int name(void) "
+        "#define STUB(name) VG_EXPORT __attribute__((weak)) int name(void) "
         f"{{ static struct vg_call *slot; return vg_unimplemented(&slot, #name, {error}); }}",
     ]
     return "\n".join([*lines, *(f"STUB({name})" for name in names)]) + "\n"
-
-
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise BuildError(f"{' '.join(command)}\n{done.stderr}")

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import uuid as uuids
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Union
+from typing import Any
 
-from . import shared
+from .layout import CONSTANTS, FIELDS, State
 
 GiB = 2**30
 MiB = 2**20
 # A cycle of torch.cuda._sleep is a nanosecond.
 SLEEP_CYCLES_PER_SECOND = 1_000_000_000
+DRIVER_VERSION = "580.95.05"
 
 PID_NAMESPACE = "/proc/self/ns/pid"
-
-Fault = Union[int, "tuple[int, int]"]
-"""An error code, or (code, after): the first `after` calls go well."""
 
 
 @dataclass(frozen=True)
@@ -29,38 +26,25 @@ class Mig:
     name: str = "1g.10gb"
     memory: int = 10 * GiB
     uuid: str | None = None
-    multiprocessors: int = 16
 
 
 @dataclass(frozen=True)
 class GPU:
-    """One GPU: bytes, watts, °C, percent, MHz."""
+    """One GPU: bytes, watts, °C, percent."""
 
     name: str = "NVIDIA H100 80GB HBM3"
     memory: int = 80 * GiB
     compute_capability: tuple[int, int] = (9, 0)
     uuid: str | None = None
     utilization: int = 0
-    memory_utilization: int = 0
     temperature: int = 40
     power: float = 70
     power_limit: float = 700
-    fan: int = 30
-    sm_clock: int = 1980
-    sm_clock_max: int = 1980
-    memory_clock: int = 2619
-    performance_state: int = 0
     throttle_reasons: int = 0
-    multiprocessors: int = 132
     reserved: int = 512 * MiB
     integrated: bool = False
     unsupported: frozenset[str] = frozenset()
     mig: Sequence[Mig] = ()
-
-    def __post_init__(self) -> None:
-        unknown = set(self.unsupported) - set(shared.FIELDS)
-        if unknown:
-            raise ValueError(f"unsupported: {sorted(unknown)} are none of {shared.FIELDS}")
 
 
 @dataclass(frozen=True)
@@ -78,32 +62,22 @@ class Scenario:
     """A virtual machine. Indexes are nvidia-smi's.
 
     `devices`: how many default GPUs, or the GPUs. `driver`, `nvml`: whether libcuda.so.1 and
-    libnvidia-ml.so.1 can be found. `faults`: error code by call name ("nvml*" for all of a prefix),
-    or (code, after n calls). `slow`: seconds added to a call. `lost`: GPUs that fell off the bus.
-    `cuda_order`: nvidia-smi's index of each CUDA ordinal where CUDA_DEVICE_ORDER is unset (the
-    fastest first). `host_pids`: NVML reports pids of another namespace. `queue_depth`: launches
-    that a stream holds before the host waits. `launch_cost`: seconds that a launch keeps
-    the host at work at least; `launch_latency`: until the kernel then begins on an idle device.
-    `container`: this process is in one. `files`: what else lies below /dev, /proc and so on, or
-    something else than is there by default; None takes a file away.
+    libnvidia-ml.so.1 can be found. `faults`: error code by call name ("nvml*" for all of a prefix).
+    `lost`: GPUs that fell off the bus. `cuda_order`: nvidia-smi's index of each CUDA ordinal where
+    CUDA_DEVICE_ORDER is unset (the fastest first). `host_pids`: NVML reports pids of another
+    namespace. `container`: this process is in one. `files`: what else lies below /dev, /proc and so
+    on, or something else than is there by default; None takes a file away.
     """
 
     devices: Sequence[GPU] | int = 2
     driver: bool = True
     nvml: bool = True
-    faults: Mapping[str, Fault] = field(default_factory=dict)
-    slow: Mapping[str, float] = field(default_factory=dict)
+    faults: Mapping[str, int] = field(default_factory=dict)
     processes: Sequence[ExternalProcess] = ()
     host_pids: bool = False
     lost: Sequence[int] = ()
     cuda_order: Sequence[int] | None = None
-    driver_version: str = "580.95.05"
     cuda_version: int = 13000
-    context_memory: int = 500 * MiB
-    kernel_time: float = 3e-6
-    launch_latency: float = 2e-6
-    launch_cost: float = 0.0
-    queue_depth: int = 1024
     container: bool = False
     files: Mapping[str, str | None] = field(default_factory=dict)
 
@@ -130,7 +104,7 @@ class Scenario:
         if self.driver or self.nvml:
             nodes = [f"nvidia{index}" for index in range(len(self.gpus))]
             found |= {f"/dev/{name}": "" for name in (*nodes, "nvidiactl", "nvidia-uvm")}
-            module = f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {self.driver_version}\n"
+            module = f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {DRIVER_VERSION}\n"
             found["/proc/driver/nvidia/version"] = module
             for index, gpu in enumerate(self.gpus):
                 place = f"/proc/driver/nvidia/gpus/0000:{index + 1:02x}:00.0/information"
@@ -138,23 +112,6 @@ class Scenario:
                 found[place] = f"Model: \t\t {gpu.name}\nGPU UUID: \t {uuid}\n"
         found |= self.files
         return {path: text for path, text in found.items() if text is not None}
-
-    def to_json(self) -> str:
-        """The scenario as text, for the command line's --scenario."""
-        return json.dumps(asdict(self), default=sorted, indent=2)
-
-    @classmethod
-    def from_json(cls, text: str) -> Scenario:
-        """Reads what `to_json` wrote; whatever is left out has its default."""
-        values: dict[str, Any] = json.loads(text)
-        if isinstance(values.get("devices"), list):
-            values["devices"] = [_gpu(gpu) for gpu in values["devices"]]
-        processes = values.get("processes", ())
-        values["processes"] = [ExternalProcess(**process) for process in processes]
-        values["lost"] = tuple(values.get("lost", ()))
-        faults = values.get("faults", {})
-        values["faults"] = {k: tuple(v) if isinstance(v, list) else v for k, v in faults.items()}
-        return cls(**values)
 
     def write(self, path: Path) -> None:
         """Writes the shared file that the libraries map."""
@@ -175,53 +132,26 @@ class Scenario:
                 path.write_text(text, encoding="utf-8")
                 path.chmod(0o755 if text.startswith("#!") else 0o666)
 
-    def _state(self) -> shared.State:
-        gpus = self.gpus
-        if len(gpus) > shared.MAX_GPUS:
-            raise ValueError(f"at most {shared.MAX_GPUS} GPUs")
-        order = list(self.cuda_order) if self.cuda_order is not None else list(range(len(gpus)))
-        if sorted(order) != list(range(len(gpus))):
-            raise ValueError(f"cuda_order {order} does not name each of {len(gpus)} GPUs once")
-        state = shared.State()
-        state.magic = shared.MAGIC
+    def _state(self) -> Any:
+        order = range(len(self.gpus)) if self.cuda_order is None else self.cuda_order
+        state = State()
+        state.magic = CONSTANTS["MAGIC"]
         # The structure is the same size on both sides, or the libraries say so and go without.
         state.layout_size = len(bytes(state))
-        state.n_gpus = len(gpus)
+        state.n_gpus = len(self.gpus)
         state.cuda_version = self.cuda_version
         state.host_pids = self.host_pids
-        state.host_pid_offset = 1_000_000
-        state.queue_depth = self.queue_depth
-        state.driver_version = self.driver_version.encode()
+        state.driver_version = DRIVER_VERSION.encode()
         state.cuda_order[: len(order)] = order
-        state.context_bytes = self.context_memory
-        state.launch_latency_ns = round(self.launch_latency * 1e9)
-        state.launch_cost_ns = round(self.launch_cost * 1e9)
-        state.kernel_ns = round(self.kernel_time * 1e9)
-        state.cycles_per_second = SLEEP_CYCLES_PER_SECOND
-        for index, gpu in enumerate(gpus):
+        for index, gpu in enumerate(self.gpus):
             _fill_gpu(state.gpus[index], gpu, index)
             state.gpus[index].lost = index in self.lost
         for slot, process in enumerate(self.processes):
             fill_external(state.external[slot], process)
-        rules: list[tuple[str, Fault | None, float]] = [
-            (name, f, 0) for name, f in self.faults.items()
-        ]
-        rules += [(name, None, seconds) for name, seconds in self.slow.items()]
-        for slot, (name, fault, seconds) in enumerate(rules):
-            code, after = fault if isinstance(fault, tuple) else (fault, 0)
-            fill_rule(state.rules[slot], name, code, after, None, seconds)
-        state.n_rules = len(rules)
+        for slot, (name, code) in enumerate(self.faults.items()):
+            fill_rule(state.rules[slot], name, code)
+        state.n_rules = len(self.faults)
         return state
-
-
-def _gpu(values: dict[str, Any]) -> GPU:
-    values = dict(values)
-    values["unsupported"] = frozenset(values.get("unsupported", ()))
-    values["mig"] = tuple(Mig(**mig) for mig in values.get("mig", ()))
-    if "compute_capability" in values:
-        major, minor = values["compute_capability"]
-        values["compute_capability"] = (major, minor)
-    return GPU(**values)
 
 
 def default_uuid(index: int, instance: int | None = None) -> str:
@@ -230,33 +160,24 @@ def default_uuid(index: int, instance: int | None = None) -> str:
     return f"{kind}-{uuids.uuid5(uuids.NAMESPACE_OID, f'virtual {kind} {index} {instance}')}"
 
 
-def _fill_gpu(state: shared.GPUState, gpu: GPU, index: int) -> None:
-    state.name = gpu.name.encode()
+def _fill_gpu(state: Any, gpu: GPU, index: int) -> None:
+    set_fields(state, **{name: getattr(gpu, name) for name in SETTABLE})
     state.uuid = (gpu.uuid or default_uuid(index)).encode()
-    state.major, state.minor = gpu.compute_capability
     state.pci_bus = index + 1
     state.n_mig = len(gpu.mig)
-    set_fields(
-        state,
-        **{
-            name: getattr(gpu, name)
-            for name in SETTABLE
-            if name not in ("name", "uuid", "compute_capability", "mig")
-        },
-    )
     for number, mig in enumerate(gpu.mig):
         instance = state.mig[number]
         instance.uuid = (mig.uuid or default_uuid(index, number)).encode()
         instance.name = mig.name.encode()
         instance.memory = mig.memory
-        instance.multiprocessors = mig.multiprocessors
         instance.gpu_instance = number + 1
 
 
-SETTABLE = tuple(GPU.__dataclass_fields__)
+#: The fields of `GPU` that may change while processes run; NVML counts milliwatts.
+SETTABLE = tuple(GPU.__dataclass_fields__.keys() - {"uuid", "mig"})
 
 
-def set_fields(state: shared.GPUState, **fields: Any) -> None:
+def set_fields(state: Any, **fields: Any) -> None:
     """Stores fields of `GPU`, under their own names and units."""
     for name, value in fields.items():
         if name not in SETTABLE:
@@ -264,18 +185,13 @@ def set_fields(state: shared.GPUState, **fields: Any) -> None:
         if name in ("power", "power_limit"):
             value = round(value * 1000)
         elif name == "unsupported":
-            value = sum(1 << shared.FIELDS.index(field_name) for field_name in value)
-        elif name in ("name", "uuid"):
+            value = sum(FIELDS[each] for each in value)
+        elif name == "name":
             value = value.encode()
-        elif name == "compute_capability":
-            state.major, state.minor = value
-            continue
-        elif name == "mig":
-            raise TypeError("MIG instances are set when the scenario begins")
         setattr(state, name, value)
 
 
-def fill_external(state: shared.ExternalState, process: ExternalProcess) -> None:
+def fill_external(state: Any, process: ExternalProcess) -> None:
     """Store another user's process."""
     state.gpu = process.device_index
     state.pid = process.pid
@@ -286,12 +202,12 @@ def fill_external(state: shared.ExternalState, process: ExternalProcess) -> None
 
 
 def fill_rule(
-    state: shared.RuleState,
+    state: Any,
     name: str,
     code: int | None,
-    after: int,
-    times: int | None,
-    seconds: float,
+    after: int = 0,
+    times: int | None = None,
+    seconds: float = 0,
 ) -> None:
     """Stores a fault (`code`), or slowness where `code` is None."""
     state.name = name.encode()

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import shared
 from .build import cache_root, libraries
+from .layout import CONSTANTS, State
 from .remap import remap
 from .scenario import ExternalProcess, Scenario, fill_external, fill_rule, set_fields
 
@@ -32,8 +32,8 @@ class World:
         self.path = Path(path)
         with self.path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), 0)
-        self._state = shared.State.from_buffer(self._map)
-        self._begin = bytes(self._map[: shared.State.processes.offset])
+        self._state = State.from_buffer(self._map)
+        self._begin = bytes(self._map[: State.processes.offset])
         _known[str(self.path)] = self
 
     @classmethod
@@ -106,7 +106,7 @@ class World:
             if not slot.active:
                 fill_external(slot, process)
                 return
-        raise ValueError(f"at most {shared.MAX_EXTERNAL} external processes")
+        raise ValueError(f"at most {CONSTANTS['MAX_EXTERNAL']} external processes")
 
     def end_process(self, pid: int) -> None:
         """Somebody else's process ends."""
@@ -149,19 +149,18 @@ class World:
 
     def reset(self) -> None:
         """All is again what the scenario said; the call counters are 0."""
-        lock = shared.State.lock.offset
+        lock = State.lock.offset
         self._map[:lock] = self._begin[:lock]
-        after = lock + shared.State.lock.size
+        after = lock + State.lock.size
         self._map[after : len(self._begin)] = self._begin[after:]
         for call in self._state.calls:
             if call.count:
                 call.count = 0
 
-    def _gpu(self, index: int) -> shared.GPUState:
+    def _gpu(self, index: int) -> Any:
         if not 0 <= index < self._state.n_gpus:
             raise IndexError(f"GPU {index} of {self._state.n_gpus}")
-        gpu: shared.GPUState = self._state.gpus[index]
-        return gpu
+        return self._state.gpus[index]
 
     def _add_rule(
         self, call: str, code: int | None, after: int, times: int | None, seconds: float
@@ -171,22 +170,15 @@ class World:
                 fill_rule(rule, call, code, after, times, seconds)
                 self._state.n_rules += 1
                 return
-        raise ValueError(f"at most {shared.MAX_RULES} faults")
+        raise ValueError(f"at most {CONSTANTS['MAX_RULES']} faults")
 
 
-def environment(
-    scenario: Scenario | None = None,
-    base: Mapping[str, str] | None = None,
-    *,
-    devices: int | None = None,
-) -> dict[str, str]:
-    """The environment of a process that is to run in `scenario` (or in `Scenario(devices=…)`).
+def environment(scenario: Scenario, base: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of a process that is to run in `scenario`.
 
     The shared file is removed when this process ends. One that puts itself there, by exec, calls
     `adopt` after.
     """
-    if scenario is None:
-        scenario = Scenario() if devices is None else Scenario(devices=devices)
     built = libraries()
     result = dict(os.environ if base is None else base)
     remove_orphans()

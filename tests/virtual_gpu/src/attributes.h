@@ -20,24 +20,24 @@ static inline int vg_attribute(const struct vg_device *device, int attribute)
     case 10: return 32;                                /* warp */
     case 11: return 2147483647;                        /* pitch */
     case 12: return 65536;                             /* registers per block */
-    case 13: return (int)gpu->sm_clock_max * 1000;     /* kHz */
+    case 13: return VG_SM_CLOCK * 1000;                /* kHz */
     case 14: return 512;                               /* texture alignment */
     case 15: return 1;                                 /* overlap */
-    case 16: return device->multiprocessors;
+    case 16: return device->mig >= 0 ? VG_MIG_MULTIPROCESSORS : VG_MULTIPROCESSORS;
     case 18: return (int)gpu->integrated;
     case 19: return 1;                                 /* maps host memory */
     case 31: return 1;                                 /* concurrent kernels */
     case 32: return gpu->unsupported & VG_ECC ? 0 : 1;
     case 33: return (int)gpu->pci_bus;
-    case 36: return (int)gpu->memory_clock * 1000;     /* kHz */
+    case 36: return VG_MEMORY_CLOCK * 1000;            /* kHz */
     case 37: return 5120;                              /* bus width */
     case 38: return 50 << 20;                          /* L2 */
     case 39: return 2048;                              /* threads per multiprocessor */
     case 40: return 3;                                 /* copy engines */
     case 41: return 1;                                 /* unified addressing */
     case 51: return 32;                                /* pitch alignment */
-    case 75: return (int)gpu->major;
-    case 76: return (int)gpu->minor;
+    case 75: return (int)gpu->compute_capability[0];
+    case 76: return (int)gpu->compute_capability[1];
     case 78: case 79: case 80: return 1;               /* priorities, L1 caches */
     case 81: return 233472;                            /* shared memory per multiprocessor */
     case 82: return 65536;                             /* registers per multiprocessor */
@@ -51,7 +51,7 @@ static inline int vg_attribute(const struct vg_device *device, int attribute)
     case 111: return 1024;                             /* reserved shared memory */
     case 115: return 1;                                /* memory pools */
     case 119: return 1;                                /* handle types of pools: file descriptors */
-    case 120: return gpu->major >= 9;                  /* clusters */
+    case 120: return gpu->compute_capability[0] >= 9;  /* clusters */
     case 121: return 1;                                /* unified function pointers */
     default: return 0;
     }

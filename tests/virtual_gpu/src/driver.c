@@ -117,8 +117,8 @@ VG_EXPORT int cuDeviceComputeCapability(int *major, int *minor, int ordinal)
 {
     READY(cuDeviceComputeCapability);
     DEVICE(ordinal);
-    *major = (int)device->hardware->major;
-    *minor = (int)device->hardware->minor;
+    *major = (int)device->hardware->compute_capability[0];
+    *minor = (int)device->hardware->compute_capability[1];
     return VG_OK;
 }
 
@@ -740,6 +740,6 @@ VG_EXPORT int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned 
 {
     READY(cuLaunchKernel);
     (void)function, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)arguments, (void)extra;
-    struct vg_work work = {.cost_ns = vg_state()->kernel_ns};
+    struct vg_work work = {.cost_ns = VG_KERNEL_NS};
     return engine_submit(stream, &work);
 }

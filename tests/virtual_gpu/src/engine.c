@@ -19,7 +19,9 @@
 #define EVENT_MAGIC 0x45564e54u
 #define DISABLE_TIMING 2u
 #define NON_BLOCKING 1u
-#define MAX_QUEUE 4096
+#define QUEUE 1024                   /* launches that a stream holds before the host waits */
+#define CONTEXT_BYTES (500ll << 20)
+#define LATENCY_NS 2000              /* from a launch to the kernel's beginning, on an idle device */
 
 struct capture;
 
@@ -196,7 +198,7 @@ static int alive(const struct vg_device *device)
 static struct vg_stream *add_stream(struct vg_device *device, unsigned flags, int priority)
 {
     struct vg_stream *stream = calloc(1, sizeof *stream);
-    int64_t *queue = calloc(MAX_QUEUE, sizeof *queue);
+    int64_t *queue = calloc(QUEUE, sizeof *queue);
     if (!stream || !queue)
         abort();
     stream->magic = STREAM_MAGIC;
@@ -221,7 +223,7 @@ static int make_context(struct vg_device *device)
     vg_hold();
     error = alive(device);
     if (!error && !device->has_context) {
-        if (vg_charge(device->gpu, device->mig, vg_state()->context_bytes) != 0)
+        if (vg_charge(device->gpu, device->mig, CONTEXT_BYTES) != 0)
             error = VG_OUT_OF_MEMORY;
         if (!error) {
             vg_mark_context(device->gpu, device->mig, 1);
@@ -255,7 +257,7 @@ int engine_reset_context(int ordinal)
     vg_hold();
     if (device->has_context) {
         vg_forget_device_memory(ordinal);
-        vg_charge(device->gpu, device->mig, -vg_state()->context_bytes);
+        vg_charge(device->gpu, device->mig, -CONTEXT_BYTES);
         vg_mark_context(device->gpu, device->mig, 0);
         device->has_context = 0;
         device->retained = 0;
@@ -349,7 +351,7 @@ static int is_legacy(const struct vg_stream *stream)
 /* When work submitted now can begin: after the stream's own, and the legacy stream and the blocking ones wait for each other. */
 static int64_t earliest(const struct vg_stream *stream)
 {
-    int64_t start = vg_now() + vg_state()->launch_latency_ns;
+    int64_t start = vg_now() + LATENCY_NS;
     if (stream->ready > start)
         start = stream->ready;
     if (is_legacy(stream)) {
@@ -392,14 +394,9 @@ int engine_submit(struct vg_stream *handle, const struct vg_work *work)
     error = blocked_by_capture(stream);
     if (!error) {
         stream->ready = earliest(stream) + work->cost_ns;
-        unsigned depth = (unsigned)vg_state()->queue_depth;
-        if (depth > 0) {
-            if (depth > MAX_QUEUE)
-                depth = MAX_QUEUE;
-            unsigned at = stream->queued++ % depth;
-            room_at = stream->queue[at];
-            stream->queue[at] = stream->ready;
-        }
+        unsigned at = stream->queued++ % QUEUE;
+        room_at = stream->queue[at];
+        stream->queue[at] = stream->ready;
     }
     vg_let_go();
     if (!error) {
@@ -646,7 +643,7 @@ int engine_event_record_context(struct vg_event *event, int ordinal)
     if (!device || !device->has_context || device != event->device)
         return VG_INVALID_HANDLE;
     vg_hold();
-    int64_t when = vg_now() + vg_state()->launch_latency_ns;
+    int64_t when = vg_now() + LATENCY_NS;
     for (struct vg_stream *stream = device->streams; stream; stream = stream->next) {
         if (stream->capture) {
             stream->capture->invalid = 1;

@@ -46,7 +46,6 @@ struct vg_device {
     const char *uuid;
     const char *name;
     uint64_t memory;
-    int multiprocessors;
     /* The rest belongs to the engine. */
     int has_context;
     int retained;
@@ -54,6 +53,8 @@ struct vg_device {
     int64_t waits_until; /* new streams too */
     struct vg_stream *streams; /* the legacy default stream first */
 };
+
+#define VG_KERNEL_NS 3000 /* of a kernel that is neither a sleep, a copy nor a product */
 
 enum vg_kind { VG_DEVICE_MEMORY, VG_POOL_MEMORY, VG_MANAGED_MEMORY, VG_MAPPED_MEMORY, VG_HOST_MEMORY, VG_REGISTERED_MEMORY };
 

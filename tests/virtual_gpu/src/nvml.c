@@ -23,7 +23,7 @@ enum {
 struct handle { int gpu, mig; };
 
 static int users;
-static struct handle handles[VG_MAX_GPUS][1 + VG_MAX_MIG];
+static struct handle handles[VG_MAX_GPUS][VG_PARTS];
 
 static struct handle *handle_of(int gpu, int mig)
 {
@@ -249,7 +249,7 @@ BY_PCI(nvmlDeviceGetHandleByPciBusId_v2)
 
 VG_EXPORT int nvmlDeviceGetName(struct handle *handle, char *result, unsigned length)
 {
-    FIELD(nvmlDeviceGetName, VG_NAME_FIELD);
+    FIELD(nvmlDeviceGetName, VG_DEVICE_NAME);
     char name[224];
     if (handle->mig >= 0)
         snprintf(name, sizeof name, "%s MIG %s", gpu->name, gpu->mig[handle->mig].name);
@@ -264,8 +264,14 @@ NUMBER(nvmlDeviceGetMinorNumber, 0, handle->gpu)
 NUMBER(nvmlDeviceGetBoardId, 0, gpu->pci_bus << 8)
 NUMBER(nvmlDeviceGetMultiGpuBoard, 0, 0)
 NUMBER(nvmlDeviceGetBrand, 0, 14) /* NVIDIA */
-NUMBER(nvmlDeviceGetArchitecture, 0, gpu->major >= 10 ? 10 : gpu->major == 9 ? 9 : gpu->major == 8 ? (gpu->minor == 9 ? 8 : 7) : 6)
-NUMBER(nvmlDeviceGetNumGpuCores, 0, gpu->multiprocessors * 128)
+static unsigned architecture(const uint32_t capability[2])
+{
+    if (capability[0] >= 9)
+        return capability[0] > 9 ? 10 : 9;
+    return capability[0] < 8 ? 6 : capability[1] == 9 ? 8 : 7;
+}
+NUMBER(nvmlDeviceGetArchitecture, 0, architecture(gpu->compute_capability))
+NUMBER(nvmlDeviceGetNumGpuCores, 0, VG_MULTIPROCESSORS * 128)
 NUMBER(nvmlDeviceGetMemoryBusWidth, 0, 5120)
 NUMBER(nvmlDeviceGetComputeMode, 0, 0)
 NUMBER(nvmlDeviceGetPersistenceMode, 0, 1)
@@ -289,8 +295,8 @@ NEVER(nvmlDeviceGetAccountingStats)
 VG_EXPORT int nvmlDeviceGetCudaComputeCapability(struct handle *handle, int *major, int *minor)
 {
     DEVICE(nvmlDeviceGetCudaComputeCapability);
-    *major = (int)gpu->major;
-    *minor = (int)gpu->minor;
+    *major = (int)gpu->compute_capability[0];
+    *minor = (int)gpu->compute_capability[1];
     return 0;
 }
 
@@ -424,7 +430,7 @@ VG_EXPORT int nvmlDeviceGetUtilizationRates(struct handle *handle, unsigned rate
 {
     GPU_FIELD(nvmlDeviceGetUtilizationRates, VG_UTILIZATION);
     rates[0] = gpu->utilization;
-    rates[1] = gpu->memory_utilization;
+    rates[1] = 0;
     return 0;
 }
 
@@ -485,16 +491,17 @@ NUMBER(nvmlDeviceGetPowerManagementMode, VG_POWER_LIMIT, 1)
 NUMBER(nvmlDeviceGetPowerManagementLimit, VG_POWER_LIMIT, gpu->power_limit)
 NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, VG_POWER_LIMIT, gpu->power_limit)
 NUMBER(nvmlDeviceGetEnforcedPowerLimit, VG_POWER_LIMIT, gpu->power_limit)
-NUMBER(nvmlDeviceGetPerformanceState, VG_PERFORMANCE_STATE, gpu->performance_state)
-NUMBER(nvmlDeviceGetPowerState, VG_PERFORMANCE_STATE, gpu->performance_state)
+NUMBER(nvmlDeviceGetPerformanceState, VG_PERFORMANCE_STATE, 0)
+NUMBER(nvmlDeviceGetPowerState, VG_PERFORMANCE_STATE, 0)
+#define FAN 30 /* percent */
 NUMBER(nvmlDeviceGetNumFans, VG_FAN, 1)
-NUMBER(nvmlDeviceGetFanSpeed, VG_FAN, gpu->fan)
+NUMBER(nvmlDeviceGetFanSpeed, VG_FAN, FAN)
 
 VG_EXPORT int nvmlDeviceGetFanSpeed_v2(struct handle *handle, unsigned fan, unsigned *result)
 {
     GPU_FIELD(nvmlDeviceGetFanSpeed_v2, VG_FAN);
     (void)fan;
-    *result = gpu->fan;
+    *result = FAN;
     return 0;
 }
 
@@ -506,29 +513,30 @@ VG_EXPORT int nvmlDeviceGetPowerManagementLimitConstraints(struct handle *handle
     return 0;
 }
 
-#define CLOCK(function, graphics)                                                                                          \
+#define CLOCK(function)                                                                                                    \
     VG_EXPORT int function(struct handle *handle, unsigned domain, unsigned *result)                                       \
     {                                                                                                                      \
         GPU_FIELD(function, VG_CLOCKS);                                                                                    \
-        *result = domain == 2 ? gpu->memory_clock : (graphics); /* 0 graphics, 1 SM, 2 memory, 3 video */                  \
+        *result = domain == 2 ? VG_MEMORY_CLOCK : VG_SM_CLOCK; /* 0 graphics, 1 SM, 2 memory, 3 video */              \
         return 0;                                                                                                          \
     }
-CLOCK(nvmlDeviceGetClockInfo, gpu->sm_clock)
-CLOCK(nvmlDeviceGetMaxClockInfo, gpu->sm_clock_max)
-CLOCK(nvmlDeviceGetApplicationsClock, gpu->sm_clock_max)
-CLOCK(nvmlDeviceGetDefaultApplicationsClock, gpu->sm_clock_max)
+CLOCK(nvmlDeviceGetClockInfo)
+CLOCK(nvmlDeviceGetMaxClockInfo)
+CLOCK(nvmlDeviceGetApplicationsClock)
+CLOCK(nvmlDeviceGetDefaultApplicationsClock)
 
 VG_EXPORT int nvmlDeviceGetClock(struct handle *handle, unsigned domain, unsigned kind, unsigned *result)
 {
     GPU_FIELD(nvmlDeviceGetClock, VG_CLOCKS);
-    *result = domain == 2 ? gpu->memory_clock : kind == 0 ? gpu->sm_clock : gpu->sm_clock_max;
+    (void)kind;
+    *result = domain == 2 ? VG_MEMORY_CLOCK : VG_SM_CLOCK;
     return 0;
 }
 
 #define REASONS(function, expression)                                                                                      \
     VG_EXPORT int function(struct handle *handle, unsigned long long *result)                                              \
     {                                                                                                                      \
-        GPU_FIELD(function, VG_THROTTLE);                                                                                  \
+        GPU_FIELD(function, VG_THROTTLE_REASONS);                                                                                  \
         *result = (expression);                                                                                            \
         return 0;                                                                                                          \
     }
@@ -571,7 +579,7 @@ static void add_process(struct process_v3 *all, unsigned *count, const struct vg
     all[*count].pid = pid;
     all[*count].used = gpu->unsupported & VG_PROCESS_MEMORY ? NOT_AVAILABLE : used;
     all[*count].gpu_instance = mig >= 0 ? gpu->mig[mig].gpu_instance : 0xFFFFFFFFu;
-    all[*count].compute_instance = mig >= 0 ? gpu->mig[mig].compute_instance : 0xFFFFFFFFu;
+    all[*count].compute_instance = mig >= 0 ? 0 : 0xFFFFFFFFu;
     ++*count;
 }
 
@@ -586,7 +594,7 @@ static unsigned list_processes(const struct handle *handle, struct process_v3 *a
         for (int part = 0; part <= VG_MAX_MIG && state->processes[i].pid; part++) {
             const struct vg_process *process = &state->processes[i];
             if (process->has_context[handle->gpu][part] && (handle->mig < 0 || handle->mig == part - 1))
-                add_process(all, &count, gpu, (unsigned)(process->pid + (state->host_pids ? state->host_pid_offset : 0)),
+                add_process(all, &count, gpu, (unsigned)(process->pid + (state->host_pids ? 1000000 : 0)),
                             (uint64_t)process->used[handle->gpu][part], part - 1);
         }
     vg_unlock();
@@ -600,7 +608,7 @@ static unsigned list_processes(const struct handle *handle, struct process_v3 *a
 
 static int give_processes(const struct handle *handle, unsigned *room, void *result, size_t each)
 {
-    static __thread struct process_v3 all[VG_MAX_PROCESSES * (1 + VG_MAX_MIG) + VG_MAX_EXTERNAL];
+    static __thread struct process_v3 all[VG_MAX_PROCESSES * VG_PARTS + VG_MAX_EXTERNAL];
     unsigned count = list_processes(handle, all), given = *room;
     *room = count;
     if (count > given || (count && !result))
@@ -670,17 +678,17 @@ VG_EXPORT int nvmlDeviceIsMigDeviceHandle(struct handle *handle, unsigned *resul
     return 0;
 }
 
-#define INSTANCE(function, member)                                                                                         \
+#define INSTANCE(function, number)                                                                                         \
     VG_EXPORT int function(struct handle *handle, unsigned *result)                                                        \
     {                                                                                                                      \
         DEVICE(function);                                                                                                  \
         if (handle->mig < 0)                                                                                               \
             return NOT_SUPPORTED;                                                                                          \
-        *result = gpu->mig[handle->mig].member;                                                                            \
+        *result = number;                                                                            \
         return 0;                                                                                                          \
     }
-INSTANCE(nvmlDeviceGetGpuInstanceId, gpu_instance)
-INSTANCE(nvmlDeviceGetComputeInstanceId, compute_instance)
+INSTANCE(nvmlDeviceGetGpuInstanceId, gpu->mig[handle->mig].gpu_instance)
+INSTANCE(nvmlDeviceGetComputeInstanceId, 0)
 
 VG_EXPORT int nvmlDeviceGetAttributes_v2(struct handle *handle, void *result)
 {
@@ -692,7 +700,7 @@ VG_EXPORT int nvmlDeviceGetAttributes_v2(struct handle *handle, void *result)
         unsigned long long memory_mib;
     } *attributes = result;
     memset(attributes, 0, sizeof *attributes);
-    attributes->multiprocessors = gpu->mig[handle->mig].multiprocessors;
+    attributes->multiprocessors = VG_MIG_MULTIPROCESSORS;
     attributes->gpu_slices = attributes->compute_slices = 1;
     attributes->memory_mib = gpu->mig[handle->mig].memory >> 20;
     return 0;

@@ -223,7 +223,7 @@ static int properties(struct device_properties *p, int ordinal)
     p->minor = vg_attribute(device, 76);
     p->textureAlignment = 512;
     p->texturePitchAlignment = 32;
-    p->multiProcessorCount = device->multiprocessors;
+    p->multiProcessorCount = vg_attribute(device, 16);
     p->integrated = vg_attribute(device, 18);
     p->canMapHostMemory = 1;
     p->surfaceAlignment = 512;
@@ -874,11 +874,11 @@ VG_EXPORT int __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared
 /* The kernel behind torch.cuda._sleep is known by its name; its first argument is a number of clock cycles. */
 static int launch(const void *function, void **arguments, struct vg_stream *stream)
 {
-    struct vg_work work = {.cost_ns = vg_state()->kernel_ns};
+    struct vg_work work = {.cost_ns = VG_KERNEL_NS};
     for (int i = 0; i < n_spin_kernels; i++)
         if (spin_kernels[i] == function) {
-            int64_t cycles = *(int64_t *)arguments[0], rate = vg_state()->cycles_per_second;
-            work.cost_ns = cycles > 0 && rate > 0 ? (int64_t)((double)cycles * 1e9 / (double)rate) : 0;
+            int64_t cycles = *(int64_t *)arguments[0]; /* each a nanosecond */
+            work.cost_ns = cycles > 0 ? cycles : 0;
         }
     return engine->submit(stream, &work);
 }
@@ -929,7 +929,7 @@ VG_EXPORT int cudaFuncGetAttributes(struct function_attributes *result, const vo
     result->maxThreadsPerBlock = 1024;
     result->numRegs = 32;
     struct vg_device *device = engine->device(here());
-    result->ptxVersion = result->binaryVersion = (int)(device->hardware->major * 10 + device->hardware->minor);
+    result->ptxVersion = result->binaryVersion = vg_attribute(device, 75) * 10 + vg_attribute(device, 76);
     return VG_OK;
 }
 

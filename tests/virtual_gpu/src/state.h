@@ -1,7 +1,7 @@
 /* The shared state of a scenario: a small file mapped by every process that runs on it.
  *
- * Python writes the hardware, the faults and the external processes (shared.py mirrors these structs, field by field, and
- * `layout_size` guards the mirror); the C libraries write the processes and the call counters.
+ * Python writes the hardware, the faults and the external processes; the C libraries write the processes and the call counters.
+ * layout.py reads the constants, the fields' bits and the structs from here: one declaration a line, types of fixed size.
  */
 #ifndef VIRTUAL_GPU_STATE_H
 #define VIRTUAL_GPU_STATE_H
@@ -12,13 +12,20 @@
 #define VG_MAGIC 0x55504756u /* "VGPU" */
 #define VG_MAX_GPUS 16
 #define VG_MAX_MIG 7
+#define VG_PARTS 8 /* a whole GPU, and its MIG instances */
 #define VG_MAX_PROCESSES 128
 #define VG_MAX_EXTERNAL 64
 #define VG_MAX_RULES 64
 #define VG_MAX_CALLS 4096
 #define VG_NAME 72
 
-/* Fields that NVML answers with NVML_ERROR_NOT_SUPPORTED: bits of vg_gpu.unsupported, in the order of shared.py's FIELDS. */
+/* What every GPU has. */
+#define VG_MULTIPROCESSORS 132
+#define VG_MIG_MULTIPROCESSORS 16
+#define VG_SM_CLOCK 1980 /* MHz; always at its highest */
+#define VG_MEMORY_CLOCK 2619
+
+/* Fields that NVML answers with NVML_ERROR_NOT_SUPPORTED: bits of vg_gpu.unsupported. */
 enum vg_field {
     VG_UTILIZATION = 1 << 0,
     VG_TEMPERATURE = 1 << 1,
@@ -32,9 +39,9 @@ enum vg_field {
     VG_FAN = 1 << 9,
     VG_PERFORMANCE_STATE = 1 << 10,
     VG_UUID = 1 << 11,
-    VG_NAME_FIELD = 1 << 12,
+    VG_DEVICE_NAME = 1 << 12,
     VG_PCI = 1 << 13,
-    VG_THROTTLE = 1 << 14,
+    VG_THROTTLE_REASONS = 1 << 14,
     VG_MIG = 1 << 15,
     VG_ECC = 1 << 16,
     VG_ENERGY = 1 << 17,
@@ -44,10 +51,7 @@ struct vg_mig {
     char uuid[96];
     char name[96];
     uint64_t memory;
-    uint32_t multiprocessors;
     uint32_t gpu_instance;
-    uint32_t compute_instance;
-    uint32_t pad;
 };
 
 struct vg_gpu {
@@ -56,14 +60,11 @@ struct vg_gpu {
     uint64_t memory;   /* bytes, all of it, as NVML's total */
     uint64_t reserved; /* bytes that the driver keeps for itself */
     uint64_t unsupported;
-    uint32_t major, minor;
-    uint32_t utilization, memory_utilization; /* percent */
-    uint32_t temperature;                     /* degrees Celsius */
-    uint32_t power, power_limit;              /* milliwatts */
-    uint32_t fan;                             /* percent */
-    uint32_t sm_clock, sm_clock_max, memory_clock;    /* MHz */
-    uint32_t performance_state;
-    uint32_t multiprocessors;
+    uint32_t compute_capability[2];
+    uint32_t utilization; /* percent */
+    uint32_t temperature; /* degrees Celsius */
+    uint32_t power;       /* milliwatts */
+    uint32_t power_limit;
     uint32_t throttle_reasons; /* NVML's bit mask */
     uint32_t pci_bus;
     uint32_t integrated;
@@ -78,7 +79,6 @@ struct vg_rule {
     int32_t active;
     int32_t fails;
     int32_t code;
-    int32_t pad;
     int64_t after;    /* calls that go well first */
     int64_t times;    /* failures before it goes well again; -1: for ever */
     int64_t delay_ns; /* added to every call that matches */
@@ -90,8 +90,8 @@ struct vg_process {
     int32_t dead; /* what every call that needs a context answers; 0: its context lives */
     uint64_t start_time;
     /* Bytes in use: [gpu][0] of the whole GPU, [gpu][1 + i] of its MIG instance i. */
-    int64_t used[VG_MAX_GPUS][1 + VG_MAX_MIG];
-    int32_t has_context[VG_MAX_GPUS][1 + VG_MAX_MIG];
+    int64_t used[VG_MAX_GPUS][VG_PARTS];
+    int32_t has_context[VG_MAX_GPUS][VG_PARTS];
 };
 
 struct vg_external {
@@ -108,7 +108,6 @@ struct vg_call {
     uint64_t count;     /* since the last reset */
     uint64_t total;
     uint32_t unimplemented;
-    uint32_t pad;
 };
 
 struct vg_state {
@@ -119,16 +118,10 @@ struct vg_state {
     int32_t n_rules;
     int32_t cuda_version; /* 13000 */
     int32_t host_pids;
-    int32_t queue_depth; /* launches a stream holds before the host waits */
-    int32_t any_dead;    /* whether a process may have a dead context */
+    int32_t any_dead; /* whether a process may have a dead context */
     char driver_version[80];
     int32_t cuda_order[VG_MAX_GPUS]; /* nvidia-smi's index of each CUDA ordinal, fastest first */
-    int64_t context_bytes;
-    int64_t launch_latency_ns; /* from the launch to the kernel's beginning, on an idle device */
-    int64_t launch_cost_ns;    /* that a launch keeps the host for, at least */
-    int64_t kernel_ns;
-    int64_t cycles_per_second;
-    int64_t host_pid_offset;
+    int64_t launch_cost_ns; /* that a launch keeps the host for, at least */
     struct vg_gpu gpus[VG_MAX_GPUS];
     struct vg_rule rules[VG_MAX_RULES];
     struct vg_external external[VG_MAX_EXTERNAL];

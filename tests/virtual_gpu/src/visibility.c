@@ -19,7 +19,6 @@ static void add(struct vg_device *devices, int *count, int gpu, int mig)
     device->uuid = mig >= 0 ? hardware->mig[mig].uuid : hardware->uuid;
     device->name = hardware->name;
     device->memory = vg_capacity(gpu, mig);
-    device->multiprocessors = (int)(mig >= 0 ? hardware->mig[mig].multiprocessors : hardware->multiprocessors);
 }
 
 /* A GPU in MIG mode lends CUDA one instance, its first, unless the mask names another. */
@@ -42,8 +41,7 @@ static int by_uuid(const char *prefix, size_t length, int *gpu, int *mig)
         for (unsigned j = 0; j < hardware->n_mig; j++) {
             /* The older spelling names the GPU and both instance numbers: MIG-GPU-<uuid>/<gi>/<ci>. */
             char older[160];
-            snprintf(older, sizeof older, "MIG-%s/%u/%u", hardware->uuid, hardware->mig[j].gpu_instance,
-                     hardware->mig[j].compute_instance);
+            snprintf(older, sizeof older, "MIG-%s/%u/%u", hardware->uuid, hardware->mig[j].gpu_instance, 0u);
             if (strncmp(hardware->mig[j].uuid, prefix, length) == 0 ||
                 (strlen(older) == length && strncmp(older, prefix, length) == 0)) {
                 matches++;
