@@ -1,1 +1,1 @@
-"""Tools for development: the notebooks, the documentation, the versions of Colab."""
+"""Tools for development: the notebooks, the documentation, the wheel."""

@@ -19,9 +19,9 @@ if TYPE_CHECKING:  # they take a second of CPU time to import
 SOURCES = ROOT / "demo_notebooks"
 RESULTS = ROOT / "build" / "demo"
 
-VIRTUAL_DEVICES = 4
 #: Of each GPU, shared with other users: their GiB, utilisation in percent, °C, watts.
 _OTHER_USERS = ((61, 97, 71, 341), (0, 0, 34, 62), (22, 48, 55, 187), (0, 0, 33, 60))
+VIRTUAL_DEVICES = len(_OTHER_USERS)
 
 #: The cell that says so, in a notebook that was executed on a virtual GPU.
 _NOTE = "virtual-gpu"
@@ -64,11 +64,10 @@ def this_machine() -> Machine:
     return Machine(names, environment, virtual=False) if names else virtual_machine()
 
 
-def virtual_machine(devices: int = VIRTUAL_DEVICES) -> Machine:
+def virtual_machine() -> Machine:
     """A machine with virtual GPUs (built with the C compiler that is there)."""
     from tests.virtual_gpu import GPU, ExternalProcess, Scenario, environment
 
-    others = _OTHER_USERS[:devices] if devices > 1 else _OTHER_USERS[-1:]
     scenario = Scenario(
         devices=[
             GPU(
@@ -79,20 +78,17 @@ def virtual_machine(devices: int = VIRTUAL_DEVICES) -> Machine:
                 power=power,
                 power_limit=400,
             )
-            for _, utilization, temperature, power in others
+            for _, utilization, temperature, power in _OTHER_USERS
         ],
         # Pids above Linux's maximum: of no process here.
         processes=[
             ExternalProcess(index, 2**22 + index, gib * 2**30)
-            for index, (gib, *_) in enumerate(others)
+            for index, (gib, *_) in enumerate(_OTHER_USERS)
             if gib
         ],
     )
-    return Machine(
-        f"{devices} virtual GPU{'' if devices == 1 else 's'}",
-        python_environment(environment(scenario)),
-        virtual=True,
-    )
+    variables = python_environment(environment(scenario))
+    return Machine(f"{VIRTUAL_DEVICES} virtual GPUs", variables, virtual=True)
 
 
 def without_memory_figures() -> Machine:
@@ -114,7 +110,6 @@ def execute(
     machine: Machine,
     *,
     folder: Path = SOURCES,
-    timeout: float = 300,
     client_class: type[NotebookClient] | None = None,
 ) -> nbformat.NotebookNode:
     """Execute a notebook and return it with its outputs, and a note if the GPU was virtual.
@@ -133,7 +128,7 @@ def execute(
         notebook.cells.insert(1, nbformat.v4.new_markdown_cell(VIRTUAL_NOTE, id=_NOTE))
     client = (client_class or NotebookClient)(
         notebook,
-        timeout=int(timeout),
+        timeout=300,
         kernel_name="python3",
         extra_arguments=["--log-level=ERROR"],
         coalesce_streams=True,
@@ -145,11 +140,10 @@ def execute(
     return executed
 
 
-def as_html(notebook: nbformat.NotebookNode, name: str, *, theme: str = "light") -> str:
+def as_html(notebook: nbformat.NotebookNode, name: str) -> str:
     """Return the notebook as one page."""
     from nbconvert import HTMLExporter
 
-    exporter = HTMLExporter(theme=theme)
-    body, _ = exporter.from_notebook_node(notebook, resources={"metadata": {"name": name}})
+    body, _ = HTMLExporter().from_notebook_node(notebook, resources={"metadata": {"name": name}})
     page: str = body
     return page

@@ -6,7 +6,6 @@ cells show. The sources are put together in ``build/site-source``, the site in `
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
@@ -20,7 +19,6 @@ from tests.tools.demo.runner import RESULTS, Machine, execute, notebooks, this_m
 from tests.tools.docs.pages import DOCS, as_notebook, has_cells, pages
 
 SOURCE, SITE = ROOT / "build" / "site-source", ROOT / "build" / "site"
-BENCHMARKS = ROOT / "build" / "bench.json"
 #: Pages of the site that do not lie in ``docs/``: what they are made from, in the repository.
 OTHER_PAGES = {
     "changelog.md": ROOT / "CHANGELOG.md",
@@ -62,8 +60,6 @@ def assemble(machine: Machine) -> None:
             nbformat.write(executed, SOURCE / target)
         else:
             shutil.copy(source, SOURCE / target)
-    with (SOURCE / "measured.md").open("a", encoding="utf-8") as file:
-        file.write(_benchmarks())
 
 
 def _execute(page: Path, target: Path, machine: Machine) -> None:
@@ -86,22 +82,6 @@ def _linked(text: str, page: Path) -> str:
         return f"]({found[1]}.{'ipynb' if is_notebook else 'md'}"
 
     return _TO_NOTEBOOK.sub("](/notebooks/", _TO_PAGE.sub(link, text))
-
-
-def _benchmarks() -> str:
-    """Return what ``make bench`` has measured last on this machine, if it has."""
-    if not BENCHMARKS.exists():
-        return ""
-    found = json.loads(BENCHMARKS.read_text(encoding="utf-8"))
-    rows = "".join(
-        f"| {row['name']} | {' | '.join(row['shown'])} | {row['bar']} | {row['note']} |\n"
-        for row in found["rows"]
-    )
-    return (
-        f"\n## Measured last\n\n{found['date'][:10]}, {found['machine']}, "
-        f"torch {found['versions']['torch']}.\n\n"
-        f"| what | gpumagic | reference | bar | the reference |\n|---|---:|---:|---|---|\n{rows}"
-    )
 
 
 if __name__ == "__main__":
