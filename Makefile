@@ -63,7 +63,7 @@ test-wheel: $(VENV)/ready-wheel ## Build the wheel, and use it in an environment
 	@$(RUN) -m tests.tools.wheel
 
 .PHONY: bench
-bench: $(VENV)/ready-bench ## Measure what is promised of speed and exactness; figures in build/bench.json
+bench: $(VENV)/ready-bench ## Measure what is promised of speed and exactness
 	@$(RUN) -m tests.benchmarks $(ARGS)
 
 .PHONY: lint

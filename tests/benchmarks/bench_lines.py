@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from statistics import median
 from typing import Any
 
@@ -44,14 +43,8 @@ def _cost() -> Iterator[Row]:
     plain, short = found["none"]
     note = f"the same lines without; CPU time, the median of {ROUNDS} in turns"
     yield Row("--lines, lines of 1 ms", found["ours"][0], plain, note, 1.02)
-    cost = (found["ours"][1] - short) / (2 * SHORT)
-    if "line_profiler" in found:
-        theirs = (found["line_profiler"][1] - short) / (2 * SHORT)
-        yield Row(
-            "--lines, what it costs a line", cost, theirs, "line_profiler, which knows no GPU"
-        )
-    else:
-        yield Row("--lines, what it costs a line", cost, None, "line_profiler is not installed")
+    ours, theirs = ((found[way][1] - short) / (2 * SHORT) for way in ("ours", "line_profiler"))
+    yield Row("--lines, what it costs a line", ours, theirs, "line_profiler, which knows no GPU")
 
 
 def _known() -> Iterator[Row]:
@@ -89,7 +82,7 @@ def _known() -> Iterator[Row]:
 
 
 def _measure() -> dict[str, tuple[float, float]]:
-    """Return the CPU seconds of the two loops by way to trace, without one that is not installed.
+    """Return the CPU seconds of the two loops by way to trace.
 
     Of lines of a millisecond: by the lines' own time, as a CPU's clock changes by more than
     tracing takes.
@@ -97,7 +90,7 @@ def _measure() -> dict[str, tuple[float, float]]:
     import torch
 
     torch.ones(1, device="cuda")
-    ways = ["none", "ours", *(["line_profiler"] if find_spec("line_profiler") else [])]
+    ways = ("none", "ours", "line_profiler")
     found: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
     for _ in range(ROUNDS):
         for way, times in found.items():

@@ -43,7 +43,7 @@ def wall(command: Sequence[str], environment: Mapping[str, str]) -> float:
     """Seconds that a command takes from start to end.
 
     Raises:
-        RuntimeError: the command failed, or is not installed.
+        RuntimeError: the command failed.
     """
     started = time.perf_counter()
     _done(command, environment)
@@ -53,17 +53,14 @@ def wall(command: Sequence[str], environment: Mapping[str, str]) -> float:
 def _done(
     command: Sequence[str], environment: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    try:
-        done = subprocess.run(
-            command,
-            env=installed(environment),
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-    except OSError as error:
-        raise RuntimeError(str(error)) from error
+    done = subprocess.run(
+        command,
+        env=installed(environment),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     if done.returncode:
         raise RuntimeError(f"{command[0]} failed:\n{done.stdout}\n{done.stderr}")
     return done

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from gpumagic.render.units import bytes_, seconds
 
@@ -13,72 +12,39 @@ class Row:
     """One measurement and its verdict."""
 
     name: str
-    #: None where it could not be measured.
-    ours: float | None
-    reference: float | None
+    ours: float
+    reference: float
     #: What the reference is, and how it was measured.
     note: str
     #: The bar: the most, and the least, that ``ours / reference`` may be; None for no bar.
     most: float | None = None
-    least: float | None = None
+    least: float = 0.0
     #: ``"s"``, ``"bytes"`` or anything else that is written behind the figure.
     unit: str = "s"
-    #: Whether the benchmark itself has failed.
-    failed: bool = False
-
-    @property
-    def ratio(self) -> float | None:
-        """``ours / reference``; None where one is unknown or the reference is 0."""
-        return self.ours / self.reference if self.ours is not None and self.reference else None
-
-    @property
-    def bar(self) -> str:
-        """What the ratio must satisfy, for people; "" for no bar."""
-        if self.most is None:
-            return ""
-        if self.least is None:
-            return f"≤ {self.most:g}"
-        return "equal" if self.least == self.most else f"{self.least:g} to {self.most:g}"
 
     @property
     def passed(self) -> bool | None:
-        """The verdict; None where there is no bar, or nothing could be measured."""
-        if self.failed:
-            return False
-        if self.most is None or self.ours is None:
-            return None
-        ratio = self.ratio
-        return ratio is not None and (self.least or 0.0) <= ratio <= self.most
+        """The verdict; None where there is no bar."""
+        return None if self.most is None else self.least <= self.ours / self.reference <= self.most
 
-    def figure(self, value: float | None) -> str:
-        """Return ours or the reference as it is written."""
-        if value is None:
-            return "–"
+    def __str__(self) -> str:
+        verdict = {True: "ok", False: "MISSED", None: ""}[self.passed]
+        bar = "" if self.most is None else f"; bar: {self.least:g} to {self.most:g}"
+        figures = f"{self._figure(self.ours)} to {self._figure(self.reference)}"
+        ratio = f"ratio {self.ours / self.reference:.4g}{bar}"
+        return f"{verdict:6}  {self.name}: {figures}, {ratio} ({self.note})"
+
+    def _figure(self, value: float) -> str:
         if self.unit == "s":
             return seconds(value)
         return bytes_(int(value)) if self.unit == "bytes" else f"{value:.4g} {self.unit}"
 
-    def to_dict(self) -> dict[str, Any]:
-        shown = [self.figure(self.ours), self.figure(self.reference)]
-        verdict = {"ratio": self.ratio, "bar": self.bar, "passed": self.passed}
-        return {**asdict(self), **verdict, "shown": shown}
 
-
-def known(name: str, ours: float, true: float, slack: float = 0.02) -> Row:
+def known(name: str, ours: float, true: float) -> Row:
     """Return the row of a time that is known."""
-    return Row(name, ours, true, "the true duration", 1 + slack, 1 - slack)
+    return Row(name, ours, true, "the true duration", 1.02, 0.98)
 
 
 def equal(name: str, ours: float, reference: float, note: str, unit: str = "bytes") -> Row:
     """Return the row of a figure that has to be exact."""
     return Row(name, ours, reference, note, 1.0, 1.0, unit)
-
-
-def missing(name: str, error: Exception) -> Row:
-    """Return the row of a peer that is not here: no bar of ours."""
-    return Row(name, None, None, f"not measured: {reason(error)}")
-
-
-def reason(error: Exception) -> str:
-    """The last line of an error, which is what a script said last."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
