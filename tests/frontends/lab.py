@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -16,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.kernels import ROOT
+from tests.support import ports
+from tests.support.device import ROOT
 
 #: The folder of screenshots, for inspection.
 PICTURES = ROOT / "build" / "frontends"
@@ -38,13 +37,6 @@ def missing() -> str | None:
         if find_spec(package) is None:
             return f"{package} is not installed (pip install --group frontends)"
     return None
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @dataclass(frozen=True)
@@ -78,7 +70,7 @@ class Server:
 @contextmanager
 def server(folder: Path, environment: Mapping[str, str]) -> Iterator[Server]:
     """A running server over ``folder``. Loopback only."""
-    port = free_port()
+    (port,) = ports.take(1)
     command = [
         sys.executable,
         *("-m", "jupyterlab"),
@@ -168,13 +160,3 @@ def page(width: int = 1280, height: int = 1600) -> Iterator[Any]:
             yield chromium.new_page(viewport={"width": width, "height": height})
         finally:
             chromium.close()
-
-
-def environment_for(base: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """``base`` with Jupyter's own folders under ``folder``."""
-    names = ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")
-    for name in names:
-        (folder / ".jupyter" / name.lower()).mkdir(parents=True, exist_ok=True)
-    own = {name: str(folder / ".jupyter" / name.lower()) for name in names}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{base.get('PATH', '')}"
-    return {**base, **own, "PATH": path}

@@ -1,4 +1,7 @@
-"""A restart in place in what runs notebooks without a browser, and in Jupyter's console."""
+"""A restart in place in what runs notebooks without a browser, and in Jupyter's console.
+
+In nbclient itself the demo notebooks are run: `tests.tools.test_demo`.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +36,6 @@ def check(book: Any) -> None:
     assert all(cell.execution_count for cell in cells)
 
 
-def test_nbclient(notebook: Callable[..., Any]) -> None:
-    check(notebook(CELLS))
-
-
 def needs(package: str) -> pytest.MarkDecorator:
     reason = f"{package} is not installed (pip install --group frontends)"
     return pytest.mark.skipif(find_spec(package) is None, reason=reason)
@@ -60,13 +59,12 @@ def needs(package: str) -> pytest.MarkDecorator:
 def test_runners(
     child_environment: Callable[..., dict[str, str]], tmp_path: Path, command: list[str]
 ) -> None:
-    environment = lab.environment_for(child_environment(), tmp_path)
     lab.write_notebook(tmp_path / "book.ipynb", CELLS)
     words = [str(Path(sys.executable).parent / command[0]), *command[1:]]
     done = subprocess.run(
         words,
         cwd=tmp_path,
-        env=environment,
+        env=child_environment(),
         capture_output=True,
         text=True,
         timeout=600,
@@ -83,7 +81,7 @@ def console(child_environment: Callable[..., dict[str, str]], tmp_path: Path) ->
     """Jupyter's console in a terminal, with gpumagic loaded; ``console.environment`` is its own."""
     import pexpect
 
-    environment = lab.environment_for(child_environment(), tmp_path)
+    environment = child_environment()
     words = ["-m", "jupyter_console", "--simple-prompt", "--ZMQTerminalInteractiveShell.banner="]
     found = pexpect.spawn(
         sys.executable,
