@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,11 @@ import gpumagic
 from gpumagic.cuda import torch_cuda
 from gpumagic.errors import RegressionError, SpecError
 from gpumagic.magics.baseline import Baseline
-from gpumagic.results.base import Conditions
-from gpumagic.results.memory import DeviceMemoryDelta, MemoryDelta
+from gpumagic.results.memory import MemoryDelta
 from gpumagic.results.timing import CudaTiming, Sample
 from tests.support.shells import Ran
 
 Run = Callable[..., Ran]
-HERE = Conditions(devices={0: "NVIDIA H200"}, driver="570.12", torch="2.9.0", cuda="12.8")
-ELSEWHERE = replace(HERE, devices={0: "NVIDIA A100"})
-DIFFERENCE = "other conditions than those stored: device NVIDIA A100 instead of NVIDIA H200"
 
 
 @pytest.fixture
@@ -53,9 +48,6 @@ def measured(ip: Any, run_cell: Run, virtual_gpu: Any, tmp_path: Path, monkeypat
         return run_cell(f"%%gpumem {options}\ndel_me = {code}; del del_me", **more)
 
     return run
-
-
-# --- in a notebook --------------------------------------------------------------------------------
 
 
 def test_a_slower_cell_fails_and_an_equal_one_does_not(timed: Run) -> None:
@@ -176,52 +168,30 @@ def test_a_folder_that_was_removed_is_said_before_the_cell_runs(
         timed("--save step.json", 0.01)
 
 
-# --- results under other conditions than stored: compared, and not failed -------------------------
-
-
-def timing(size: float, conditions: Conditions) -> CudaTiming:
-    times = Sample(tuple(size * (1 + 0.01 * place) for place in range(9)))
-    return CudaTiming(times, times, times, conditions=conditions)
-
-
-def memory(size: float, conditions: Conditions) -> MemoryDelta:
-    return MemoryDelta({0: DeviceMemoryDelta(0, 0, int(size))}, conditions=conditions)
-
-
-KINDS = pytest.mark.parametrize("make", [timing, memory])
-
-
-@pytest.fixture
-def finish(ip: Any, tmp_path: Path) -> Callable[..., str]:
-    """Compare a result with a stored one as ``--fail-above 10%`` does; return what is shown."""
-    from IPython.utils.capture import capture_output
-
-    def compare(now: Any, before: Any, **more: Any) -> str:
-        file = str(tmp_path / "stored.json")
-        before.save(file)
-        options = Namespace(save=None, against=file, fail_above=0.1, quiet=False)
-        vars(options).update(more)
-        with capture_output() as captured:
-            Baseline(ip, options, type(now)).finish(now)
-        shown = [each.data["text/plain"] for each in captured.outputs]
-        return "\n".join([*shown, captured.stdout])
-
-    return compare
-
-
-@KINDS
-def test_conditions_are_mentioned_where_they_differ(finish: Any, make: Any) -> None:
-    assert "conditions" not in finish(make(1000, HERE), make(1000, HERE))
-    now, before = make(9000, ELSEWHERE), make(1000, HERE)
-    assert finish(now, before, fail_above=None).count(DIFFERENCE.partition(": ")[2]) == 1
-    assert finish(now, before, fail_above=None, quiet=True) == ""
-
-
-@KINDS
-@pytest.mark.parametrize("quiet", [False, True])
-def test_a_limit_that_was_not_applied_is_said(finish: Any, make: Any, quiet: bool) -> None:
-    said = finish(make(9000, ELSEWHERE), make(1000, HERE), quiet=quiet)
-    assert said.endswith(f"--fail-above was not applied: {DIFFERENCE}\n")
+@pytest.mark.parametrize(
+    ("measure", "options", "before", "now"),
+    [("timed", "-n 1 -r 9", 0.01, 0.09), ("measured", "", 40, 360)],
+)
+def test_what_was_measured_under_other_conditions_is_compared_and_does_not_fail(
+    request: pytest.FixtureRequest,
+    monkeypatch: Any,
+    measure: str,
+    options: str,
+    before: Any,
+    now: Any,
+) -> None:
+    run = request.getfixturevalue(measure)
+    run(f"--save stored.json -q {options}", before)
+    assert "instead of" not in run(f"--against stored.json {options}", before).text
+    monkeypatch.setattr(torch_cuda, "name", lambda ordinal: "NVIDIA A100")
+    difference = "device NVIDIA A100 instead of NVIDIA H100 80GB HBM3"
+    assert run(f"--against stored.json {options}", now).text.count(difference) == 1
+    for quiet in ("", "-q"):
+        ran = run(f"--against stored.json --fail-above 10% {quiet} {options}", now)
+        assert ran.stdout == (
+            f"--fail-above was not applied: other conditions than those stored: {difference}\n"
+        )
+        assert (ran.text == "") is (quiet != "")
 
 
 def test_a_result_without_figures_is_not_saved(ip: Any, tmp_path: Path) -> None:
@@ -231,5 +201,3 @@ def test_a_result_without_figures_is_not_saved(ip: Any, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"^--save: torch has not used a GPU in this process: "):
         Baseline(ip, options, MemoryDelta).finish(no_figures)
     assert not file.exists()
-    Baseline(ip, options, MemoryDelta).finish(memory(1000, HERE))
-    assert file.exists()

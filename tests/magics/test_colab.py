@@ -37,15 +37,11 @@ def colab(child_environment: Callable[..., dict[str, str]], tmp_path: Path) -> I
         kernel.close()
 
 
-def test_a_line_of_a_cell_magic_with_nothing_below_it(colab: Kernel) -> None:
-    """Its body is one blank there, not IPython's error."""
-    for magic in ("gpu", "cudatime", "gpumem"):
-        shown = colab.run(f"%%{magic} --help", raising=False).shown
-        assert shown == f"UsageError: %{magic}: the help is shown by %{magic}?\n"
-
-
 def test_the_magics_in_its_shell(colab: Kernel) -> None:
     assert colab.value(CLASSES) == OWN_CLASSES
+    for magic in ("gpu", "cudatime", "gpumem"):  # with nothing below it: the body is a blank there
+        shown = colab.run(f"%%{magic} --help", raising=False).shown
+        assert shown == f"UsageError: %{magic}: the help is shown by %{magic}?\n"
     assert "cuda:0" in colab.run("%gpu").shown
     assert "applied" in colab.run("%%gpu 1\nimport torch").shown
     assert "GPU" in colab.run("%%cudatime\ntorch.ones(9, device='cuda')").shown

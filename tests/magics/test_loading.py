@@ -149,3 +149,6 @@ def test_a_plain_terminal(terminal: Callable[..., Terminal]) -> None:
     assert "Too late for 'off'" in plain.run("%gpu off")
     assert "GPU" in plain.run("%cudatime x + 1")
     assert "cuda:0" in plain.run("%gpumem")
+    plain.run("%gpumem on -q")
+    shown = plain.run("y = torch.empty(2**20, dtype=torch.uint8, device='cuda')")
+    assert "GPU memory: cuda:0 +1.00 MiB, peak +1.00 MiB, now 1.00 MiB" in shown

@@ -1,11 +1,13 @@
-"""What a magic does with its result, and an output whose content is replaced."""
+"""What a magic shows in a terminal and in a notebook, and an output that is replaced."""
 
 from __future__ import annotations
 
-import argparse
+import re
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,27 +15,15 @@ from IPython.utils.capture import capture_output
 
 from gpumagic.errors import GpuMagicWarning
 from gpumagic.magics.extension import of
-from gpumagic.magics.output import LiveDisplay, Progress, hand_over, say, show, warn
+from gpumagic.magics.output import LiveDisplay, Progress, say, show, warn
 from gpumagic.results.base import Explanation
 from gpumagic.results.selection import Selection
+from tests.support.shells import Ran
 
 RESULT = Explanation("the text")
 SENTENCE = " ".join(["what is longer than a line of this terminal, word by word"] * 2)
 #: What removes a line in a terminal.
 ERASED = "\x1b[2K"
-
-
-def options(**given: Any) -> argparse.Namespace:
-    return argparse.Namespace(**{"quiet": False, "variable": None, "output": False, **given})
-
-
-def test_a_result_is_shown_as_text_and_html(ip: Any) -> None:
-    with capture_output() as captured:
-        show(ip, RESULT, metadata={"gpumagic": 1})
-    (shown,) = captured.outputs
-    assert shown.data["text/plain"] == "the text"
-    assert "the text" in shown.data["text/html"]
-    assert shown.metadata == {"gpumagic": 1}
 
 
 def test_a_line_is_printed_in_a_terminal_and_an_output_in_a_notebook(
@@ -63,24 +53,6 @@ def test_what_its_cell_has_shown_is_one_line(ip: Any) -> None:
     assert displayed(RESULT) == RESULT._repr_mimebundle_()
 
 
-@pytest.mark.parametrize(
-    ("given", "shown", "returned", "stored"),
-    [
-        ({}, True, False, False),
-        ({"output": True}, True, True, False),
-        ({"quiet": True, "variable": "x"}, False, False, True),
-    ],
-)
-def test_the_result_options(
-    ip: Any, given: dict[str, Any], shown: bool, returned: bool, stored: bool
-) -> None:
-    with capture_output() as captured:
-        value = hand_over(ip, RESULT, options(**given))
-    assert bool(captured.outputs) is shown
-    assert value is (RESULT if returned else None)
-    assert ip.user_ns.get("x") is (RESULT if stored else None)
-
-
 class Terminal(StringIO):
     def isatty(self) -> bool:
         return True
@@ -108,14 +80,9 @@ def test_in_a_terminal_the_content_is_replaced_and_removed_or_kept(
     assert screen.getvalue() == ""
 
 
-class Shell:
-    """A shell with a kernel."""
-
-    kernel: object = None
-
-
 def test_in_a_notebook_the_output_is_updated(ip: Any) -> None:
-    with capture_output() as captured, LiveDisplay(Shell()) as live:
+    notebook = SimpleNamespace(kernel=None)
+    with capture_output() as captured, LiveDisplay(notebook) as live:
         live.text("one")
         live.result(RESULT)
     first, second, removed = captured.outputs
@@ -188,18 +155,18 @@ def test_progress_in_a_terminal_is_on_standard_error_and_removed(ip: Any) -> Non
     assert ERASED in after
 
 
-@pytest.mark.usefixtures("_no_delay")
-def test_progress_in_a_notebook_is_an_output(ip: Any) -> None:
+@pytest.mark.usefixtures("_no_delay", "clock")
+def test_progress_in_a_notebook_is_an_output_and_removed(
+    ip: Any, run_cell: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not on standard error, which front ends colour as an error."""
-    shell = Shell()
-    shell.kernel = object()
-    with redirect_stderr(StringIO()) as errors, capture_output() as captured:
-        shown = Progress(shell)
-        shown.update(0.25, lambda: 0.035)
-        shown.close()
-    assert errors.getvalue() == ""
-    assert "median 35.0 ms" in captured.outputs[0].data["text/html"]
-    assert captured.outputs[-1].data == {"text/plain": ""}
+    monkeypatch.setattr(ip, "kernel", object(), raising=False)
+    run_cell("import time")
+    ran = run_cell("%cudatime -n 1 -r 6 -w 0 time.sleep(0.1)")
+    assert ran.stderr == ""
+    assert re.search(r"%cudatime +[█-▏]+ +50 % · 300 ms · median 100 ms", ran.text)
+    assert {"text/plain": ""} in ran.displays
+    assert run_cell("%cudatime -q -n 1 -r 6 -w 0 time.sleep(0.1)").text == ""
 
 
 @pytest.mark.usefixtures("_no_delay")
@@ -207,12 +174,8 @@ def test_progress_in_a_notebook_is_an_output(ip: Any) -> None:
 def test_no_progress_is_shown(ip: Any, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if why == "too early":
         monkeypatch.setattr(Progress, "DELAY", 1e6)
-
-    def median() -> float:
-        raise AssertionError("it costs time")
-
     with redirect_stderr(StringIO() if why == "no terminal" else Terminal()) as errors:
         shown = Progress(ip, enabled=why != "not enabled")
-        shown.update(0.5, median)
+        shown.update(0.5, lambda: pytest.fail("it costs time"))
         shown.close()
     assert errors.getvalue() == ""

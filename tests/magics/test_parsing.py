@@ -96,6 +96,7 @@ def test_verbs_and_choices(magic: str, line: str, verb: str, fields: dict[str, A
         ("%cudatime --on mars 1", "'mars' is no list of devices; write cpu,cuda:0"),
         ("%cudatime --on cuda:9 1", "there is no cuda:9 in this kernel"),
         ("%cudatime --name a,b 1", "'a,b' is not a name"),
+        ("%%cudatime --lines -f nowhere\nran = True", "there is no 'nowhere' here"),
         ("%cudatime --compare", "it takes two named results; there is none; %%cudatime --name"),
         ("%cudatime --compare a", "no result is named 'a'; there is none"),
         ("%cudatime lines", "'lines' is neither a verb nor a variable; %cudatime? shows the verbs"),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
+import re
 from typing import Any
 
 import pytest
 
 from gpumagic.results.timing import CudaTiming
-from tests.support.own_files import names_our_files
 from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND
 
 
@@ -45,16 +45,6 @@ def test_a_semicolon_and_the_result(magic: str, ip: Any, run_cell: Any) -> None:
     assert run_cell(f"%%{magic} -o -q\n6 * 7;  # quiet\n").value is None
 
 
-def test_options_end_where_the_statement_begins(ip: Any, run_cell: Any) -> None:
-    ip.user_ns["f"] = lambda *arguments: ip.user_ns.update(got=arguments)
-    ip.user_ns["x"] = 5
-    timing = run_cell("%cudatime -n 3 -r 2 -o -q f(-x, '-q -n 9')").value
-    assert (timing.loops, timing.repeat) == (3, 2)
-    assert ip.user_ns["got"] == (-5, "-q -n 9")
-    assert run_cell("%cudatime -q -- -x").value == -5
-    assert run_cell("%cudatime -n4 -r2 -qo x").value.loops == 4
-
-
 def test_where_the_caller_cannot_await(ip: Any, run_cell: Any) -> None:
     """One line, and no coroutine that never runs."""
     ip.user_ns["runs"] = runs = []
@@ -69,26 +59,6 @@ def test_where_the_caller_cannot_await(ip: Any, run_cell: Any) -> None:
     error = run_cell(f"def f(): return {call}\nf()", raising=False).error
     assert str(error) == "%%cudatime cannot await here; give it a cell of its own"
     assert runs == []
-
-
-@pytest.mark.parametrize(
-    "cell",
-    [
-        "%cudatime x = (",
-        "ran = True\n%cudatime -q x = (",
-        "ran = True\nif True:\n    %gpumem x = (",
-    ],
-)
-def test_a_syntax_error_of_a_line_magic_is_shown_as_one_of_the_cell(
-    run_cell: Any, ip: Any, cell: str
-) -> None:
-    ran = run_cell(cell, raising=False)
-    assert isinstance(ran.error, SyntaxError)
-    shown = ran.stdout + ran.stderr
-    assert type(ran.error).__name__ in shown  # 3.13 has one of incomplete input
-    assert not names_our_files(shown)
-    assert "Traceback" not in shown
-    assert "ran" not in ip.user_ns
 
 
 # --- repeated runs --------------------------------------------------------------------------------
@@ -127,26 +97,30 @@ def test_setups_errors_point_at_the_line(run_cell: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cell", "number", "marked"),
+    ("cell", "line", "marked"),
     [
+        ("%%cudatime\nx = 1\n\ny = =", 4, "="),
+        ("%%cudatime --lines\nx = 1\n\ny = =", 4, "="),
         ("%%cudatime -n 1 -r 2\nx = 1\ny = =", 3, "="),
         ("%%cudatime -n 1\nreturn", 2, "return"),
         ("%cudatime -n 1 y = =", 1, "="),
+        ("ran = True\n%cudatime -q y = =", 1, "="),
+        ("ran = True\nif True:\n    %gpumem y = =", 1, "="),
     ],
 )
 def test_syntax_errors_are_shown_as_those_of_a_cell(
-    cell: str, number: int, marked: str | None, run_cell: Any
+    cell: str, line: int, marked: str, ip: Any, run_cell: Any
 ) -> None:
-    """The line, and a mark below the error; no frames of the magic above."""
+    """The place, and a mark below the error; no frames of the magic above, and nothing runs."""
+    number = ip.execution_count
     ran = run_cell(cell, raising=False)
     assert isinstance(ran.error, SyntaxError)
-    shown = (ran.stdout + ran.stderr).splitlines()
-    assert "Traceback" not in shown[0]
-    place, line, mark, message = [line for line in shown if line.strip()]
-    assert place.endswith(f"line {number}")
+    place, source, mark, message = filter(str.strip, (ran.stdout + ran.stderr).splitlines())
+    expected = rf'(Cell In\[{number}\]|File "<ipython-input-{number}-\w+>"), line {line}'
+    assert re.fullmatch(expected, place.strip())
+    assert source[mark.index("^") :].startswith(marked)
     assert message.startswith("SyntaxError: ")
-    if marked is not None:
-        assert line[mark.index("^") :].startswith(marked)
+    assert "ran" not in ip.user_ns
 
 
 def test_options_reach_the_benchmark(gpu_work: Any, ip: Any, run_cell: Any) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -61,17 +60,3 @@ def test_no_event_is_left(name: str, ip: Any, run_cell: Any, gpu_work: Any) -> N
     ran = run_cell(f"%%cudatime -q -v timing {options}\n{cell}", raising=False)
     assert (ran.error is not None) == ("1 / 0" in cell or "Interrupt" in cell)
     assert _events(gpu_work.torch) <= before
-
-
-@pytest.mark.usefixtures("_no_collection")
-@pytest.mark.parametrize("options", ["-n 1 -r 3", "--lines"])
-def test_a_forked_process_may_collect_garbage(
-    options: str, ip: Any, run_cell: Any, gpu_work: Any
-) -> None:
-    ip.user_ns.update(w=gpu_work)
-    run_cell(f"%%cudatime -q {options}\n{MORE}")
-    pid = os.fork()
-    if not pid:
-        gc.collect()
-        os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0

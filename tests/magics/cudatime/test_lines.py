@@ -9,12 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from IPython.core.error import UsageError
 
 from gpumagic.results.lines import LineTimings
 from gpumagic.results.timing import CudaTiming
 from gpumagic.timing.line_times import LineTimes
-from tests.support.own_files import names_our_files
 
 MONITORED = hasattr(sys, "monitoring")
 
@@ -79,26 +77,6 @@ def test_a_function_that_is_called_cell(lines: Any, run_cell: Any) -> None:
     (function,) = found.functions
     assert [(function.name, line.line) for line in function.lines] == [("cell", 2)]
     assert "cell" in str(found).splitlines(), "the title of its table"
-
-
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [("--lines -f nowhere", "there is no 'nowhere' here"), ("--lines -f int", "is a class")],
-)
-def test_bad_input_runs_nothing(line: str, says: str, ip: Any, run_cell: Any) -> None:
-    with pytest.raises(UsageError, match=says):
-        run_cell(f"%%cudatime {line}\nran = True")
-    assert "ran" not in ip.user_ns
-
-
-def test_an_exception_passes(lines: Any, ip: Any, run_cell: Any) -> None:
-    found = lines("w.sleep(.02)\nraise KeyError('mine')", raising=False)
-    assert ip.user_ns["timing"].partial
-    assert found[0].gpu == pytest.approx(0.02, rel=0.02)
-    assert found.verdict is None
-    ran = run_cell("%%cudatime --lines\nraise KeyError('mine')", raising=False)
-    assert isinstance(ran.error, KeyError)
-    assert not names_our_files(ran.stdout + ran.stderr)
 
 
 def test_a_cell_that_awaits(lines: Any) -> None:
@@ -173,13 +151,6 @@ def test_without_a_gpu(kernel: Any) -> None:
     assert "GPU " not in one.value("str(timing.lines)")
 
 
-@pytest.mark.skipif(not MONITORED, reason="sys.monitoring is of Python 3.12 on")
-def test_no_tool_is_left(lines: Any) -> None:
-    lines("x = 1")
-    monitoring: Any = getattr(sys, "monitoring")  # noqa: B009 - mypy knows the oldest Python
-    assert [monitoring.get_tool(each) for each in (3, 4)] == [None, None]
-
-
 def test_a_last_expression_on_the_line_of_another_statement(ip: Any, run_cell: Any) -> None:
     """It is compiled by itself, and belongs to the same run of the line."""
     cell = "y = 2\nif y > 1: y = 3\nx = 0; x = x + 1; x"
@@ -187,17 +158,3 @@ def test_a_last_expression_on_the_line_of_another_statement(ip: Any, run_cell: A
     assert [(line.line, line.hits) for line in ip.user_ns["t"].lines] == [(2, 1), (3, 1), (4, 1)]
     run_cell("%%cudatime --lines -v t\nfor x in range(3): x\nx")
     assert [(line.line, line.hits) for line in ip.user_ns["t"].lines] == [(2, 1), (3, 1)]
-
-
-def test_lines_without_a_sign_of_gpu_work_have_host_times(
-    ip: Any, run_cell: Any, gpu_work: Any
-) -> None:
-    """As the cell has no GPU time, of which theirs are parts."""
-    ip.user_ns |= {"time": time, "sleep": gpu_work.sleep, "torch": gpu_work.torch}
-    shown = run_cell("%%cudatime --lines -v timing\ntime.sleep(.02)\ny = 1").text
-    timing = ip.user_ns["timing"]
-    assert timing.gpu is None
-    assert [(line.gpu, line.per_device) for line in timing.lines] == [(None, {})] * 2
-    assert timing.lines[0].host >= 0.99 * 0.02
-    assert "≤" not in shown
-    assert "no GPU work" in shown

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import time
 from typing import Any
 
 from tests.support.interrupts import UNTIL_INTERRUPTED
@@ -34,8 +32,13 @@ def test_a_notebook(kernel: Any) -> None:
     assert "wall" in reply.text.lower()
     assert k.run("[line for line in __import__('threading').enumerate() if 'cuda' in str(line)]")
 
+    # CUDA that is not in use is left alone
+    k.run("import torch")
+    assert "no GPU time: CUDA is not in use in this process" in k.run("%%cudatime\n1").text
+    k.run("from gpumagic.cuda import driver\nassert driver.state().initialized is False")
+
     # CUDA comes to be inside the cell: no false figure
-    reply = k.run(f"%%cudatime -v t\nimport torch\ntorch.cuda.init()\n{SLEEP}")
+    reply = k.run(f"%%cudatime -v t\ntorch.cuda.init()\n{SLEEP}")
     assert "CUDA was initialised inside this cell" in reply.text
     assert k.run("t.gpu").value is None
     assert k.run("t.wall.median >= 0.3").value == "True"
@@ -58,108 +61,63 @@ def test_a_notebook(kernel: Any) -> None:
     assert k.run(names).value == "[]"
 
 
-def _ready(k: Any) -> None:
-    """Wait for a kernel that refuses requests right after an error, as those of a Run All."""
-    deadline = time.monotonic() + 300
-    while k.run("0", raising=False).status != "ok":
-        assert time.monotonic() < deadline
+def interrupted(k: Any, cell: str, when: str) -> Any:
+    """What is shown below a cell that Ctrl-C interrupts once it has printed ``when``."""
+    message = k.submit(cell)
+    k.until(message, when)
+    k.interrupt()
+    reply = k.wait(message)
+    assert reply.error["ename"] == "KeyboardInterrupt"
+    k.run("0")  # once the kernel does not refuse requests any more, as those of a Run All
+    return reply
 
 
 def test_interrupts(kernel: Any) -> None:
     k = kernel(Scenario(devices=1))
     k.run("import time")
 
-    # a repeated timing: what is complete is shown, the rest of the cells does not run
-    message = k.submit(
+    # a repeated timing: what is complete is shown
+    cell = (
         "%%cudatime -n 1 -r 1000 -w 0\ncount = globals().setdefault('count_', [])\n"
         "count.append(1)\nprint('run', len(count))\ntime.sleep(0.05)"
     )
-    k.until(message, "run 3")
-    k.manager.interrupt_kernel()
-    reply = k.wait(message)
-    assert reply.status == "error"
-    assert reply.error["ename"] == "KeyboardInterrupt"
-    assert "stopped early" in reply.text
-    assert "wall" in reply.text.lower()
+    shown = interrupted(k, cell, "run 3").text
+    assert "stopped early" in shown
+    assert "wall" in shown.lower()
 
-    # before anything is complete
-    _ready(k)
-    message = k.submit(f"%%cudatime -n 1 -w 0\nprint('begun')\n{UNTIL_INTERRUPTED}")
-    k.until(message, "begun")
-    k.manager.interrupt_kernel()
-    reply = k.wait(message)
-    assert reply.error["ename"] == "KeyboardInterrupt"
-    assert "stopped before the first repeat was complete" in reply.text
-
-    # a single run
-    _ready(k)
-    message = k.submit(f"%%cudatime\nprint('begun')\n{UNTIL_INTERRUPTED}")
-    k.until(message, "begun")
-    k.manager.interrupt_kernel()
-    reply = k.wait(message)
-    assert reply.error["ename"] == "KeyboardInterrupt"
-    assert "wall" in reply.text.lower()
+    # before anything is complete, and a single run
+    waiting = f"print('begun')\n{UNTIL_INTERRUPTED}"
+    shown = interrupted(k, f"%%cudatime -n 1 -w 0\n{waiting}", "begun").text
+    assert "stopped before the first repeat was complete" in shown
+    assert "wall" in interrupted(k, f"%%cudatime\n{waiting}", "begun").text.lower()
 
     # while our own wait for the GPU lasts
-    _ready(k)
     k.run("import torch; torch.empty(1, device='cuda')")
     some = f"torch.cuda._sleep({3 * SLEEP_CYCLES_PER_SECOND})"
     message = k.submit(f"%%cudatime -q\n{some}\nprint('queued')")
     k.until(message, "queued")
-    k.manager.interrupt_kernel()
+    k.interrupt()
     assert k.wait(message).text == ""
-    _ready(k)
     k.run("torch.cuda.synchronize()")  # what is left of it would be waited for first
     k.run(
         "from gpumagic.timing import event_timer\nreal = event_timer.wait_for\n"
         "event_timer.wait_for = lambda event: (print('waits', flush=True), real(event))"
     )
     long = f"torch.cuda._sleep({600 * SLEEP_CYCLES_PER_SECOND})"
-    message = k.submit(f"%%cudatime -v seen\n{long}")
-    k.until(message, "waits")
-    k.manager.interrupt_kernel()
-    reply = k.wait(message)
-    assert reply.error["ename"] == "KeyboardInterrupt"
+    reply = interrupted(k, f"%%cudatime -v seen\n{long}", "waits")
     assert "interrupted while waiting for the GPU" in reply.text
     assert "Python returned" in reply.text
     assert "event_timer.py" not in "\n".join(reply.error["traceback"])
-    _ready(k)
     assert k.run("seen.partial and seen.gpu is None").value == "True"
     assert k.run("0 < seen.host.median < seen.wall.median < 600").value == "True"
 
     # while our wait for earlier work lasts
-    _ready(k)
-    message = k.submit("%%cudatime\nran = True")
-    k.until(message, "waits")
-    k.manager.interrupt_kernel()
-    reply = k.wait(message)
-    assert reply.error["ename"] == "KeyboardInterrupt"
-    assert "interrupted while waiting for earlier GPU work; nothing was run" in reply.text
-    _ready(k)
+    shown = interrupted(k, "%%cudatime\nran = True", "waits").text
+    assert "interrupted while waiting for earlier GPU work; nothing was run" in shown
     assert k.run("'ran' in globals()").value == "False"
 
     # the garbage collector is on again
-    _ready(k)
     assert k.run("import gc; gc.isenabled()").value == "True"
-
-
-def test_progress_shows_and_goes(kernel: Any) -> None:
-    k = kernel(Scenario(devices=1))
-    k.run("import time\nfrom gpumagic.magics.output import Progress\nProgress.DELAY = 0.05")
-    slow = "%cudatime -n 1 -r 6 -w 0 time.sleep(0.02)"
-    reply = k.run(slow)
-    assert reply.stderr == ""  # which front ends colour as an error
-    assert re.search(r"%cudatime +[█-▏]+ +\d+ % · \d.* ms · median \d\d", reply.text)
-    assert "%cudatime" not in k.run(slow.replace("-n", "-q -n")).text
-    k.run("Progress.DELAY = 1000")
-    assert "%cudatime" not in k.run(slow).text
-
-
-def test_cuda_not_in_use_is_left_alone(kernel: Any) -> None:
-    k = kernel(Scenario(devices=1))
-    k.run("import torch")
-    assert "no GPU time: CUDA is not in use in this process" in k.run("%%cudatime\n1").text
-    k.run("from gpumagic.cuda import driver\nassert driver.state().initialized is False")
 
 
 def test_a_compilation_in_a_cell_is_said(kernel: Any) -> None:

@@ -173,11 +173,3 @@ def test_a_plot_without_cells_or_without_a_folder_is_one_line(
         ran = watched(f"%gpumem plot {file}", raising=False)
         assert type(ran.error).__name__ == "UsageError"
         assert "cannot write" in str(ran.error)
-
-
-def test_in_a_terminal_the_line_stands_below_its_cell(terminal: Any) -> None:
-    t = terminal()
-    t.run("import torch")
-    t.run("%gpumem on -q")
-    shown = t.run("x = torch.empty(2**20, dtype=torch.uint8, device='cuda')")
-    assert "GPU memory: cuda:0 +1.00 MiB, peak +1.00 MiB, now 1.00 MiB" in shown
