@@ -9,6 +9,12 @@ import pytest
 import gpumagic
 from gpumagic.timing.bottleneck import gpu_outlasts_host, judge, queued_loops
 from tests.timing import bottleneck_cells as cells
+from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND
+
+
+@pytest.fixture
+def namespace(gpu_work: Any) -> dict[str, Any]:
+    return cells.namespace(SLEEP_CYCLES_PER_SECOND)
 
 
 @pytest.mark.parametrize("name", cells.ALL)

@@ -277,14 +277,6 @@ def test_the_gpu_waits_for_input(gpu_work: Any) -> None:
     assert "input" not in str(lines_of(timing).verdict)
 
 
-def test_the_slow_line_of_python_is_named(gpu_work: Any) -> None:
-    source = "for i in range(5):\n    w.sleep(.001)\n    time.sleep(.02)\n    sync()"
-    timing = measured(source, w=gpu_work, time=time, sync=gpu_work.torch.cuda.synchronize)
-    verdict = str(lines_of(timing).verdict)
-    assert verdict.startswith("line 4 takes ")
-    assert verdict.endswith(" of the wall time: the GPU may be idle then")
-
-
 # --- the measurement itself ----------------------------------------------------------------------
 
 
