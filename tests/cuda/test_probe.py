@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
-import sys
 from typing import Any
 
 import pytest
-import torch
 
-from gpumagic.cuda import probe, torch_cuda
+from gpumagic.cuda import probe
 from gpumagic.system import child_process
 
 
@@ -41,27 +38,6 @@ def test_torchs_general_advice_is_left_out(message: str | None, reason: str | No
     assert probe.Start(message=message).reason == reason
 
 
-def test_the_build_of_this_process() -> None:
-    build = probe.build_here()
-    assert build is not None
-    assert (build.version, build.cuda) == (torch.__version__, torch.version.cuda)
-    assert build.compiled is torch_cuda.built_with_cuda()
-    assert all(each.startswith(("sm_", "compute_")) for each in build.architectures)
-
-
-def test_a_fork_starts_cuda_without_a_change_here() -> None:
-    initialized = torch.cuda.is_initialized()
-    start = probe.in_fork()
-    assert start.count is not None or start.message is not None
-    assert torch.cuda.is_initialized() is initialized
-
-
-def test_without_torch_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_cuda, "loaded", lambda: None)
-    assert probe.build_here() is None
-    assert probe.in_fork() == probe.start_here() == probe.Start()
-
-
 @pytest.mark.parametrize(
     ("output", "error", "message"),
     [
@@ -85,12 +61,3 @@ def test_what_a_child_printed(
     build, start = probe.in_child({})
     assert (build.error, start.message) == (error, message)
     assert start.count == (2 if '"count"' in output else None)
-
-
-def test_the_program_says_why_torch_cannot_be_imported(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)
-    probe.main()
-    (printed,) = map(json.loads, capsys.readouterr().out.split("\n\n"))
-    assert "torch" in printed["error"]

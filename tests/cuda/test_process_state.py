@@ -105,19 +105,6 @@ def test_a_snapshot_is_independent_of_later_choices() -> None:
     assert STATE.choice.variables == {MASK: WrittenVariable("0,1", "1")}
 
 
-def test_a_gate_that_was_closed_is_closed_again() -> None:
-    original = torch.cuda.is_available
-    gate.close()
-    outer, before = STATE.choice.gate, STATE.snapshot()
-    gate.lift()
-    assert torch.cuda.is_available is original
-    STATE.restore(before)
-    assert STATE.choice.gate is outer
-    assert torch.cuda.is_available() is False
-    gate.lift()
-    assert torch.cuda.is_available is original
-
-
 def test_the_environment_of_the_start_is_that_of_the_process() -> None:
     """Also after changes; Linux keeps it."""
     os.environ["GPUMAGIC_TEST_LATER"] = "1"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from gpumagic.cuda import torch_cuda
-from gpumagic.cuda.storages import plain_functions, storage_address, tensor_base
+from gpumagic.cuda.storages import plain_functions, tensor_base
 
 
 class Refusing(torch.Tensor):
@@ -39,17 +37,3 @@ def test_neither_a_subclass_nor_a_mode_is_called() -> None:
         assert tensor_base().numel(torch.ones(3)) == 3
     with pytest.raises(AssertionError, match="was called"):
         tensor.sum()
-
-
-def test_views_have_the_address_of_their_storage() -> None:
-    address, whole, other = storage_address(), torch.arange(12), torch.arange(12)
-    views = (whole, whole[3:], whole.view(3, 4).t(), whole[::2])
-    assert {address(view) for view in views} == {whole.data_ptr()}
-    assert address(other) == other.data_ptr() != whole.data_ptr()
-
-
-def test_without_torch_the_scope_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)
-    assert torch_cuda.loaded() is None
-    with plain_functions():
-        pass

@@ -31,31 +31,6 @@ def test_a_torch_that_cannot_be_imported_is_one_line(monkeypatch: pytest.MonkeyP
     assert "\n" not in str(caught.value)
 
 
-def test_device_is_the_chosen_one_within_scopes() -> None:
-    outside = torch_cuda.device()
-    with torch_cuda.chosen(torch.device("cpu")):
-        assert torch_cuda.device() == torch.device("cpu")
-        with torch_cuda.chosen(torch.device("meta")):
-            assert torch_cuda.device() == torch.device("meta")
-        assert torch_cuda.device() == torch.device("cpu")
-    assert torch_cuda.device() == outside
-
-
-def test_a_context_is_seen_and_none_is_made(virtual_gpu: Any) -> None:
-    before = torch_cuda.contexts()
-    torch.empty(1, device="cuda:0")
-    assert {*torch_cuda.contexts()} == {*before, 0}
-    assert torch_cuda.initialized()
-    assert torch_cuda.in_bad_fork() is False
-    stats = torch_cuda.memory_stats(0)
-    assert stats["allocated_bytes"]["all"]["current"] >= 0
-    count = torch_cuda.allocations(0)
-    kept = torch.empty(1, device="cuda:0")
-    assert torch_cuda.allocations(0) == (count or 0) + 1
-    del kept
-    assert {*torch_cuda.contexts()} == {*before, 0}
-
-
 def test_streams_are_all_of_torchs_and_the_next_one_is_unchanged(virtual_gpu: Any) -> None:
     torch.empty(1, device="cuda:0")
     found = {stream.cuda_stream for stream in torch_cuda.streams(0)}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support import forks
-from tests.virtual_gpu import GPU, Scenario
+from tests.virtual_gpu import Scenario
 
 Diagnosed = Callable[..., "dict[str, Any]"]
 
@@ -99,33 +99,10 @@ def test_torch_missing_and_torch_broken(diagnosed: Diagnosed, tmp_path: Path) ->
     assert report["verdict"] == "torch cannot use a GPU here, because torch is not installed."
 
 
-def test_the_driver_is_not_loaded(diagnosed: Diagnosed) -> None:
-    """A driver without a GPU; also too old for a torch for CUDA 13, which is not the cause."""
-    machine = Scenario(devices=0, faults={"nvmlInit*": 9}, cuda_version=12020)
-    report = diagnosed("import torch", machine)
-    found = report["findings"]["NVML"]
-    assert found["status"] == "bad"
-    assert report["verdict"] == f"torch cannot use a GPU here, because {found['cause']}."
-
-
 def test_nvml_missing_is_no_reason_for_torch(diagnosed: Diagnosed) -> None:
     report = diagnosed("import torch", Scenario(devices=2, nvml=False))
     assert report["verdict"] == "torch can use 2 GPUs here."
     assert report["findings"]["NVML"]["status"] == "warn"
-
-
-def test_old_gpu(diagnosed: Diagnosed) -> None:
-    machine = [GPU(name="GTX 680", compute_capability=(3, 0)), GPU()]
-    report = diagnosed("import torch", Scenario(devices=machine))
-    assert report["verdict"] == "torch can use 1 of 2 GPUs here (1 without kernels in this torch)."
-    assert report["findings"]["kernels"]["status"] == "bad"
-    only = diagnosed(
-        "import torch, os; os.environ['CUDA_DEVICE_ORDER'] = 'PCI_BUS_ID'\n"
-        "os.environ['CUDA_VISIBLE_DEVICES'] = '0'",
-        Scenario(devices=machine),
-    )
-    assert only["usable"] == 0
-    assert "no kernels for GPU 0" in only["verdict"]
 
 
 def test_the_runtime_that_has_failed_is_found(diagnosed: Diagnosed) -> None:
@@ -137,18 +114,6 @@ def test_the_runtime_that_has_failed_is_found(diagnosed: Diagnosed) -> None:
     )
     assert report["usable"] == 0
     assert "restart" in report["findings"]["start of CUDA"]["remedy"]
-
-
-def test_too_late_variables_in_a_process_that_uses_cuda(diagnosed: Diagnosed) -> None:
-    report = diagnosed(
-        "import os, torch; torch.ones(1, device='cuda')\nos.environ['CUDA_VISIBLE_DEVICES'] = '1'",
-        Scenario(devices=2),
-    )
-    findings = report["findings"]
-    assert report["verdict"] == "torch can use 2 GPUs here."
-    assert findings["CUDA_VISIBLE_DEVICES"]["status"] == "warn"
-    assert "contexts on cuda:0" in findings["this process"]["evidence"]
-    assert "(in this process)" in findings["start of CUDA"]["evidence"]
 
 
 def test_a_forked_child(diagnosed: Diagnosed) -> None:
