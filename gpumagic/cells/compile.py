@@ -32,6 +32,26 @@ def cell_of(shell: Any, filename: str) -> int | None:
     return number if isinstance(number, int) else None
 
 
+def keep_numbers(compiler: Any) -> Callable[[], None]:
+    """Keep the number of each cell to come by the file name of its code, as IPython 8 does.
+
+    Returns what undoes it.
+    """
+    numbers: dict[str, int] = {}
+    original = compiler.cache
+
+    def cache(transformed_code: str, number: int = 0, raw_code: str | None = None) -> str:
+        name: str = original(transformed_code, number, raw_code)
+        numbers[name] = number
+        return name
+
+    def undo() -> None:
+        del compiler.cache, compiler._filename_map
+
+    compiler.cache, compiler._filename_map = cache, numbers
+    return undo
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class CompiledCell:
     """A compiled cell, which can be run any number of times."""

@@ -59,7 +59,7 @@ def load(shell: Any) -> None:
     undo(_leave_cluster, shell)
     undo(_end_modes, extension)
     if not hasattr(shell.compile, "_filename_map"):  # before IPython 8
-        from gpumagic.cells.records import keep_numbers
+        from gpumagic.cells.compile import keep_numbers
 
         undo(keep_numbers(shell.compile))
     init_trace.attach(shell, extension.hooks)

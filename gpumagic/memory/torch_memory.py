@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from gpumagic.cells.records import first_line
+from gpumagic.cells.every_cell import first_line
 from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.storages import storage_address
 from gpumagic.errors import DeviceError, SpecError

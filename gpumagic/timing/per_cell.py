@@ -9,29 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter, process_time
-from typing import Any, NamedTuple
+from typing import Any
 
-from gpumagic.cells.hooks import CellHook, CellHooks
-from gpumagic.cells.records import CellRecords, first_line
+from gpumagic.cells.every_cell import EveryCell, Running, first_line
+from gpumagic.cells.hooks import CellHooks
 from gpumagic.results.logs import CellTiming, TimingLog
-from gpumagic.system import text
 from gpumagic.timing.event_timer import EventTimer, Reading
 from gpumagic.timing.run import INTERRUPTED, Run, summarize
 
 
-class _Started(NamedTuple):
-    """What is known when a cell starts."""
+class CellTimer(EveryCell[CellTiming]):
+    """Times the cells of one shell.
 
-    source: str
-    cpu: float
-    started: float
-
-
-class CellTimer:
-    """Times the cells of one shell. `off` undoes `on` exactly.
-
-    ``show`` is called after each cell that used the GPU or took longer than ``above`` seconds,
-    ``includes`` with the source of each cell: False leaves it out.
+    Those that used the GPU or took longer than `above` seconds are shown. ``includes`` is called
+    with the source of each cell: False leaves it out.
     """
 
     def __init__(
@@ -40,78 +31,50 @@ class CellTimer:
         show: Callable[[CellTiming, str], None],
         includes: Callable[[str], bool],
     ) -> None:
-        self._show = show
+        super().__init__(hooks, show)
         self._includes = includes
-        self._hooks = hooks
-        self._hook = CellHook(self._end, self._failed, self._begin)
         self._timer = EventTimer(disturbs=False)
-        self._cells: CellRecords[CellTiming] = CellRecords()
         self.above = 0.0
-
-    @property
-    def watching(self) -> bool:
-        return self._hook in self._hooks
 
     def on(self, above: float) -> None:
         """Begin with the next cell; if on already, set the threshold."""
         self.above = above
         self._hooks.add(self._hook)
 
-    def off(self) -> None:
-        """Stop timing. The log stays."""
-        self._hooks.remove(self._hook)
-
     def log(self) -> TimingLog:
         """Return the cells timed so far."""
-        return TimingLog(tuple(self._cells), self._cells.dropped, self.watching)
+        return TimingLog(tuple(self.records), self.dropped, self.watching)
 
-    # --- the hooks ---------------------------------------------------------------------------
-
-    def _begin(self, info: Any, outer: _Started | None) -> _Started | None:
-        if outer is not None:
-            return None  # a part of the cell that runs it
-        cpu = process_time()
+    def begin(self) -> None:
         self._timer.prepare()
         self._timer.start()
-        return _Started(info.raw_cell, cpu, perf_counter())
 
-    def _end(self, start: _Started | None, result: Any) -> None:
-        if start is None:
-            return
+    def end(self, cell: Running, result: Any) -> None:
         stopped = perf_counter()
-        cpu = process_time() - start.cpu
-        if not self._includes(start.source):
+        cpu = process_time() - cell.cpu
+        if not self._includes(cell.source):
             return
         try:
             self._timer.stop()
-            readings = self._timer.finish(start.started, stopped)
+            readings = self._timer.finish(cell.started, stopped)
             note = self._timer.note
         except KeyboardInterrupt:
             # The cell has ended: the interrupt ends only this wait for the GPU.
             readings, note = {}, INTERRUPTED
-        wall = stopped - start.started
-        worked = any(reading.worked for reading in readings.values())
-        cell = CellTiming(
+        wall = stopped - cell.started
+        timing = CellTiming(
             cell=result.execution_count,
-            source=first_line(start.source),
+            source=first_line(cell.source),
             wall=wall,
             host=wall,
             cpu=cpu,
             failed=not result.success,
             note=note,
         )
+        worked = any(reading.worked for reading in readings.values())
         if worked:
-            cell = _with_gpu(cell, start.started, readings)
-        self._cells.add(cell)
-        if worked or wall > self.above:
-            self._show(cell, start.source)
-
-    def _failed(self, error: Exception) -> None:
-        """Print a line about a failure of gpumagic; the hooks are off."""
-        print(
-            f"%cudatime: cells are not timed any more ({text.named(error)}); "
-            "'%cudatime on' starts again"
-        )
+            timing = _with_gpu(timing, cell.started, readings)
+        self.keep(timing, cell, shown=worked or wall > self.above)
 
 
 def _with_gpu(cell: CellTiming, started: float, readings: dict[int, Reading]) -> CellTiming:

@@ -21,25 +21,21 @@ _TIMED = re.compile(r"\s*%%cudatime\b|\s*%cudatime\b[^\n]*\s*\Z")
 def run(verb: str, magics: Any, options: argparse.Namespace) -> Any:
     """Run the verb."""
     timer = cell_timer(magics.shell)
-    if verb == "log":
-        log = timer.log()
-        metadata = {"gpumagic": {"cudatime_log": plain(log.cells)}}
-        return hand_over(magics.shell, log, options, metadata=metadata)
+    message = "No more lines after cells; '%cudatime log' sums up those before."
     if verb == "on":
         timer.on(options.above)
         message = (
             "A line with the times follows each cell that used the GPU, or took longer than "
             f"{options.above:g} s; '%cudatime off' ends that."
         )
-    else:
-        message = "No more lines after cells; '%cudatime log' sums up those before."
-        if not timer.watching:
-            message = "It is off already."
+    elif verb == "off":
         timer.off()
-    if not options.quiet:
+    if verb != "log" and not options.quiet:
         say(magics.shell, message)
-    options.quiet = True  # the log is not what is shown
-    return hand_over(magics.shell, timer.log(), options)
+        options.quiet = True  # the log is not what is shown
+    log = timer.log()
+    metadata = {"gpumagic": {"cudatime_log": plain(log.cells)}}
+    return hand_over(magics.shell, log, options, metadata=metadata)
 
 
 def cell_timer(shell: Any) -> CellTimer:

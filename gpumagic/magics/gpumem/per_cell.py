@@ -9,7 +9,7 @@ from gpumagic.errors import SpecError
 from gpumagic.magics.argument_types import expanded
 from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.output import hand_over, say, show_below, show_picture
-from gpumagic.memory.peak_ledger import EveryCell
+from gpumagic.memory.peak_ledger import CellLedger
 from gpumagic.results.logs import CellLog
 from gpumagic.system.paths import output_path
 from gpumagic.system.text import plural
@@ -27,25 +27,25 @@ def run(verb: str, magics: Any, options: argparse.Namespace) -> Any:
     Raises:
         SpecError: there is nothing to show, or no way to draw it.
     """
-    every_cell = of(magics.shell)
-    if verb in _MESSAGES:
-        was = every_cell.watching
-        every_cell.on() if verb == "on" else every_cell.off()
-        if not options.quiet:
-            changed = was != every_cell.watching
-            say(magics.shell, _MESSAGES[verb] if changed else f"It is {verb} already.")
+    ledger = of(magics.shell)
+    if verb == "on":
+        ledger.on()
+    elif verb == "off":
+        ledger.off()
+    if verb in _MESSAGES and not options.quiet:
+        say(magics.shell, _MESSAGES[verb])
         options.quiet = True  # the log is not what is shown
-    log = every_cell.log()
+    log = ledger.log()
     if verb == "plot":
         return _plot(magics.shell, log, options)
     return hand_over(magics.shell, log, options)
 
 
-def of(shell: Any) -> EveryCell:
+def of(shell: Any) -> CellLedger:
     """Return the records of a shell's cells, made at the first call."""
     extension = extension_of(shell)
     if extension.cell_memory is None:
-        extension.cell_memory = EveryCell(extension.hooks, lambda cell: show_below(shell, cell))
+        extension.cell_memory = CellLedger(extension.hooks, lambda cell, _: show_below(shell, cell))
     return extension.cell_memory
 
 

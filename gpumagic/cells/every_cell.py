@@ -1,0 +1,95 @@
+"""What is measured of every cell of a session: a record of each, and a line after some."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter, process_time
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from gpumagic.cells.hooks import CellHook, CellHooks
+from gpumagic.system import text
+
+_Record = TypeVar("_Record")
+
+#: The most cells that are recorded.
+MAX_CELLS = 10_000
+#: The most characters of a first line; tables show fewer, and these on hover.
+_LONGEST = 500
+
+
+class Running(NamedTuple):
+    """What is known of a cell when it starts: seconds by the clocks of `time`."""
+
+    source: str
+    cpu: float
+    started: float
+
+
+class EveryCell(Generic[_Record]):
+    """Measures the cells of one shell, from ``on`` to `off`. A cell within a cell is part of it.
+
+    Subclasses define ``on``, `begin` and `end`. ``show`` is called with each record that is to be
+    shown, and with the cell's source.
+    """
+
+    #: The magic that turns it on, and what is done to cells: for the line about a failure.
+    magic, done = "%cudatime", "timed"
+
+    def __init__(self, hooks: CellHooks, show: Callable[[_Record, str], None]) -> None:
+        self._hooks = hooks
+        self._hook = CellHook(self._after, self._failed, self._before)
+        self._show = show
+        #: The newest records, and the number of older ones that were dropped.
+        self.records: deque[_Record] = deque(maxlen=MAX_CELLS)
+        self.dropped = 0
+
+    @property
+    def watching(self) -> bool:
+        return self._hook in self._hooks
+
+    def off(self) -> None:
+        """Stop measuring. The records stay."""
+        self._hooks.remove(self._hook)
+
+    def begin(self) -> None:
+        """Begin to measure a cell."""
+
+    def end(self, cell: Running, result: Any) -> None:
+        """Measure what a cell did, whose result is IPython's, and `keep` a record of it."""
+        raise NotImplementedError
+
+    def keep(self, record: _Record, cell: Running, *, shown: bool) -> None:
+        """Add the record of a cell, and show it if it is to be ``shown``."""
+        self.dropped += len(self.records) == self.records.maxlen
+        self.records.append(record)
+        if shown:
+            self._show(record, cell.source)
+
+    # --- the hooks -------------------------------------------------------------------------------
+
+    def _before(self, info: Any, outer: Running | None) -> Running | None:
+        if outer is not None:
+            return None  # a part of the cell that runs it
+        cpu = process_time()
+        self.begin()
+        return Running(info.raw_cell, cpu, perf_counter())
+
+    def _after(self, cell: Running | None, result: Any) -> None:
+        if cell is not None:
+            self.end(cell, result)
+
+    def _failed(self, error: Exception) -> None:
+        """Print a line about a failure of gpumagic, and stop measuring."""
+        self.off()
+        print(
+            f"{self.magic}: cells are not {self.done} any more ({text.named(error)}); "
+            f"'{self.magic} on' starts again"
+        )
+
+
+def first_line(source: str) -> str:
+    """Return the first line of a cell that is not blank, shortened."""
+    head = source.lstrip().partition("\n")[0]  # a long cell is not split for its first line
+    line = head.splitlines()[0].strip() if head else ""
+    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"

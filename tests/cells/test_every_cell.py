@@ -1,0 +1,59 @@
+"""What is measured of every cell: bounded records, cells within cells, failures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpumagic.cells import every_cell
+from gpumagic.cells.every_cell import EveryCell, Running, first_line
+from gpumagic.cells.hooks import CellHooks
+
+
+class Sources(EveryCell[str]):
+    """Records the sources of cells; shows those that end so."""
+
+    def on(self) -> None:
+        self._hooks.add(self._hook)
+
+    def end(self, cell: Running, result: Any) -> None:
+        if "fails" in cell.source:
+            raise ValueError("oops")
+        self.keep(cell.source, cell, shown="show" in cell.source)
+
+
+def test_the_newest_records_stay_and_a_failure_ends_it(
+    ip: Any, run_cell: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(every_cell, "MAX_CELLS", 2)
+    shown: list[tuple[str, str]] = []
+    hooks = CellHooks(ip)
+    before = {event: [*found] for event, found in ip.events.callbacks.items()}
+    mode = Sources(hooks, lambda *each: shown.append(each))
+    mode.on()
+    mode.on()  # on already
+    for source in ("1", "'show'", "get_ipython().run_cell('2')"):
+        run_cell(source)
+    assert [*mode.records] == ["'show'", "get_ipython().run_cell('2')"]
+    assert mode.dropped == 1
+    assert shown == [("'show'", "'show'")]
+    ran = run_cell("'fails'")
+    assert ran.value == "fails"
+    says = "%cudatime: cells are not timed any more (ValueError: oops); '%cudatime on' starts again"
+    assert says in ran.stdout
+    assert not mode.watching
+    assert {event: [*found] for event, found in ip.events.callbacks.items()} == before
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("\n\n  x = 1  \ny = 2", "x = 1"),
+        ("", ""),
+        ("a" * 501, "a" * 499 + "…"),
+        ("x\ry", "x"),
+    ],
+)
+def test_first_line(source: str, line: str) -> None:
+    assert first_line(source) == line
