@@ -53,11 +53,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run tests/vendor on NVIDIA's own libraries, unpacked by `make test-vendor`",
     )
-    parser.addoption(
-        "--records",
-        metavar="FOLDER",
-        help="where a run with --hardware leaves its record (default: tests/hardware/records)",
-    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

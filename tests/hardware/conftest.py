@@ -1,7 +1,8 @@
-"""What the tests on real hardware share: torch on a GPU, and the record of a run."""
+"""What the tests on real hardware share: torch on a GPU, its cycles, and the record of a run."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -15,50 +16,47 @@ from tests.hardware.record import Figure, Record
 from tests.support import device
 
 RECORDS = Path(__file__).parent / "records"
+#: That of this run, once torch has found a real GPU.
 _RECORD = pytest.StashKey[Record]()
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """A run on hardware is recorded, one on the virtual GPU only where ``--records`` says so."""
-    folder = config.getoption("records") or (RECORDS if device.real(config) else None)
-    config.stash[_RECORD] = Record(None if folder is None else Path(folder))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report: Any = yield
-    if report.when == "call" or not report.passed:
-        outcome = report.outcome
-        if report.skipped and isinstance(report.longrepr, tuple):
-            outcome = f"skipped: {report.longrepr[2].removeprefix('Skipped: ')}"
-        item.config.stash[_RECORD].outcome(item.name, report.when, outcome)
+    record = item.config.stash.get(_RECORD, None)
+    if record is not None and (report.when == "call" or not report.passed):
+        skipped = report.skipped and isinstance(report.longrepr, tuple)
+        outcome = report.longrepr[2] if skipped else report.outcome
+        record.note(
+            "tests", item.name, outcome if report.when == "call" else f"{outcome} ({report.when})"
+        )
     return report
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    file = config.stash[_RECORD].file
-    if file is not None:
-        terminalreporter.write_line(f"record: {file}")
+    if _RECORD in config.stash:
+        terminalreporter.write_line(f"record: {config.stash[_RECORD].file}")
 
 
 @pytest.fixture(scope="session")
-def torch() -> ModuleType:
-    """torch on a GPU; skips, with the reason, where there is none."""
+def torch(request: pytest.FixtureRequest, real: bool) -> ModuleType:
+    """torch on a GPU; skips, with the reason, where there is none. The record begins."""
     import torch
 
     if not torch.cuda.is_available():
         pytest.skip(f"torch {torch.__version__} finds no GPU here")
     # torch 2.6 sets CUDA_MODULE_LOADING as it starts CUDA: here no test is blamed for that.
     torch.cuda.init()
+    if real:
+        request.config.stash[_RECORD] = Record(RECORDS, torch)
     return torch
 
 
 @pytest.fixture(scope="session")
 def figure(request: pytest.FixtureRequest, torch: ModuleType) -> Figure:
     """``figure(name, value)``: a line of the record, which is written at once."""
-    record = request.config.stash[_RECORD]
-    record.begin(torch)
-    return record.figure
+    record = request.config.stash.get(_RECORD, None)
+    return lambda name, value: record.note("figures", name, value) if record else None
 
 
 @pytest.fixture(scope="session")
@@ -78,3 +76,13 @@ def without_mig() -> None:
 def warmed(torch: ModuleType) -> None:
     """A GPU whose clock has risen."""
     work.spin(torch)
+
+
+@pytest.fixture(scope="session")
+def cycles(torch: ModuleType) -> float:
+    """Cycles of ``torch.cuda._sleep`` in a second, by events on a busy device."""
+    work.spin(torch)
+    counted = 100_000_000
+    return counted / statistics.median(
+        work.by_events(torch, lambda: torch.cuda._sleep(counted)) for _ in range(5)
+    )

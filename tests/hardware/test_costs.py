@@ -4,60 +4,17 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-import gpumagic
 from gpumagic.cuda import torch_cuda
 from gpumagic.timing.bottleneck import Delay, launch_delay
 from tests.hardware.record import Figure
 
 pytestmark = [pytest.mark.hardware, pytest.mark.usefixtures("torch", "warmed")]
-
-
-def test_a_warm_table_costs_little_more_than_nvml(torch: Any, figure: Figure) -> None:
-    import pynvml as nv
-
-    nv.nvmlInit()
-    handles = [nv.nvmlDeviceGetHandleByIndex(i) for i in range(nv.nvmlDeviceGetCount())]
-
-    def optional(call: Any, *arguments: Any) -> None:
-        with suppress(nv.NVMLError):
-            call(*arguments)
-
-    def raw() -> None:
-        for handle in handles[: nv.nvmlDeviceGetCount()]:
-            optional(nv.nvmlDeviceGetMemoryInfo, handle, nv.nvmlMemory_v2)
-            optional(nv.nvmlDeviceGetUtilizationRates, handle)
-            optional(nv.nvmlDeviceGetTemperature, handle, nv.NVML_TEMPERATURE_GPU)
-            optional(nv.nvmlDeviceGetPowerUsage, handle)
-            optional(nv.nvmlDeviceGetEnforcedPowerLimit, handle)
-            optional(nv.nvmlDeviceGetComputeRunningProcesses, handle)
-            optional(nv.nvmlDeviceGetGraphicsRunningProcesses, handle)
-            optional(nv.nvmlDeviceGetMigMode, handle)
-
-    def table() -> None:
-        gpumagic.devices(processes=False)
-
-    def seconds(code: Callable[[], None]) -> float:
-        begin = time.perf_counter()
-        code()
-        return time.perf_counter() - begin
-
-    raw()
-    table()
-    turns = [(seconds(raw), seconds(table)) for _ in range(30)]
-    raws, tables = (statistics.median(column) for column in zip(*turns, strict=True))
-    nv.nvmlShutdown()
-    figure("raw NVML calls of a table, seconds", raws)
-    figure("gpumagic.devices(), seconds", tables)
-    figure("gpumagic.devices() / raw NVML calls", tables / raws)
-    if raws > 1e-3:  # the virtual NVML answers in microseconds, where Python is the larger part
-        assert tables / raws <= 1.5
 
 
 def test_what_two_events_tell_apart(torch: Any, figure: Figure) -> None:

@@ -116,13 +116,3 @@ def test_a_verified_choice_is_true(kernel: Callable[..., Kernel], spec: str) -> 
         )
         assert real == visible
         assert fresh.value("[d.uuid for d in __import__('gpumagic').devices() if d.visible]")
-
-
-def test_too_late_is_said(kernel: Callable[..., Kernel], figure: Figure) -> None:
-    fresh = kernel()
-    fresh.run("import torch; x = torch.ones(2, device='cuda')")
-    reply = fresh.run("selection = %gpu off -o")
-    assert fresh.value("selection.status") == "too-late"
-    assert "GpuMagicWarning" in reply.stderr
-    assert fresh.value("str((x + 1).device)") == "cuda:0"
-    figure("too late, as shown", reply.text)

@@ -1,50 +1,21 @@
-"""What we say of GPU memory: exact to the byte, adding up, and clear when it runs out."""
+"""What NVML says of memory and processes, what we take it for, and what we say when it runs out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
 from typing import Any
 
 import pytest
 
 import gpumagic
+from gpumagic.cuda import devices
 from gpumagic.memory import oom
-from gpumagic.memory.peak_ledger import LEDGER
 from gpumagic.results.holders import OutOfMemory
 from tests.hardware.record import Figure
-from tests.support.kernels import Kernel
 
 pytestmark = [pytest.mark.hardware, pytest.mark.usefixtures("torch")]
 
 MIB = 2**20
-
-
-@pytest.fixture
-def ledger_released() -> Iterator[None]:
-    """A script keeps the ledger of peaks; here it is taken back, as ``%unload_ext`` does."""
-    yield
-    LEDGER._user.clear()
-    LEDGER.leave()
-
-
-@pytest.mark.usefixtures("ledger_released")
-def test_memory_is_exact(torch: Any, figure: Figure) -> None:
-    """Change and peak of nested scopes, and the user's own peak, to the byte."""
-
-    def bytes_(mib: int) -> Any:
-        return torch.empty(mib * MIB, dtype=torch.uint8, device="cuda")
-
-    bytes_(300)
-    own = torch.cuda.max_memory_allocated()
-    with gpumagic.gpumem() as outer:
-        kept = bytes_(10)
-        with gpumagic.gpumem() as inner:
-            bytes_(200)
-            more = bytes_(20)
-    assert (outer.devices[0].allocated, outer.devices[0].peak) == (30 * MIB, 210 * MIB)
-    assert (inner.devices[0].allocated, inner.devices[0].peak) == (20 * MIB, 200 * MIB)
-    assert torch.cuda.max_memory_allocated() == own
-    assert kept.numel() + more.numel() == 30 * MIB
 
 
 @pytest.mark.usefixtures("without_mig")
@@ -82,16 +53,33 @@ def test_out_of_memory_is_read(torch: Any, ip: Any, figure: Figure) -> None:
     assert found.limit is not None
 
 
-def test_memory_is_told_after_a_choice_that_came_too_late(
-    kernel: Callable[..., Kernel], figure: Figure
-) -> None:
-    """The variable hides the GPU by then, but it is in use as before."""
-    fresh = kernel()
-    fresh.run("import gpumagic, torch; x = torch.ones(9, device='cuda')")
-    fresh.run("%gpu off -q")
-    told = fresh.value("{i: d.allocated for i, d in gpumagic.gpumem().devices.items()}")
-    fresh.run("with gpumagic.cudatime() as timed:\n    x.add_(1)")
-    timed = fresh.value("(timed.gpu and timed.gpu.median, timed.gpu_note)")
-    figure("after a choice that came too late: bytes allocated", told)
-    figure("after a choice that came too late: GPU time of a kernel, note", timed)
-    assert told.get(0)
+def test_memory_of_version_2_adds_up(figure: Figure) -> None:
+    """Used, free and reserved are all there is; version 1 counts the reserve as used."""
+    import pynvml as nv
+
+    nv.nvmlInit()
+    try:
+        handle = nv.nvmlDeviceGetHandleByIndex(0)
+        first = nv.nvmlDeviceGetMemoryInfo(handle)
+        second = nv.nvmlDeviceGetMemoryInfo(handle, nv.nvmlMemory_v2)
+    except nv.NVMLError as error:
+        pytest.skip(f"NVML does not tell: {error}")
+    finally:
+        nv.nvmlShutdown()
+    parts = second.used, second.free, second.reserved
+    figure("NVML's version 2: total; used, free, reserved", (second.total, parts))
+    figure("used of version 1, less used and reserved of 2", first.used - sum(parts[::2]))
+    assert second.total == sum(parts)
+
+
+def test_whether_nvmls_pids_are_ours(torch: Any, figure: Figure) -> None:
+    """In a container they may be the host's: recorded, with what we make of it."""
+    x = torch.ones(2, device="cuda")
+    torch.cuda.synchronize(x.device)
+    device = next(d for d in gpumagic.devices() if d.ordinal == 0)
+    listed = None if device.processes is None else [p.pid for p in device.processes]
+    figure("NVML lists this process", None if listed is None else os.getpid() in listed)
+    figure("processes listed", None if listed is None else len(listed))
+    figure("in the first pid namespace", devices.in_first_pid_namespace())
+    figure("memory: own, others", (device.memory_own, device.memory_others))
+    assert device.memory_own is None or device.memory_own > 0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,24 +48,28 @@ def answers(client: Any, requests: Sequence[str], other: Any = None) -> list[Ans
     time, since zmq subscribes anew only then.
     """
     found = {request: Answer() for request in requests}
-    replies, deadline, ended = 0, time.monotonic() + PATIENCE, None
     clients = (client,) if other is None else (client, other)
+    replies, deadline, ended = 0, time.monotonic() + PATIENCE, None
     while ended is None or time.monotonic() < ended + 0.2:
         assert time.monotonic() < deadline, found
-        for each in clients:
-            for receive in (each.get_shell_msg, each.get_iopub_msg):
-                try:
-                    message = receive(timeout=0.01)
-                except queue.Empty:
-                    continue
-                parent = message["parent_header"]
-                answer = found.get(parent.get("msg_id", ""))
-                if answer is not None and parent["session"] == each.session.session:
-                    _add(answer, message["msg_type"], message["content"], replies)
-                    replies += message["msg_type"].endswith("_reply")
+        for each, message in _received(clients):
+            parent = message["parent_header"]
+            answer = found.get(parent.get("msg_id", ""))
+            if answer is not None and parent["session"] == each.session.session:
+                _add(answer, message["msg_type"], message["content"], replies)
+                replies += message["msg_type"].endswith("_reply")
         if ended is None and all(each.status and each.idle for each in found.values()):
             ended = time.monotonic()
     return [*found.values()]
+
+
+def _received(clients: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """All that has come for these clients; where nothing has, in the next 10 ms."""
+    for client in clients:
+        for receive in (client.get_shell_msg, client.get_iopub_msg):
+            with suppress(queue.Empty):
+                while True:
+                    yield client, receive(timeout=0.01)
 
 
 def _add(answer: Answer, kind: str, content: dict[str, Any], replies: int) -> None:
