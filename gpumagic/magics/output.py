@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import textwrap
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -103,11 +102,6 @@ def show_picture(
 
 def warn(message: str) -> None:
     """Warn in a line that is shown every time: without a registry in the user's namespace."""
-    if sys.stderr.isatty():  # in lines that fit into the terminal, behind what Python writes
-        from gpumagic.render.text import columns
-
-        begun = len(f"%gpu:1: {GpuMagicWarning.__name__}: ")
-        message = textwrap.fill("_" * begun + message, columns(), subsequent_indent="  ")[begun:]
     warnings.warn_explicit(message, GpuMagicWarning, filename="%gpu", lineno=1, registry=None)
 
 
@@ -117,18 +111,9 @@ class LiveDisplay(AbstractContextManager["LiveDisplay"]):
     In a notebook it is an output with a display id; in a terminal rich moves the cursor.
     """
 
-    def __init__(
-        self,
-        shell: Any,
-        *,
-        quiet: bool = False,
-        console: bool = False,
-        stream: TextIO | None = None,
-    ) -> None:
-        """Make the output; ``console``: a kernel's client shows text in a terminal."""
+    def __init__(self, shell: Any, *, quiet: bool = False, stream: TextIO | None = None) -> None:
         self._quiet = quiet
-        self._notebook = hasattr(shell, "kernel") and not console
-        self._console = console
+        self._notebook = hasattr(shell, "kernel")
         self._stream = stream or sys.stdout
         self._color = terminal.is_colored(shell)
         self._handle: Any = None
@@ -175,9 +160,7 @@ class LiveDisplay(AbstractContextManager["LiveDisplay"]):
 
         if self._live is None:
             # A stream that is no terminal gets what is kept alone.
-            console = Console(
-                file=self._stream, force_terminal=self._console or None, force_jupyter=False
-            )
+            console = Console(file=self._stream, force_jupyter=False)
             # Not refreshed by a thread; the user's own output is not rich's to redirect.
             self._live = Live(
                 console=console,

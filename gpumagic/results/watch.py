@@ -67,16 +67,26 @@ class WatchPanel(Result):
     hint: str = ""
 
     def _blocks(self) -> list[Block]:
-        at = time.strftime("%H:%M:%S", time.localtime(self.sample.time))
         if self.ended is None:
             # The notebook may be saved as it is, and read when the kernel has gone.
             state = Cell("● live while the kernel runs", "good")
-            text = f" · last change {at} · every {self.every:g} s · '%gpu watch off' ends it"
+            text = f" · {self._at} · every {self.every:g} s · '%gpu watch off' ends it"
         else:
             state = Cell(f"■ ended: {self.ended}", "strong")
-            text = f" · last change {at}"
+            text = f" · {self._at}"
         hint = [Line.of(self.hint, "dim")] if self.hint else []
         return [*device_grid(self.sample.devices), Line.join(state, Cell(text, "dim")), *hint]
+
+    @property
+    def _at(self) -> str:
+        return time.strftime("last change %H:%M:%S", time.localtime(self.sample.time))
+
+    def still(self) -> str:
+        """Return the text for clients that show no HTML, and do not update it."""
+        from gpumagic.render import text
+
+        note = f"{self._at} · live only where HTML is shown · '%gpu watch off' ends it"
+        return text.render([*device_grid(self.sample.devices), Line.of(note, "dim")])
 
 
 @dataclass(frozen=True, repr=False)

@@ -144,7 +144,7 @@ class Kernel:
         With ``stops`` an error in it aborts what is sent behind it, as in a notebook.
         """
         self._said = ""
-        # Somebody is there to answer, with pytest -s; gpumagic takes such a client for a console.
+        # With pytest -s somebody is there to answer.
         self._asks = "pytest" in sys.modules and sys.stdin.isatty()
         message: str = self.client.execute(source, allow_stdin=self._asks, stop_on_error=stops)
         return message

@@ -13,7 +13,6 @@ from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.gpu import device_table
 from gpumagic.magics.gpu.watch_thread import Watch
 from gpumagic.magics.output import LiveDisplay, show_picture
-from gpumagic.magics.terminal import is_console
 from gpumagic.results.base import Result, as_html
 from gpumagic.results.watch import WatchHistory, WatchPanel, WatchSample, without_processes
 from gpumagic.system.paths import output_path
@@ -29,9 +28,7 @@ _NEW_VIEW = (
 
 def watch(shell: Any, options: argparse.Namespace) -> Result:
     """Watch the devices: in a notebook by a panel while cells run, else until interrupted."""
-    if hasattr(shell, "kernel") and not is_console(shell):
-        return _panel(shell, options)
-    return _foreground(shell, options)
+    return (_panel if hasattr(shell, "kernel") else _foreground)(shell, options)
 
 
 def watch_off(shell: Any) -> WatchHistory:
@@ -102,7 +99,7 @@ def _foreground(shell: Any, options: argparse.Namespace) -> Result:
     table = device_table.table(processes=False)
     if not table.devices:
         return table
-    with LiveDisplay(shell, quiet=options.quiet, console=is_console(shell)) as live:
+    with LiveDisplay(shell, quiet=options.quiet) as live:
         with suppress(KeyboardInterrupt):  # ends it
             while True:
                 devices = tuple(map(without_processes, table.devices))
@@ -132,16 +129,17 @@ class _Output:
             raise SpecError("%gpu watch: the output of this cell is captured, not shown: no panel")
         self._parent = self._publisher.parent_header
         self._transient = {"display_id": uuid4().hex}
-        self._shown = False
+        #: Of the first panel: a front end that replaces outputs shows HTML.
+        self._text: str | None = None
 
     def show(self, panel: WatchPanel) -> None:
         """Show the panel, or replace what is shown."""
-        if not self._shown:
-            self._publisher.publish(panel._repr_mimebundle_(), transient=self._transient)
-            self._shown = True
+        if self._text is None:
+            self._text = panel.still()
+            data = {"text/html": as_html(panel), "text/plain": self._text}
+            self._publisher.publish(data, transient=self._transient)
             return
-        # The text is of the first one: a front end that replaces outputs shows HTML.
-        data = {"text/html": as_html(panel), "text/plain": "the panel of %gpu watch"}
+        data = {"text/html": as_html(panel), "text/plain": self._text}
         content = {"data": data, "metadata": {}, "transient": self._transient}
         message = self._session.msg("update_display_data", content, parent=self._parent)
         self._session.send(self._publisher.pub_socket, message, ident=self._publisher.topic)

@@ -16,6 +16,7 @@ from IPython.core.error import UsageError
 from gpumagic.errors import DeviceError
 from gpumagic.magics.gpu import watch
 from gpumagic.magics.gpu.watch_thread import Watch
+from gpumagic.results.base import as_html
 from gpumagic.results.watch import WatchHistory
 from tests.support.kernels import PATIENCE, Kernel
 from tests.virtual_gpu.world import World
@@ -31,7 +32,7 @@ class Panel:
 
     def __call__(self, panel: Any) -> None:
         self.threads.append(threading.get_ident())
-        self.shown.append(panel._repr_mimebundle_())
+        self.shown.append({"text/plain": str(panel), "text/html": as_html(panel)})
 
     @property
     def text(self) -> str:
@@ -211,8 +212,11 @@ def test_in_a_kernel(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
     k = kernel()
     begun = k.submit("%gpu watch --every 0.1")
     reply = k.wait(begun)
-    assert "● live while the kernel runs" in reply.text
-    assert "Create New View for Output" in reply.text
+    assert "● live while the kernel runs" in reply.html
+    assert "Create New View for Output" in reply.html
+    # A client that shows text does not update it.
+    assert "live only where HTML is shown" in reply.text
+    assert "●" not in reply.text
     busy = k.submit("import os, time\nwhile not os.path.exists('enough'): time.sleep(0.01)")
     world, updates = World.current(k.environment), list[dict[str, Any]]()
     deadline = time.monotonic() + PATIENCE
@@ -236,7 +240,7 @@ def test_in_a_kernel(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
     mistake = k.run("%gpu watch --every 10ms", raising=False)
     assert "--every: at least 0.1 s" in mistake.stderr
     again = k.run("%gpu watch -o")
-    assert "Create New View" not in again.text
+    assert "Create New View" not in again.html
     assert again.value is not None
     assert "samples in" in k.run("%gpu watch off").text
     # A recording without a panel; a restart in place ends it, and does not take it for the user's.
