@@ -272,9 +272,8 @@ def source_lines(source: Source) -> SourceLines:
         source.first,
         source.text,
         dict(sorted(devices.items())),
-        ran=bool(ran),
+        {line.number: line.hits for line in ran},
         empty=not source.codes,
-        runs={line.number: line.hits for line in ran},
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import fsum
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Style, Text
 from gpumagic.render.source_code import source_cells
@@ -16,6 +16,8 @@ from gpumagic.system.text import plural
 
 #: Of more than so many lines in a row without figures, the first and last few are shown.
 _LONGEST_GAP, _EDGE = 8, 2
+#: What is said of time that belongs to no line.
+BETWEEN = "(between the lines)"
 
 
 def folded(numbers: range, relevant: Container[int]) -> Iterator[range]:
@@ -37,8 +39,42 @@ def _one(number: int) -> range:
     return range(number, number + 1)
 
 
-def _number(numbers: range) -> Cell:
-    return Cell(str(numbers.start) if len(numbers) == 1 else "", "dim")
+@dataclass(frozen=True)
+class Source:
+    """The cell, or a function: the base of what was measured of its lines."""
+
+    #: ``cell`` or the function's name.
+    name: str
+    #: The number of the first line of ``text``.
+    first: int
+    text: tuple[str, ...]
+    #: Whether there is nothing in it to run.
+    empty: bool = field(default=False, kw_only=True)
+
+    def nothing(self) -> Line:
+        """Return why there are no figures."""
+        why = "nothing to run" if self.empty else "was not seen to run in this cell's thread"
+        return Line.of(f"{self.name}: {why}", "dim")
+
+    def rows(self, relevant: Container[int]) -> list[range]:
+        """Return the lines of each row of a table."""
+        return [*folded(range(self.first, self.first + len(self.text)), relevant)]
+
+    def grid(self, rows: Sequence[range], figures: Sequence[Column[range]]) -> Grid:
+        """Return a table; the row with no line has what is between the lines."""
+        texts = source_cells(self.text)
+
+        def number(lines: range) -> Cell:
+            return Cell({0: DASH, 1: str(lines.start)}.get(len(lines), ""), "dim")
+
+        def text(lines: range) -> Cell:
+            if len(lines) == 1:
+                return texts[lines.start - self.first]
+            return Cell(f"⋯ {len(lines)} lines" if lines else BETWEEN, "dim")
+
+        # A line of source is known by its beginning: it gives way before figures do.
+        source = Column("Source", text, least=20)
+        return Grid.of(rows, [Figures("Line", number), *figures, source])
 
 
 @dataclass(frozen=True)
@@ -56,20 +92,11 @@ class LineMemory:
 
 
 @dataclass(frozen=True)
-class SourceLines:
-    """The lines of the cell, or of a function."""
+class SourceLines(Source):
+    """The GPU memory of the lines of the cell, or of a function."""
 
-    #: ``cell`` or the function's name.
-    name: str
-    #: The number of the first of ``lines``.
-    first: int
-    lines: tuple[str, ...]
     #: By CUDA ordinal and line number; lines without a change are absent.
     devices: Mapping[int, Mapping[int, LineMemory]] = field(default_factory=dict)
-    #: Whether any of it ran.
-    ran: bool = True
-    #: Whether there is nothing in it to run.
-    empty: bool = False
     #: How often each line ran, by its number; ``change`` is the sum over these runs, ``peak`` the
     #: highest.
     runs: Mapping[int, int] = field(default_factory=dict)
@@ -92,7 +119,7 @@ class LineReport(Result):
                 for line, memory in sorted(lines.items()):
                     yield {
                         **{"source": source.name, "line": line, "device": ordinal},
-                        "text": source.lines[line - source.first].strip(),
+                        "text": source.text[line - source.first].strip(),
                         **vars(memory),
                         "runs": source.runs.get(line),
                     }
@@ -100,8 +127,8 @@ class LineReport(Result):
     def _blocks(self) -> list[Block]:
         blocks: list[Block] = []
         for source in self.sources:
-            if source.empty or not source.ran:
-                blocks.append(_nothing(source.name, empty=source.empty))
+            if not source.runs:
+                blocks.append(source.nothing())
             for ordinal, lines in source.devices.items():
                 on = Cell(f" on cuda:{ordinal}", "dim")
                 blocks.append(Line.join(Cell(source.name, "strong"), on))
@@ -109,41 +136,23 @@ class LineReport(Result):
         return [*blocks, *self.cell._blocks(), *Line.notes(self.notes)]
 
 
-def _nothing(name: str, *, empty: bool) -> Line:
-    """Return why there are no figures of a source."""
-    why = "nothing to run" if empty else "was not seen to run in this cell's thread"
-    return Line.of(f"{name}: {why}", "dim")
-
-
 def _memory_grid(source: SourceLines, memory: Mapping[int, LineMemory]) -> Grid:
     highest = max((line.peak for line in memory.values()), default=0) or 1
-    texts = source_cells(source.lines)
 
-    def hits(numbers: range) -> str:
-        count = source.runs.get(numbers.start) if len(numbers) == 1 else None
-        return "" if count is None else f"{count:,}"
+    def hits(lines: range) -> Cell:
+        count = source.runs.get(lines.start) if len(lines) == 1 else None
+        return Cell("" if count is None else f"{count:,}", "dim")
 
-    def change(numbers: range) -> Text:
-        line = memory.get(numbers.start)
+    def change(lines: range) -> Text:
+        line = memory.get(lines.start)
         return Cell.bytes(line.change, sign=True) if line else ""
 
-    def peak(numbers: range) -> Text:
-        line = memory.get(numbers.start)
+    def peak(lines: range) -> Text:
+        line = memory.get(lines.start)
         return replace(Cell.bytes(line.peak, sign=True), bar=line.peak / highest) if line else ""
 
-    def text(numbers: range) -> Text:
-        return texts[numbers.start - source.first] if len(numbers) == 1 else "⋯"
-
-    columns: list[Column[range]] = [
-        Figures("Line", _number),
-        Figures("Hits", hits, rank=2),
-        Figures("Change", change),
-        Figures("Peak", peak),
-        Column("Source", text, least=36),
-    ]
-    # A file that was edited since may have fewer lines than the code.
-    numbers = range(source.first, source.first + len(texts))
-    return Grid.of(folded(numbers, memory), columns, dim=lambda _: True)
+    figures = [Figures("Hits", hits, rank=2), Figures("Change", change), Figures("Peak", peak)]
+    return source.grid(source.rows(memory), figures)
 
 
 #: A line with less than this part of the time of all lines is dim, and may be left out.
@@ -154,7 +163,6 @@ _NOT_NEGLIGIBLE = 0.01
 _HOT = 0.2
 #: Seconds of the host below which a line is not distinguished from tracing.
 _RESOLUTION = 1e-6
-BETWEEN = "(between the lines)"
 
 
 @dataclass(frozen=True)
@@ -181,18 +189,11 @@ class LineTiming:
 
 
 @dataclass(frozen=True)
-class SourceTimings:
+class SourceTimings(Source):
     """The times of the lines of the cell, or of a function."""
 
-    #: ``cell`` or the function's name.
-    name: str
-    #: The number of the first of ``text``.
-    first: int
-    text: tuple[str, ...]
     #: The lines that ran.
     lines: tuple[LineTiming, ...] = ()
-    #: Whether there is nothing in it to run.
-    empty: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -234,7 +235,7 @@ class LineTimings(Series[LineTiming]):
                 between = self.between if source is self.cell else None
                 blocks.append(_Table(source, between).grid())
             else:
-                blocks.append(_nothing(source.name, empty=source.empty))
+                blocks.append(source.nothing())
         return blocks
 
     def remarks(self) -> list[Line]:
@@ -261,10 +262,6 @@ class LineTimings(Series[LineTiming]):
             yield {"function": name, **figures, **devices}
 
 
-#: A row of `_Table`: its lines, their times if they have some, and the source.
-_Row: TypeAlias = "tuple[Text, LineTiming | None, Text]"
-
-
 class _Table:
     """The table of a source; ``between`` is a row below its lines."""
 
@@ -288,43 +285,34 @@ class _Table:
         return (line.gpu or 0.0) if self._by_gpu else line.host
 
     def grid(self) -> Grid:
-        def figures(header: str, of: Callable[[LineTiming], Text], rank: int = 0) -> Column[_Row]:
-            return Figures(header, lambda row: "" if row[1] is None else of(row[1]), rank)
+        source = self._source
+        by_number = {line.line: line for line in source.lines}
+        rows = source.rows({line.line for line in source.lines if self._is_relevant(line)})
+        times = {_one(number): line for number, line in by_number.items()}
+        for numbers in (each for each in rows if len(each) > 1):
+            total = self._together([by_number[each] for each in numbers if each in by_number])
+            if max(self._cost(total) / self._whole, total.host / self._hosts) >= _NOT_NEGLIGIBLE:
+                times[numbers] = total
+        if self._between is not None:
+            rows.append(range(0))
+            times[range(0)] = self._between
+
+        def figures(header: str, of: Callable[[LineTiming], Text], rank: int = 0) -> Column[range]:
+            return Figures(header, lambda row: of(times[row]) if row in times else "", rank)
 
         by_device = [
             figures(f"cuda:{i}", lambda line, i=i: seconds(line.per_device.get(i)), rank=4)  # type: ignore[misc]
             for i in self._devices
         ]
-        columns: list[Column[_Row]] = [
-            Figures("Line", lambda row: row[0]),
+        columns = [
             figures("Hits", lambda line: f"{line.hits:,}" if line.hits else "", rank=2),
             figures("GPU", self._gpu),
             *by_device,
             figures("Host", self._host),
             # A line below the table says it, too.
             figures("Waited", lambda line: seconds(line.sync_time) if line.syncs else "", rank=3),
-            # A line of source is known by its beginning: it gives way before figures do.
-            Column("Source", lambda row: row[2], least=20),
         ]
-        return Grid.of(self._rows(), columns)
-
-    def _rows(self) -> Iterator[_Row]:
-        source, texts = self._source, source_cells(self._source.text)
-        times = {line.line: line for line in source.lines}
-        relevant = {line.line for line in source.lines if self._is_relevant(line)}
-        for numbers in folded(range(source.first, source.first + len(texts)), relevant):
-            number = _number(numbers)
-            if len(numbers) == 1:
-                yield number, times.get(numbers.start), texts[numbers.start - source.first]
-                continue
-            left_out = [times[each] for each in numbers if each in times]
-            total = self._together(left_out)
-            if max(self._cost(total) / self._whole, total.host / self._hosts) >= _NOT_NEGLIGIBLE:
-                yield number, total, Cell(f"⋯ {plural(len(left_out), 'line')}", "dim")
-            else:
-                yield number, None, Cell("⋯", "dim")
-        if self._between is not None:
-            yield Cell(DASH, "dim"), self._between, Cell(BETWEEN, "dim")
+        return source.grid(rows, columns)
 
     def _is_relevant(self, line: LineTiming) -> bool:
         # Beside the upper bound of a line that waits on the host, known work may be little.

@@ -317,8 +317,8 @@ BY_LINE = {0: {3: LineMemory(2 * MIB, 2 * MIB), 16: LineMemory(0, MIB)}}
 LINE_REPORT = LineReport(
     TWO,
     (
-        SourceLines("cell", 2, SOURCE, BY_LINE, runs={2: 1, 3: 1200, 16: 1}),
-        SourceLines("f", 1, ("def f(n):",), ran=False),
+        SourceLines("cell", 2, SOURCE, BY_LINE, runs={2: 1, 3: 1200, 6: 7, 16: 1}),
+        SourceLines("f", 1, ("def f(n):",)),
     ),
 )
 IN_CELLS = MemoryDelta({0: SOME, 1: RESERVED, 2: replace(OUT_OF_MEMORY_IN_A_CELL, retries=2)})

@@ -109,7 +109,7 @@ def test_functions(lines: Any, run_cell: Any) -> None:
     assert in_mib(report, 1) == {2: (6, 4)}
     assert in_mib(report, 2) == {4: (2, 2), 5: (1, 1)}
     assert in_mib(report) == {2: (1, 3), 3: (4, 4)}
-    assert report.sources[1].lines == ("def inner(n):", "    return e(n)")
+    assert report.sources[1].text == ("def inner(n):", "    return e(n)")
     report = lines("class A:\n    def f(self):\n        return e(3)\nx = A().f()", "-f A.f")
     assert in_mib(report, 1) == {4: (3, 3)}
 
