@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Text
 from gpumagic.render.units import DASH, bytes_, cpu_seconds, percent, seconds, spans
 from gpumagic.results.base import Series, plain
-from gpumagic.results.devices import Device, DeviceTable, memory_cell
+from gpumagic.results.devices import Device, DeviceTable, errors, memory_cell
 from gpumagic.results.memory import MemoryDelta
 from gpumagic.results.selection import STATUS_STYLES
 from gpumagic.results.timing import Sample, at_most
@@ -129,6 +129,7 @@ class ClusterTable(ClusterResult):
             count = f"{len(self) - len(self.failed)} of {count}"
         return [
             *([Grid.of(rows, columns)] if rows else []),
+            *(line for host, engines in self.hosts.items() for line in _errors(host, engines)),
             *self._failures(),
             Line.of(f"{count} ({self.source})", "dim"),
         ]
@@ -162,6 +163,10 @@ def _of_host(engines: Sequence[EngineResult]) -> Iterator[list[Text]]:
         ]
     for why, of in without.items():
         yield [Cell(DASH, "dim"), spans(of), Cell(why, "dim"), "", "", ""]
+
+
+def _errors(host: str, engines: Sequence[EngineResult]) -> Iterator[Line]:
+    return errors((device for each in engines for device in each.value), f"{host}, ")
 
 
 @dataclass(frozen=True, repr=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -11,7 +10,7 @@ from typing import ClassVar
 from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Text, shortened
 from gpumagic.render.units import DASH, bytes_, percent, rounded, spans
 from gpumagic.results.base import Series
-from gpumagic.system.text import grouped, noun
+from gpumagic.system.text import grouped
 
 _MASK, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 #: The most processes that are shown, those with the most memory; and characters of a command.
@@ -182,7 +181,6 @@ class DeviceTable(Series[Device]):
         return [
             *device_grid(self, self.gated),
             *_instances(self),
-            *_long_errors(self),
             *_claims(self),
             *_sees(self),
             *(_processes(self) if self.show_processes else ()),
@@ -191,7 +189,7 @@ class DeviceTable(Series[Device]):
 
 
 def device_grid(devices: Sequence[Device], gated: bool = False) -> list[Block]:
-    """Return the table, and above it the devices' name if it is the same for all."""
+    """Return the table, above it the devices' name if it is the same for all, below the errors."""
     title = Line.title([device.name for device in devices])
     columns: list[Column[Device]] = [
         Figures("GPU", lambda d: Cell(str(d.index), "dim" if d.visible is False else "strong")),
@@ -204,7 +202,8 @@ def device_grid(devices: Sequence[Device], gated: bool = False) -> list[Block]:
         Figures("Power", _power, rank=6),
         Column("Name", lambda d: "" if title else d.name or DASH, rank=4),
     ]
-    return [*title, Grid.of(devices, columns, dim=lambda d: d.visible is False)]
+    grid = Grid.of(devices, columns, dim=lambda d: d.visible is False)
+    return [*title, grid, *errors(devices)]
 
 
 def ordinal_cell(device: Device, gated: bool = False) -> Cell:
@@ -308,22 +307,18 @@ def variables(environment: Mapping[str, str | None]) -> str:
     return text if order is None else f"{text}, {_ORDER}={order}"
 
 
-def _long_errors(devices: Iterable[Device]) -> Iterator[Line]:
-    """Yield the errors that are shortened in the table: each once."""
-    long = ((d.error, d.index) for d in devices if d.error and d.error != _short(d.error))
-    for error, found in grouped(long).items():
-        yield Line.of(f"{noun(len(found), 'GPU')} {spans(found)}: {error}.", "bad")
-
-
-def _short(error: str) -> str:
-    return textwrap.shorten(error, 24, placeholder=" …")
+def errors(devices: Iterable[Device], where: str = "") -> Iterator[Line]:
+    """Yield why devices could not be read, each reason once."""
+    found = grouped((d.error, d.index) for d in devices if d.error is not None)
+    for error, indexes in found.items():
+        yield Line.of(f"✗ {where}GPU {spans(indexes)}: {error}", "bad")
 
 
 def memory_cell(device: Device) -> Cell:
-    """Return memory used of the total with a bar; the error of a device that could not be read."""
+    """Return memory used of the total with a bar; `errors` say why a device could not be read."""
     used, total = device.memory_used, device.memory_total
     if device.error is not None:
-        return Cell(f"✗ {_short(device.error)}", "bad", whole=device.error)
+        return Cell("✗ not read", "bad")
     if used is None and total is None:
         return Cell(DASH, "dim")
     return Cell.memory(_used_of(device), used / total if used is not None and total else None)

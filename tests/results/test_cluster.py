@@ -20,7 +20,8 @@ Host   GPU  Engines        Name              Memory used / total  Util  Processe
 alpha    0  0–1 as cuda:0  H100     ██       1.00 GiB / 4.00 GiB   5 %          1
          1  1 as cuda:1    H100     ██       1.00 GiB / 4.00 GiB     –          –
 beta     –  2              no NVML
-gamma    0  3 as cuda:0    H100                ✗ the GPU is lost     –          –
+gamma    0  3 as cuda:0    H100                       ✗ not read     –          –
+✗ gamma, GPU 0: the GPU is lost
 ✗ engines 4–5: no answer in 10 s
 4 of 6 engines on 3 hosts (profile default)"""
 
