@@ -129,13 +129,6 @@ def test_timed_cells_show_no_second_line(timed: Any) -> None:
     assert last(timed).used_gpu
 
 
-def test_a_cell_within_a_cell_is_part_of_it(timed: Any, ip: Any) -> None:
-    timed("get_ipython().run_cell('gpu_work.sleep(0.1)', store_history=False)")
-    log = timed("%cudatime log -o -q").value
-    assert len(log) == 1
-    assert log[0].used_gpu
-
-
 def test_empty_and_broken_cells(timed: Any) -> None:
     timed("")
     timed("a = (", raising=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -114,7 +113,7 @@ def test_a_cell_that_does_not_use_the_variable(run_cell: Run, ip: Any, torch: An
     assert "the peak is the same for all: does the cell use batch?" in ran.text
 
 
-def test_the_limit_is_shown_set_and_lifted(run_cell: Run, torch: Any) -> None:
+def test_the_limit_is_shown_set_and_lifted(run_cell: Run, ip: Any, torch: Any) -> None:
     assert "No limit" in run_cell("%gpumem limit").text
     assert "may use at most 4.00 GiB of each GPU" in run_cell("%gpumem limit 4GiB").text
     assert "Limited to 4.00 GiB of each GPU" in run_cell("%gpumem").text
@@ -123,24 +122,8 @@ def test_the_limit_is_shown_set_and_lifted(run_cell: Run, torch: Any) -> None:
     assert "No limit" in run_cell("%gpumem limit off").text
     assert "Limited" not in run_cell("%gpumem").text
     torch.empty(5 * GIB, dtype=torch.int8, device="cuda:0")
-    for wrong, why in {
-        "x": "is not a size",
-        "0": "0 bytes are no limit",
-        "3GiB 4GiB": "unexpected '4GiB'",
-        "-1GiB": "is not a size",
-        "16": "'16' has no unit; write 16GiB",
-        "1.5": "'1.5' has no unit; write 1.5GiB",
-        "$missing": "'$missing' is not a size",
-    }.items():
-        with pytest.raises(UsageError, match=f"limit.*{re.escape(why)}"):
-            run_cell(f"%gpumem limit {wrong}")
     run_cell("size = 4 * 2**30")
     assert "at most 4.00 GiB of each GPU" in run_cell("%gpumem limit {size}").text, "bytes"
-    run_cell("%gpumem limit off")
-
-
-def test_unloading_lifts_the_limit(run_cell: Run, ip: Any, torch: Any) -> None:
-    run_cell("%gpumem limit 4GiB")
     ip.run_line_magic("unload_ext", "gpumagic")
     torch.empty(5 * GIB, dtype=torch.int8, device="cuda:0")
     ip.run_line_magic("load_ext", "gpumagic")

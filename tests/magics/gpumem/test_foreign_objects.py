@@ -18,58 +18,50 @@ from gpumagic.memory.holders import free
 from gpumagic.results.holders import OutOfMemory
 from tests.support.allocator import MIB
 
-#: Objects that note every question which reaches their own code, in ``ran``.
+#: Objects that note in ``ran`` every question which reaches their own code, and refuse it.
 HOSTILE_OBJECTS = """
 import importlib.util, sys, types, torch
 ran = []
 
-def noting(name, result=None, raises=None):
+def refusing(name):
     def method(self, *arguments, **options):
         ran.append(name)
-        if raises is not None:
-            raise raises(name)
-        return result(self, *arguments) if callable(result) else result
+        raise RuntimeError(name)
     return method
 
+def refuse(kind, title, names, made=lambda method: method):
+    for name in names.split():
+        setattr(kind, name, made(refusing(f"{title}.{name}")))
+
 class Meta(type):
-    __eq__ = noting("Meta.__eq__", raises=RuntimeError)
-    __hash__ = noting("Meta.__hash__", raises=TypeError)
-    __getattribute__ = noting("Meta.__getattribute__", raises=RuntimeError)
-    __instancecheck__ = noting("Meta.__instancecheck__", raises=RuntimeError)
-    __subclasscheck__ = noting("Meta.__subclasscheck__", raises=RuntimeError)
-    __dir__ = noting("Meta.__dir__", raises=RuntimeError)
+    pass
+compared = "__eq__ __hash__ __getattribute__"
+refuse(Meta, "Meta", f"{compared} __instancecheck__ __subclasscheck__ __dir__")
 
 class Hostile(metaclass=Meta):
-    __getattribute__ = noting("__getattribute__", raises=RuntimeError)
-    __getattr__ = noting("__getattr__", raises=RuntimeError)
-    __dict__ = property(noting("__dict__", raises=RuntimeError))
-    __class__ = property(noting("__class__", raises=RuntimeError))
-    __eq__ = noting("__eq__", raises=RuntimeError)
-    __hash__ = noting("__hash__", raises=RuntimeError)
-    __bool__ = noting("__bool__", raises=RuntimeError)
-    __len__ = noting("__len__", raises=RuntimeError)
-    __iter__ = noting("__iter__", raises=RuntimeError)
-    __repr__ = noting("__repr__", raises=RuntimeError)
-    __get__ = noting("__get__", raises=RuntimeError)
+    __dict__ = property(refusing("Hostile.__dict__"))
+    __class__ = property(refusing("Hostile.__class__"))
     def __init__(self, held):
         object.__setattr__(self, "held", held)
+asked = "__getattr__ __bool__ __len__ __iter__ __repr__ __get__"
+refuse(Hostile, "Hostile", f"{compared} {asked}")
 
 class Slots(Hostile):
     pass
 
 class Dictionary(dict):
-    items = values = keys = get = pop = __iter__ = noting("dict", raises=RuntimeError)
-    __getitem__ = __contains__ = __len__ = noting("dict", raises=RuntimeError)
+    pass
+refuse(Dictionary, "dict", "items values keys get pop __iter__ __getitem__ __contains__ __len__")
 
 class Sub(torch.Tensor):
     def __getattribute__(self, name):
         ran.append(f"Sub.{name}")
         return super().__getattribute__(name)
-    grad_fn = property(noting("Sub.grad_fn", raises=RuntimeError))
     @classmethod
     def __torch_function__(cls, function, kinds, arguments=(), options=None):
         ran.append("__torch_function__")
         return super().__torch_function__(function, kinds, arguments, options or {})
+refuse(Sub, "Sub", "grad_fn", property)
 
 class Wrapper(torch.Tensor):
     @staticmethod
@@ -77,10 +69,7 @@ class Wrapper(torch.Tensor):
         made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, device=inner.device)
         made.inner = inner
         return made
-    @classmethod
-    def __torch_dispatch__(cls, function, kinds, arguments=(), options=None):
-        ran.append("__torch_dispatch__")
-        raise RuntimeError("no operation")
+refuse(Wrapper, "Wrapper", "__torch_dispatch__", classmethod)
 
 class Net(torch.nn.Module):
     def __init__(self, held):
@@ -89,21 +78,19 @@ class Net(torch.nn.Module):
     def __getattribute__(self, name):
         ran.append(f"Net.{name}")
         return super().__getattribute__(name)
-    parameters = named_parameters = noting("Net.parameters", raises=RuntimeError)
+refuse(Net, "Net", "parameters named_parameters")
 
 class Failure(Exception):
-    def __getattribute__(self, name):
-        ran.append(f"Failure.{name}")
-        raise RuntimeError(name)
-    __str__ = noting("Failure.__str__", raises=RuntimeError)
-    __eq__ = noting("Failure.__eq__", raises=RuntimeError)
-    __hash__ = noting("Failure.__hash__", raises=RuntimeError)
+    pass
+refuse(Failure, "Failure", f"{compared} __str__")
 
 class Module(types.ModuleType):
-    __getattribute__ = noting("Module.__getattribute__", raises=RuntimeError)
+    pass
+refuse(Module, "Module", "__getattribute__")
 
 class Space(dict):
-    items = values = keys = __iter__ = noting("Space", raises=RuntimeError)
+    pass
+refuse(Space, "Space", "items values keys __iter__")
 
 class Prepared(type):
     @classmethod

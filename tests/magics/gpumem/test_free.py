@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import re
 import sys
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 import pytest
+from IPython.core.error import UsageError
 
 from tests.support.allocator import MIB
 
@@ -196,28 +198,17 @@ def test_garbage_and_the_cache(torch: ModuleType, cells: Any) -> None:
     assert torch.cuda.memory_reserved() == 0
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("free nothing_here", "there is no variable 'nothing_here'"),
-        ("free outr", "did you mean outer?"),
-        ("free Out", "the notebook's own"),
-        ("park now", "%gpumem park: write off, or nothing, not 'now'"),
-        ("free exit", "the notebook's own"),
-    ],
-)
-def test_what_does_not_fit_is_one_line_and_changes_nothing(
-    torch: ModuleType, cells: Any, ip: Any, line: str, says: str
-) -> None:
-    from IPython.core.error import UsageError
-
+def test_what_does_not_fit_is_one_line_and_changes_nothing(torch: ModuleType, cells: Any) -> None:
     cells("Shy(); a = 1")
     before = torch.cuda.memory_allocated()
-    ran = cells(f"%gpumem {line}", raising=False)
-    assert "a" in ip.user_ns
-    assert type(ran.error) is UsageError
-    assert says in str(ran.error)
-    assert "did you mean open" not in str(ran.error)  # IPython's own
+    for names, says in {
+        "a nothing_here": "there is no variable 'nothing_here'",
+        "a outr": "did you mean outer?",
+        "a Out": "the notebook's own",
+    }.items():
+        with pytest.raises(UsageError, match=re.escape(says)):
+            cells(f"%gpumem free {names}")
+    assert cells("a").value == 1
     assert torch.cuda.memory_allocated() == before
 
 
@@ -233,6 +224,11 @@ before = torch.cuda.memory_allocated()
 
 def test_in_a_kernel(kernel: Any) -> None:
     fresh = kernel()
+    fresh.run("a = 1")
+    shown = fresh.run("%gpumem free a").shown
+    assert "Deleted a: no GPU memory was freed." in shown
+    assert "no GPU memory to free: torch is not imported" in shown
+    assert fresh.value("'a' in globals()") is False
     fresh.run(KERNEL)
     for cell in ("step()", "import asyncio\nawait asyncio.sleep(0)\nstep()"):
         failed = fresh.run(cell, raising=False)
@@ -289,16 +285,3 @@ def test_an_error_of_cuda_of_unknown_cause_is_one_line(
     assert "y" in ip.user_ns
     freed = cells("%gpumem free y -o -q").value
     assert {i: held.reserved for i, held in freed.after.items()} == {0: 0, 1: 0}
-
-
-def test_without_cuda_in_use_variables_are_deleted_and_it_is_said(run_python: Any) -> None:
-    printed = run_python(
-        "from tests.support.shells import InteractiveShell\n"
-        "ip = InteractiveShell.instance()\n"
-        "ip.run_line_magic('load_ext', 'gpumagic')\n"
-        "ip.run_cell('a = 1\\n%gpumem free a')\n"
-        "print('a' in ip.user_ns)"
-    )
-    assert "Deleted a: no GPU memory was freed." in printed
-    assert "no GPU memory to free: torch is not imported" in printed
-    assert printed.rstrip().endswith("False")

@@ -103,30 +103,42 @@ def test_a_cell_that_raises(lines: Any) -> None:
 # --- functions -----------------------------------------------------------------------------------
 
 
-def test_functions(lines: Any, run_cell: Any) -> None:
-    run_cell("def inner(n):\n    return e(n)\ndef outer():\n    a = inner(2)\n    return e(1)")
-    report = lines("x = outer()\ny = inner(4)", "-f inner -f outer")
-    assert in_mib(report, 1) == {2: (6, 4)}
-    assert in_mib(report, 2) == {4: (2, 2), 5: (1, 1)}
-    assert in_mib(report) == {2: (1, 3), 3: (4, 4)}
-    assert report.sources[1].text == ("def inner(n):", "    return e(n)")
-    report = lines("class A:\n    def f(self):\n        return e(3)\nx = A().f()", "-f A.f")
-    assert in_mib(report, 1) == {4: (3, 3)}
+#: What is defined before the cell, the cell, its options, and figures of its and their lines.
+FUNCTIONS: dict[str, tuple[str, str, str, list[dict[int, tuple[float, float]]]]] = {
+    "one that calls another": (
+        "def inner(n):\n    return e(n)\ndef outer():\n    a = inner(2)\n    return e(1)",
+        "x = outer()\ny = inner(4)",
+        "-f inner -f outer",
+        [{2: (1, 3), 3: (4, 4)}, {2: (6, 4)}, {4: (2, 2), 5: (1, 1)}],
+    ),
+    "a method of the cell": (
+        "",
+        "class A:\n    def f(self):\n        return e(3)\nx = A().f()",
+        "-f A.f",
+        [{5: (3, 3)}, {4: (3, 3)}],
+    ),
+    "a recursion counts once": (
+        "def f(n):\n    if n == 0: return []\n    x = e(1)\n    return [x, *f(n - 1)]",
+        "x = f(4)",
+        "-f f",
+        [{2: (4, 4)}, {3: (4, 1)}],
+    ),
+    "a generator": (
+        "def g():\n    for i in range(3):\n        yield e(2)\n    t = e(9)",
+        "kept = []\nfor x in g():\n    kept.append(e(1))",
+        "-f g",
+        [{4: (3, 1)}, {3: (6, 2), 4: (9, 9)}],
+    ),
+}
 
 
-def test_a_recursion_counts_once(lines: Any, run_cell: Any) -> None:
-    run_cell("def f(n):\n    if n == 0: return []\n    x = e(1)\n    return [x, *f(n - 1)]")
-    report = lines("x = f(4)", "-f f")
-    assert in_mib(report) == {2: (4, 4)}
-    assert in_mib(report, 1)[3] == (4, 1)
-
-
-def test_a_generator_function(lines: Any, run_cell: Any) -> None:
-    run_cell("def g():\n    for i in range(3):\n        yield e(2)\n    t = e(9)")
-    report = lines("kept = []\nfor x in g():\n    kept.append(e(1))", "-f g")
-    assert in_mib(report, 1)[3] == (6, 2)
-    assert in_mib(report)[4] == (3, 1)
-    assert in_mib(report, 1)[4] == (9, 9)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(name: str, lines: Any, run_cell: Any) -> None:
+    defined, cell, options, expected = FUNCTIONS[name]
+    run_cell(defined)
+    report = lines(cell, options)
+    for source, figures in enumerate(expected):
+        assert figures.items() <= in_mib(report, source).items()
 
 
 # --- the user's code goes on as without us -------------------------------------------------------
@@ -149,11 +161,11 @@ def test_a_trace_function_of_the_users(lines: Any) -> None:
     finally:
         sys.settrace(before)
     assert {2, 3} <= set(seen)
-    assert report.cell.devices[0].allocated == 3 * MIB
     if hasattr(sys, "monitoring"):
         assert in_mib(report) == {2: (1, 1), 3: (2, 2)}
     else:
         assert report.notes == ("no lines: a debugger or another tracer traces this thread",)
+        assert report.cell.devices[0].allocated == 3 * MIB
 
 
 def test_ctrl_c_in_a_python_loop(run_cell: Any, lines: Any, monkeypatch: Any) -> None:

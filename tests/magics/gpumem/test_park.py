@@ -17,7 +17,6 @@ from gpumagic.memory.parking import PARKING
 from tests.support.kernels import PATIENCE
 from tests.support.own_files import names_our_files
 from tests.support.parking import needs_parking
-from tests.support.shells import second_shell
 
 pytestmark = needs_parking
 
@@ -66,6 +65,8 @@ def test_it_comes_back_before_any_other_cell(cells: Callable[..., Any]) -> None:
     for source in ("%gpumem", "%gpu", "%gpumem vars", "%gpumem -v r -q"):
         cells(source)
         assert parked(), source
+    with pytest.raises(UsageError, match="GPU memory is parked already"):
+        cells("%gpumem park")
     assert "Parked in host memory" in cells("%gpu").text
     assert "3.91 KiB of cuda:0" in cells("%gpumem").text
     used = cells("uses()")
@@ -85,15 +86,6 @@ def test_a_statement_of_ours_brings_it_back(cells: Callable[..., Any]) -> None:
     cells("%gpumem park -q\n%gpumem total += uses()")
     assert cells("total").value == 2 * 499500.0
     cells("del total")
-
-
-def test_within_the_cell_that_parks_torch_refuses_its_use(cells: Callable[..., Any]) -> None:
-    """In one clear line, as an error of the cell's own."""
-    ran = cells("%gpumem park -q\nx + 1", raising=False)
-    assert str(ran.error).splitlines()[0] == PARKED
-    assert not names_our_files(ran.stdout)
-    assert parked()
-    assert cells("uses()").value == 499500.0
 
 
 def test_what_is_parked_is_said_where_memory_is_listed_and_freed(cells: Callable[..., Any]) -> None:
@@ -158,6 +150,7 @@ def test_no_room_before_a_cell_which_runs_nevertheless(
         assert line.startswith("%gpumem: parked memory cannot come back: cuda:0 needs 256 MiB ")
         assert "%gpu -p says who holds memory" in line
         assert str(ran.error).splitlines()[0] == PARKED
+        assert not names_our_files(ran.stdout)
         assert parked()
         for line in ("%unload_ext gpumagic", "%reload_ext gpumagic"):
             with pytest.raises(UsageError, match="gpumagic stays loaded: parked memory cannot "):
@@ -173,23 +166,6 @@ def test_unloading_brings_it_back(cells: Callable[..., Any], ip: Any) -> None:
     assert ip.events.callbacks["pre_execute"] == before["pre_execute"]
     cells("%load_ext gpumagic")
     assert cells("uses()").value == 499500.0
-
-
-def test_by_itself_only_in_a_kernel(cells: Callable[..., Any]) -> None:
-    ran = cells("%gpumem park --after 15min", raising=False)
-    assert "only in a kernel" in f"{ran.error}{ran.stderr}"
-
-
-def test_two_shells_in_one_process(cells: Callable[..., Any], ip: Any) -> None:
-    """What one has parked comes back when the other is unloaded, too."""
-    with second_shell() as other:
-        cells("%gpumem park -q")
-        with pytest.raises(UsageError, match="parked already"):
-            other.run_line_magic("gpumem", "park -q")
-        other.extension_manager.unload_extension("gpumagic")
-        assert not parked()
-        cells("%gpumem park -q")
-        assert cells("uses()").value == 499500.0
 
 
 # --- in a kernel ---------------------------------------------------------------------------------

@@ -42,15 +42,6 @@ def test_a_line_after_a_cell_that_changed_something(watched: Any) -> None:
     assert ran.text == "GPU memory: cuda:0 −3.00 MiB, peak 0 B, now 0 B"
 
 
-def test_the_rest_of_the_cell_that_turned_it_on_counts(
-    torch: ModuleType, run_cell: Any, ip: Any
-) -> None:
-    ip.user_ns["torch"] = torch
-    ran = run_cell(f"a = {bytes_on(0, 8 * MIB)}\n%gpumem on\nb = {bytes_on(0, MIB)}")
-    assert "GPU memory: cuda:0 +1.00 MiB, peak +1.00 MiB, now 9.00 MiB" in ran.text
-    assert ran.stdout.startswith("A line with the change follows each cell that changed")
-
-
 def test_hooks_survive_cells_that_fail(watched: Any, torch: ModuleType) -> None:
     ran = watched(f"x = {bytes_on(0, MIB)}\nraise KeyError('mine')", raising=False)
     assert type(ran.error) is KeyError
