@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
@@ -20,6 +20,9 @@ from gpumagic.cuda.process_state import STATE
 from gpumagic.magics import commands
 from gpumagic.magics.extension import NAME, Extension, find
 from gpumagic.magics.magic_class import GpuMagic
+
+if TYPE_CHECKING:
+    from gpumagic.results.base import Result
 
 #: The class that every result is, by name: the module is imported when there is a result.
 _RESULT = ("gpumagic.results.base", "Result")
@@ -63,7 +66,7 @@ def load(shell: Any) -> None:
 
         undo(keep_numbers(shell.compile))
     init_trace.attach(shell, extension.hooks)
-    extension.hooks.add(CellHook(after=lambda _, result: _explain(shell, result)))
+    extension.hooks.add(CellHook(after=lambda _, result: explain(extension, result.error_in_exec)))
     if "torch" in sys.modules:
         # All GPUs may have been hidden when torch tried to initialise CUDA.
         from gpumagic.cuda import failure
@@ -129,12 +132,26 @@ def _add(extension: Extension, to: list[Any], function: Any) -> None:
     extension.undo.callback(undo)
 
 
-def _explain(shell: Any, result: Any) -> None:
-    """Explain below its traceback why a cell failed, where the cause is known."""
-    if result.error_in_exec is not None:
-        from gpumagic.magics import failures
+def explain(extension: Extension, error: BaseException | None) -> None:
+    """Show below its traceback why a cell failed, where that is known; keeps no reference."""
+    if error is None:
+        return
+    try:
+        from gpumagic.doctor import explanation
+        from gpumagic.magics import output
+        from gpumagic.memory import oom
 
-        failures.explain(shell, result.error_in_exec)
+        found: Result | None = None
+        if oom.find(error) is None:
+            found = explanation.explain(error)
+        elif extension.magics.explain_oom:
+            found = oom.explain(error, extension.shell)
+        if found is not None:
+            output.show(extension.shell, found)
+    except Exception as ours:
+        from gpumagic.system import text
+
+        print(f"gpumagic: no explanation ({text.named(ours)})", file=sys.stderr)
 
 
 def _transformer(shell: Any) -> Callable[[list[str]], list[str]]:

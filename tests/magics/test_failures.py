@@ -9,7 +9,8 @@ import pytest
 
 from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import GpuMagicWarning
-from gpumagic.magics import failures
+from gpumagic.magics import extension
+from gpumagic.magics.loading import explain
 from gpumagic.memory import oom
 
 
@@ -19,10 +20,10 @@ def test_a_failure_of_the_explanation_is_one_line(
     def broken(error: BaseException) -> Any:
         raise RuntimeError("no answer\nmore")
 
-    failures.explain(ip, ValueError("mine"))
+    explain(extension.of(ip), ValueError("mine"))
     assert capsys.readouterr() == ("", "")
     monkeypatch.setattr(oom, "find", broken)
-    failures.explain(ip, ValueError("mine"))
+    explain(extension.of(ip), ValueError("mine"))
     assert capsys.readouterr() == ("", "gpumagic: no explanation (RuntimeError: no answer)\n")
 
 
