@@ -33,12 +33,11 @@ if TYPE_CHECKING:
     from gpumagic.memory.holders import holders
     from gpumagic.memory.measurement import gpumem
     from gpumagic.results.allocator import Freed
-    from gpumagic.results.comparison import Comparison
+    from gpumagic.results.comparison import Comparison, load
     from gpumagic.results.devices import Device, DeviceTable, Process
     from gpumagic.results.holders import Holder, Holders, OutOfMemory
     from gpumagic.results.memory import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
     from gpumagic.results.selection import Selection
-    from gpumagic.results.stored import load
     from gpumagic.results.timing import CudaTiming, Sample
     from gpumagic.selection.apply import select
     from gpumagic.selection.device_table import devices
@@ -56,12 +55,11 @@ _MODULES = {
         "memory.holders": "holders",
         "memory.measurement": "gpumem",
         "results.allocator": "Freed",
-        "results.comparison": "Comparison",
+        "results.comparison": "Comparison load",
         "results.devices": "Device DeviceTable Process",
         "results.holders": "Holder Holders OutOfMemory",
         "results.memory": "DeviceMemory DeviceMemoryDelta MemoryDelta MemoryReport",
         "results.selection": "Selection",
-        "results.stored": "load",
         "results.timing": "CudaTiming Sample",
         "selection.apply": "select",
         "selection.device_table": "devices",

@@ -11,9 +11,8 @@ from gpumagic.magics.argument_types import expanded
 from gpumagic.magics.output import say, show
 from gpumagic.memory import measurement as memory
 from gpumagic.results.base import differences
-from gpumagic.results.comparison import Comparison, MemoryComparison
+from gpumagic.results.comparison import Comparison, MemoryComparison, load
 from gpumagic.results.memory import MemoryDelta
-from gpumagic.results.stored import load
 from gpumagic.results.timing import CudaTiming
 from gpumagic.system.paths import output_path
 from gpumagic.timing import comparison as times

@@ -201,7 +201,7 @@ def _devices(conditions: Conditions) -> str:
     return ", ".join(sorted({*conditions.devices.values()}))
 
 
-#: Written into each file; `stored.load` refuses any other number.
+#: Written into each file; `comparison.load` refuses any other number.
 VERSION = 2
 
 

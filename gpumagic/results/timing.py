@@ -1,23 +1,30 @@
-"""The times of a cell. All times are in seconds."""
+"""The times of a cell, and its kernels. All times are in seconds."""
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Literal
 
-from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Text
-from gpumagic.render.units import DASH, cpu_seconds, seconds, share
-from gpumagic.results.base import Conditions, StorableResult
-from gpumagic.results.kernels import KernelReport
+from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Text, shortened
+from gpumagic.render.units import DASH, cpu_seconds, percent, seconds, share
+from gpumagic.results.base import Conditions, Result, StorableResult, plain
 from gpumagic.results.lines import LineTimings
 from gpumagic.system.text import plural
 
 Bound = Literal["gpu", "host"]
 StoppedBy = Literal["precision", "max-time"]
 
+#: The most kernels that are shown, those of the longest total.
+_SHOWN = 20
+_LONGEST_NAME = 60
+_NOT_VISIBLE = (
+    "torch's profiler cannot see the GPU here, so there are no kernels to show (CUPTI was refused; "
+    "in a container it often needs the host's permission: NVreg_RestrictProfilingToAdminUsers=0)"
+)
 #: The least time to compile that is shown, in seconds, as in ``%time``.
 _LONG_COMPILE = 0.1
 
@@ -70,6 +77,92 @@ class Sample:
 
     def __repr__(self) -> str:
         return f"<Sample: median {self.median:.6g} s of {len(self.all)}>"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """All runs of one kernel, or all copies or fills of one kind. Seconds."""
+
+    #: As the profiler writes it, with the full signature.
+    name: str
+    count: int
+    total: float
+    #: The CUDA ordinals that it ran on.
+    devices: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, repr=False)
+class KernelReport(Result):
+    """The kernels and copies of one run under torch's profiler. Seconds."""
+
+    #: The longest total first.
+    kernels: tuple[Kernel, ...] = ()
+    #: From the start of the code until its GPU work was done, under the profiler.
+    window: float | None = None
+    #: By CUDA ordinal, how long at least one kernel or copy was running.
+    busy: Mapping[int, float] = field(default_factory=dict)
+    #: Whether the profiler could see the GPU. If not, the figures above mean nothing.
+    visible: bool = True
+    #: The file that the profiler's trace was written to.
+    trace: str | None = None
+
+    @property
+    def total(self) -> float:
+        """The sum of all times; more than ``busy`` where kernels overlap."""
+        return sum(kernel.total for kernel in self.kernels)
+
+    def _records(self) -> Iterable[Mapping[str, Any]]:
+        return map(plain, self.kernels)
+
+    def _blocks(self) -> list[Block]:
+        blocks: list[Block] = []
+        if not self.visible:
+            blocks.append(Line.of(_NOT_VISIBLE, "warn"))
+        elif not self.kernels:
+            blocks.append(Line.of("no kernel ran, and nothing was copied", "dim"))
+        else:
+            blocks += [*map(self._busy, self.busy), self._table()]
+        if rest := self.kernels[_SHOWN:]:
+            total = seconds(sum(kernel.total for kernel in rest))
+            blocks.append(Line.of(f"and {plural(len(rest), 'more kernel')}, {total}", "dim"))
+        if self.trace is not None:
+            note = f"trace written to {self.trace}; ui.perfetto.dev opens it"
+            blocks.append(Line.of(note, "dim"))
+        return blocks
+
+    def _busy(self, ordinal: int) -> Line:
+        text = f"cuda:{ordinal} busy {seconds(self.busy[ordinal])}"
+        if not self.window:
+            return Line.of(text)
+        share = percent(100 * min(self.busy[ordinal] / self.window, 1.0))
+        why = Cell(" (under the profiler, which slows the host)", "dim")
+        return Line.join(f"{text} of {seconds(self.window)}: ", Cell(share, "strong"), why)
+
+    def _table(self) -> Grid:
+        total = self.total or 1.0
+        columns: list[Column[Kernel]] = [
+            Column("Kernel or copy", lambda k: Cell(short(k.name), whole=k.name), least=24),
+            Figures("Count", lambda k: f"{k.count:,}"),
+            Figures("Total", lambda k: Cell(seconds(k.total), "strong")),
+            Figures("Share", lambda k: Cell(percent(100 * k.total / total), bar=k.total / total)),
+            Figures("Mean", lambda k: Cell(seconds(k.total / k.count), "dim"), rank=1),
+        ]
+        return Grid.of(self.kernels[:_SHOWN], columns)
+
+
+def short(name: str) -> str:
+    """Return a kernel's name without return type, parameters and torch's namespaces."""
+    name = re.sub(r"^void ", "", name)
+    name = re.sub(r"\(anonymous namespace\)::|\bat::native::|\bat::cuda::|\bc10::", "", name)
+    if name.endswith(")") and not name.startswith("Mem"):
+        # The parameters begin at the parenthesis that matches the last one.
+        depth = 0
+        for i in range(len(name) - 1, -1, -1):
+            depth += (name[i] == ")") - (name[i] == "(")
+            if depth == 0:
+                name = name[:i] or name
+                break
+    return shortened(name, _LONGEST_NAME)
 
 
 @dataclass(frozen=True, repr=False)

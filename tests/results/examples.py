@@ -35,7 +35,6 @@ from gpumagic.results.holders import (
     Holders,
     OutOfMemory,
 )
-from gpumagic.results.kernels import Kernel, KernelReport
 from gpumagic.results.lines import (
     BETWEEN,
     LineMemory,
@@ -48,7 +47,7 @@ from gpumagic.results.lines import (
 from gpumagic.results.logs import CellLog, CellMemory, CellTiming, TimingLog
 from gpumagic.results.memory import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
 from gpumagic.results.selection import Selection, WayOut
-from gpumagic.results.timing import CudaTiming, Sample
+from gpumagic.results.timing import CudaTiming, Kernel, KernelReport, Sample
 from gpumagic.results.watch import CellSpan, WatchHistory, WatchPanel, WatchSample
 
 MIB, GIB = 2**20, 2**30

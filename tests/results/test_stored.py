@@ -14,9 +14,8 @@ import pytest
 import gpumagic
 from gpumagic.errors import SpecError
 from gpumagic.results.base import Conditions, differences
-from gpumagic.results.kernels import Kernel, KernelReport
 from gpumagic.results.memory import DeviceMemoryDelta, MemoryDelta
-from gpumagic.results.timing import CudaTiming, Sample
+from gpumagic.results.timing import CudaTiming, Kernel, KernelReport, Sample
 
 HERE = Conditions(
     "2026-01-31T12:00:00+00:00", {0: "NVIDIA H200"}, "570.12", "2.9.0", "12.8", "3.11.7"
