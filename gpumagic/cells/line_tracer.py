@@ -23,6 +23,8 @@ _RETURN = opmap["RETURN_VALUE"]
 _PAUSES = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 #: The identifiers of `sys.monitoring` that no kind of tool has by convention.
 _TOOLS, _NAME = (3, 4), "gpumagic lines"
+#: None before Python 3.12.
+_MONITORING: Any = getattr(sys, "monitoring", None)
 
 
 class LineCounter(Protocol):
@@ -92,7 +94,7 @@ class LineTracer:
     def start(self) -> None:
         """Begin to trace, if that is possible; else there is a `note`."""
         self._is_tracing = True
-        if hasattr(sys, "monitoring"):
+        if _MONITORING is not None:
             self._start_monitoring()
         elif sys.gettrace() is None:
             # Each mention of a method makes it anew.
@@ -104,7 +106,7 @@ class LineTracer:
     def stop(self, *, failed: bool = False) -> None:
         """End the tracing; may be called again. ``failed``: the cell has raised an exception."""
         was_tracing, self._is_tracing = self._is_tracing, False
-        if hasattr(sys, "monitoring"):
+        if _MONITORING is not None:
             self._stop_monitoring()
         elif hasattr(self, "_trace_call"):
             if sys.gettrace() is self._trace_call:
@@ -121,8 +123,8 @@ class LineTracer:
     # --- what the events do ----------------------------------------------------------------------
 
     def _guarded(self, step: Callable[..., None], *arguments: Any) -> None:
-        """Run a step; an error of ours ends the tracing, and leaves the user's code alone."""
-        if not self._is_tracing:
+        """Run a step of this thread; an error of ours ends the tracing, not the user's code."""
+        if not self._is_tracing or get_ident() != self._thread:
             return
         try:
             step(*arguments)
@@ -216,13 +218,12 @@ class LineTracer:
     # --- from Python 3.12 on ---------------------------------------------------------------------
 
     def _start_monitoring(self) -> None:
-        monitoring: Any = getattr(sys, "monitoring")  # noqa: B009 - mypy knows the oldest Python
-        free = [tool for tool in _TOOLS if monitoring.get_tool(tool) is None]
+        free = [tool for tool in _TOOLS if _MONITORING.get_tool(tool) is None]
         if not free:
             self._give_up("no lines: other tools have taken all places of sys.monitoring")
             return
         self._tool = free[0]
-        events = monitoring.events
+        events = _MONITORING.events
         self._kinds = {
             events.LINE: self._seen_line,
             events.PY_RESUME: self._seen_resume,
@@ -231,40 +232,35 @@ class LineTracer:
             events.PY_UNWIND: self._seen_leave,
         }
         # After `_kinds`: from here on `stop` has something to undo, also after an interrupt.
-        monitoring.use_tool_id(self._tool, _NAME)
+        _MONITORING.use_tool_id(self._tool, _NAME)
         for kind, callback in self._kinds.items():
-            monitoring.register_callback(self._tool, kind, callback)
+            _MONITORING.register_callback(self._tool, kind, callback)
         local = events.LINE | events.PY_RESUME | events.PY_RETURN | events.PY_YIELD
         for code in self._codes:
-            monitoring.set_local_events(self._tool, code, local)
+            _MONITORING.set_local_events(self._tool, code, local)
         if self._has_functions:  # the cell's own code is unwound at its end
-            monitoring.set_events(self._tool, events.PY_UNWIND)  # can only be set for all code
+            _MONITORING.set_events(self._tool, events.PY_UNWIND)  # can only be set for all code
 
     def _stop_monitoring(self) -> None:
         if not hasattr(self, "_kinds"):
             return
-        monitoring: Any = getattr(sys, "monitoring")  # noqa: B009
-        if monitoring.get_tool(self._tool) == _NAME:
-            monitoring.set_events(self._tool, 0)
+        if _MONITORING.get_tool(self._tool) == _NAME:
+            _MONITORING.set_events(self._tool, 0)
             for code in self._codes:
-                monitoring.set_local_events(self._tool, code, 0)
+                _MONITORING.set_local_events(self._tool, code, 0)
             for kind in self._kinds:
-                monitoring.register_callback(self._tool, kind, None)
-            monitoring.free_tool_id(self._tool)
+                _MONITORING.register_callback(self._tool, kind, None)
+            _MONITORING.free_tool_id(self._tool)
         del self._kinds
 
     def _seen_line(self, code: CodeType, number: int) -> None:
-        if get_ident() == self._thread:
-            self._guarded(self._to_line, sys._getframe(1), number)
+        self._guarded(self._to_line, sys._getframe(1), number)
 
     def _seen_resume(self, code: CodeType, at: int) -> None:
-        if get_ident() == self._thread:
-            self._guarded(self._resume, sys._getframe(1))
+        self._guarded(self._resume, sys._getframe(1))
 
     def _seen_leave(self, code: CodeType, at: int, value: Any) -> None:
-        if id(code) in self._sources and get_ident() == self._thread:  # unwinding is seen of all
-            self._guarded(self._leave, sys._getframe(1), False)
+        self._guarded(self._leave, sys._getframe(1), False)
 
     def _seen_pause(self, code: CodeType, at: int, value: Any) -> None:
-        if get_ident() == self._thread:
-            self._guarded(self._leave, sys._getframe(1), True)
+        self._guarded(self._leave, sys._getframe(1), True)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast, overload
 from gpumagic.cells.line_sources import Line, Source
 from gpumagic.cells.line_tracer import LineTracer
 from gpumagic.cells.measured_block import Measured, decorated
-from gpumagic.cuda import devices, torch_cuda
+from gpumagic.cuda import devices, failure, torch_cuda
 from gpumagic.errors import RegressionError, SpecError
 from gpumagic.memory.peak_ledger import LEDGER, Interval, Scope
 from gpumagic.memory.report import PLUGGABLE, allocator_notes, memory_report
@@ -54,8 +54,8 @@ class Measurement(Measured["Scope | str", MemoryDelta]):
             return memory_delta(stretch, partial=partial)
         try:
             return memory_delta(LEDGER.close(stretch), partial=partial)
-        except Exception as failure:
-            return memory_delta(unreadable(failure), partial=partial)
+        except Exception as error:
+            return memory_delta(unreadable(error), partial=partial)
 
     def __repr__(self) -> str:
         return "<Measurement: not ended>" if self.finished is None else str(self.finished)
@@ -70,7 +70,7 @@ def memory_delta(
     # Another device may have a context: its kind says nothing on this code.
     conditions = devices.conditions(only_changed(changed))
     if not changed:
-        return MemoryDelta(partial=partial, error=_not_in_use(), conditions=conditions)
+        return MemoryDelta(partial=partial, error=failure.why_no_gpu(), conditions=conditions)
     return MemoryDelta(changed, partial=partial, notes=allocator_notes(), conditions=conditions)
 
 
@@ -79,15 +79,6 @@ def unreadable(error: BaseException) -> str:
     if torch_cuda.allocator_backend() == "pluggable":
         return PLUGGABLE
     return f"the allocator's counters cannot be read: {text.reason(error)}"
-
-
-def _not_in_use() -> str:
-    """Return why no device was in use."""
-    if torch_cuda.loaded() is None:
-        return "torch is not imported"
-    if not torch_cuda.built_with_cuda():
-        return "this torch has no CUDA support"
-    return "torch has not used a GPU in this process"
 
 
 # --- compared with a stored result --------------------------------------------------------------
@@ -323,6 +314,6 @@ class LineMeasurement(Measured["Scope | str", LineReport]):
         """Read the counters once more; return what the whole cell did, or why that is unknown."""
         try:
             self._counter.switch(())
-        except Exception as failure:
-            return unreadable(failure)
+        except Exception as error:
+            return unreadable(error)
         return {ordinal: interval.delta() for ordinal, interval in self._counter.cell.items()}

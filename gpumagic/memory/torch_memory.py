@@ -71,9 +71,8 @@ class Blocks:
 
     def _read(self) -> None:
         self.all: list[Block] = []
-        #: By CUDA ordinal, the allocated and the reserved bytes by the allocator's counters.
+        #: By CUDA ordinal, the allocated bytes by the allocator's counters.
         self.allocated: dict[int, int] = {}
-        self.reserved: dict[int, int] = {}
         #: Whether a CUDA graph or a MemPool has segments of its own.
         self.private = False
         for segment in torch_cuda.memory_snapshot():
@@ -85,7 +84,7 @@ class Blocks:
                     requested = block.get("requested_size", size)
                     self.all.append(Block(device, block["address"], requested, size, stream))
         for ordinal in torch_cuda.contexts():
-            self.allocated[ordinal], self.reserved[ordinal] = torch_cuda.memory_held(ordinal)
+            self.allocated[ordinal], _ = torch_cuda.memory_held(ordinal)
         found = dict.fromkeys(self.allocated, 0)
         for each in self.all:
             found[each.device] = found.get(each.device, 0) + each.size

@@ -32,8 +32,8 @@ _SLOWED = (
 class LineProfiler:
     """Measures the lines of ``sources``, the first of which is the cell's.
 
-    ``prepare``, ``start``, the cell, ``stop``, ``close``, ``result``, ``release``. None of them
-    raises an exception: a failure leaves the cell without lines, and the result says so.
+    ``prepare``, ``start``, the cell, ``stop``, ``result``, ``close``. None of them raises an
+    exception: a failure leaves the cell without lines, and the result says so.
     """
 
     def __init__(self, sources: Sequence[Source]) -> None:
@@ -62,11 +62,8 @@ class LineProfiler:
             self._times.stop()
 
     def close(self) -> None:
-        """Stop tracing, whatever has interrupted the other steps; may be called again."""
+        """Stop tracing, whatever has interrupted the other steps, and free the events."""
         self._tracer.stop(failed=True)
-
-    def release(self) -> None:
-        """Free the events; there is no result after that."""
         self._times.release()
 
     @contextmanager

@@ -197,7 +197,7 @@ def test_what_was_measured_under_other_conditions_is_compared_and_does_not_fail(
 def test_a_result_without_figures_is_not_saved(ip: Any, tmp_path: Path) -> None:
     file = tmp_path / "peak.json"
     options = Namespace(save=str(file), against=None, fail_above=None, quiet=True)
-    no_figures = MemoryDelta(error="torch has not used a GPU in this process")
-    with pytest.raises(SpecError, match=r"^--save: torch has not used a GPU in this process: "):
+    no_figures = MemoryDelta(error="no GPU has been used in this process")
+    with pytest.raises(SpecError, match=r"^--save: no GPU has been used in this process: "):
         Baseline(ip, options, MemoryDelta).finish(no_figures)
     assert not file.exists()

@@ -46,7 +46,7 @@ def test_from_a_fresh_kernel_to_a_context_on_one_device(kernel: Any) -> None:
     shown = fresh.run("%gpumem -v report").text
     assert "0 B" in shown
     reply = fresh.run("%%gpumem\n6 * 7")
-    assert reply.text == "GPU memory: not measured, torch has not used a GPU in this process"
+    assert reply.text == "GPU memory: not measured, CUDA is not in use in this process"
     assert reply.value == "42"
     assert touched(fresh) == "[True, False, ()]"
     assert (
@@ -267,7 +267,7 @@ def test_torch_without_cuda(kernel: Any) -> None:
         "for name in [n for n in dir(torch._C) if n.startswith('_cuda_')]: delattr(torch._C, name)"
     )
     reply = fresh.run("%%gpumem\n6 * 7")
-    assert reply.text == "GPU memory: not measured, this torch has no CUDA support"
+    assert reply.text == "GPU memory: not measured, this torch is built without CUDA"
     assert reply.value == "42"
     shown = fresh.run("%gpumem").text
     assert "this torch has no CUDA support: these are the driver's figures alone" in shown

@@ -38,7 +38,6 @@ def measured(source: str, functions: tuple[Any, ...] = (), **names: Any) -> Cuda
             exec(code, names)
             partial = False
         profiler.stop(failed=partial)
-        run = stopwatch.stop()
+        return profiler.result(summarize([stopwatch.stop()], partial=partial))
     finally:
         profiler.close()
-    return profiler.result(summarize([run], partial=partial))

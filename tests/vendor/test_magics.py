@@ -78,7 +78,7 @@ def test_with_torch(fresh: Kernel) -> None:
     assert "no GPU time: CUDA is not in use in this process" in timed.text
     assert fresh.value("total") == 3
     measured = fresh.run("%%gpumem\nx = torch.ones(3)").text
-    assert measured == "GPU memory: not measured, torch has not used a GPU in this process"
+    assert measured == "GPU memory: not measured, CUDA is not in use in this process"
     report = fresh.run("%gpu doctor").text
     assert verdict(report) in CAUSES
     assert "CUDA is not initialised; the GPUs can still be selected" in str(findings(fresh, "ok"))

@@ -157,12 +157,9 @@ class _SingleRun(AbstractContextManager[None]):
 
     def close(self) -> None:
         """End the tracing, also where an interrupt came before that; and free the events."""
-        try:
-            self._stopwatch.release()
-        finally:
-            if self._lines is not None:
-                self._lines.close()
-                self._lines.release()
+        if self._lines is not None:
+            self._lines.close()
+        self._stopwatch.release()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         __tracebackhide__ = True
@@ -174,8 +171,6 @@ class _SingleRun(AbstractContextManager[None]):
                 run = self._stopwatch.stop()
             except KeyboardInterrupt as again:
                 interrupt, run = again, self._stopwatch.give_up()
-            if self._lines is not None:
-                self._lines.close()
             result = summarize(
                 [run],
                 compile_time=self._compile_time,
