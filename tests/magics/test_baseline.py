@@ -99,12 +99,6 @@ def test_a_device_of_another_kind_that_the_cell_does_not_use_changes_nothing(
     assert stored.devices == {0: "NVIDIA H100", 1: "NVIDIA T4"}
 
 
-def test_a_single_run_is_saved_but_proves_nothing(timed: Run) -> None:
-    timed("--save once.json", 0.01)
-    compared = timed("--against once.json", 0.02)
-    assert "too few repeats" in compared.text
-
-
 @pytest.mark.parametrize(
     ("stored", "options"), [("", "--repeat"), ("-n 1 -r 9", ""), ("-n 1 -r 9", "-n 1 -r 5")]
 )

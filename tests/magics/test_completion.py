@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from collections.abc import Callable
 from typing import Any
 
 import IPython
@@ -70,19 +69,19 @@ def test_other_lines(line: str) -> None:
     assert complete(f"%%{line}", VARIABLES, first=False) == []
 
 
-def test_the_options_import_nothing_that_measures_or_draws() -> None:
-    """A key press may not take long, and starts no driver."""
-    program = """
+#: Prints what is imported for completions of options.
+COMPLETIONS = """
 import sys
 from gpumagic.magics.completion import complete
 for line in ("%gpu off --", "%cudatime on --", "%%gpumem --"):
     assert complete(line, {})
 print(*sys.modules)
 """
-    said = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    imported = {*said.stdout.split()}
+
+
+def test_the_options_import_nothing_that_measures_or_draws(run_python: Callable[..., str]) -> None:
+    """A key press may not take long, and starts no driver."""
+    imported = {*run_python(COMPLETIONS, fresh=True).split()}
     assert {"torch", "pynvml", "rich", "pandas", "numpy", "IPython"}.isdisjoint(imported)
     folders = {name.split(".")[1] for name in imported if name.startswith("gpumagic.")}
     assert folders.isdisjoint({"results", "selection", "memory", "restart", "cluster"})

@@ -235,6 +235,9 @@ def test_other_allocators(kernel: Any, setting: str, note: str) -> None:
     assert note in fresh.run("%gpumem -v report").text
     assert fresh.value("report.devices[0].allocated") == 4 * MIB
     assert fresh.value("report.devices[0].peak") == 64 * MIB
+    if asynchronous:
+        for line in ("%gpumem record on", "%gpumem snapshot x.pickle"):
+            assert "has no history" in fresh.run(line, raising=False).shown
 
 
 def test_a_pluggable_allocator(kernel: Any) -> None:

@@ -49,11 +49,6 @@ CELLS = {
     "an indentation error": "  x = 1\n y = 2",
     "return outside a function": "return 1",
 }
-#: Cells whose magic's own line is a mistake.
-MISTAKES = {
-    "code on the magic's line is refused": "%%{magic} x = 1\ny = 2",
-    "an unknown option is refused": "%%{magic} --unknown\ny = 2",
-}
 #: Statements for the line forms.
 LINES = {
     "an expression": "6 * 7",
@@ -77,7 +72,6 @@ SILENT = ("a trailing semicolon", "a semicolon and a comment", "a semicolon")
 #: Each case as it is typed, with ``{magic}`` for the magic's name.
 CASES = {
     **{("cell", name): "%%{magic}\n" + body for name, body in CELLS.items()},
-    **{("cell", name): source for name, source in MISTAKES.items()},
     **{("line", name): "%{magic} " + body for name, body in LINES.items()},
 }
 _TIMES = re.compile(
@@ -196,10 +190,10 @@ def test_compiling_is_not_timed(ip: Any, run_cell: Any, clock: None) -> None:
 
     class Slow(type(ip.compile)):  # type: ignore[misc]
         def __call__(self, *arguments: Any, **options: Any) -> Any:
-            time.sleep(0.5)
+            time.sleep(0.05)
             return super().__call__(*arguments, **options)
 
     ip.compile.__class__ = Slow
     timing = run_cell("%%cudatime -o -q\nname = 1\nname + 1").value
-    assert timing.compile_time >= 2 * 0.5  # the statements, and the last expression
+    assert timing.compile_time >= 2 * 0.05  # the statements, and the last expression
     assert timing.wall.median < 0.01

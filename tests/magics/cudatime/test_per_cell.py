@@ -127,25 +127,3 @@ def test_timed_cells_show_no_second_line(timed: Any) -> None:
     assert len(timed("%%cudatime\ngpu_work.sleep(0.1)").displays) == 1
     assert len(timed("%cudatime torch.ones(9, device='cuda');").displays) == 1
     assert last(timed).used_gpu
-
-
-def test_empty_and_broken_cells(timed: Any) -> None:
-    timed("")
-    timed("a = (", raising=False)
-    timed("x = 1")
-    assert [cell.source for cell in timed("%cudatime log -o -q").value] == ["a = (", "x = 1"]
-
-
-def test_a_failure_of_gpumagic_is_one_line(
-    timed: Any, ip: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*_: Any) -> None:
-        raise ValueError("oops")
-
-    monkeypatch.setattr("gpumagic.timing.per_cell.first_line", fails)
-    ran = timed("x = 5\nx")
-    assert ran.value == 5
-    assert ran.stdout.endswith(
-        "%cudatime: cells are not timed any more (ValueError: oops); '%cudatime on' starts again\n"
-    )
-    assert timed("%cudatime log -o -q").value.watching is False

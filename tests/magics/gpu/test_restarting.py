@@ -17,26 +17,6 @@ from tests.restart import FREEZE, SEES
 from tests.support.kernels import Kernel, shared
 
 
-def test_frozen_torch_is_freed(kernel: Callable[..., Kernel]) -> None:
-    """The purpose of the restart: is_available() goes from a frozen True to False."""
-    k = kernel()
-    frozen = k.run("import torch; x = torch.ones(2, device='cuda'); torch.cuda.is_available()")
-    assert frozen.value == "True"
-    late = k.run("%gpu off")
-    assert "%gpu off --restart" in late.shown
-    before = k.value("__import__('os').getpid()")
-    restarted = k.run("selection = %gpu off --restart -o")
-    lines = restarted.text.splitlines()
-    assert lines[0] == "restarted: this kernel sees no GPU  (CUDA_VISIBLE_DEVICES=-1)"
-    assert lines[1] == "Lost: 2 variables (torch, x)."
-    assert "The kernel was restarted in place in " in lines[2]
-    assert k.value("selection.lost") == ("torch", "x")
-    assert k.run("selection.status").value == "'restarted'"
-    assert k.run("'x' in globals(), 'torch' in globals()").value == "(False, False)"
-    assert k.run("import torch; torch.cuda.is_available()").value == "False"
-    assert k.value("__import__('os').getpid()") == before
-
-
 def test_what_goes_on_and_what_ends(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
     """Numbering, inputs, folder, the start, a claim; children and threads with ``--force``."""
     k = kernel(env={"CUDA_VISIBLE_DEVICES": "1"})
@@ -68,17 +48,24 @@ def test_what_goes_on_and_what_ends(kernel: Callable[..., Kernel], tmp_path: Pat
     assert not Path(f"/proc/{child}").exists()
 
 
-def test_nothing_too_late_nothing_restarted(kernel: Callable[..., Kernel]) -> None:
+def test_only_what_is_too_late_restarts(kernel: Callable[..., Kernel]) -> None:
+    """Its purpose: is_available() goes from a frozen True to False."""
     k = kernel()
     k.run("kept = 1")
     assert k.run("%gpu off --restart").text.startswith("applied")
-    assert k.run("kept").value == "1"
     k.run("%gpu reset -q")
     k.run("import torch; x = torch.ones(3, device='cuda')")
     shown = k.run("%gpu reset --restart --keep x").text
     assert shown.startswith("unchanged")
     assert "not restarted: the choice is in effect in this process, which keeps all" in shown
-    assert k.value("(kept, x.numel())") == (1, 3)
+    assert k.value("(kept, x.numel(), torch.cuda.is_available())") == (1, 3, True)
+    first, second, third = k.run("late = %gpu off --restart -o").text.splitlines()[:3]
+    assert first == "restarted: this kernel sees no GPU  (CUDA_VISIBLE_DEVICES=-1)"
+    assert second == "Lost: 3 variables (kept, torch, x)."
+    assert "The kernel was restarted in place in " in third
+    assert k.value("late.lost") == ("kept", "torch", "x")
+    assert k.value("{'kept', 'torch', 'x'} & {*globals()}") == set()
+    assert k.value("__import__('torch').cuda.is_available()") is False
 
 
 @pytest.fixture(scope="module")

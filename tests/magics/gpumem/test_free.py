@@ -69,13 +69,6 @@ list(numbers())
 """,
     "a magic": "%%gpumem\nouter()",
 }
-if sys.version_info >= (3, 11):
-    FAILING["a group"] = """
-try:
-    outer()
-except RuntimeError as error:
-    raise ExceptionGroup("several", [ValueError(1), error])
-"""
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

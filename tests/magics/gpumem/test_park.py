@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -36,10 +35,6 @@ def cells(torch: Any, run_cell: Callable[..., Any]) -> Iterator[Callable[..., An
     run_cell("del x, uses")
 
 
-def parked() -> bool:
-    return PARKING.active
-
-
 @pytest.mark.parametrize(
     ("cell", "leaves"),
     [
@@ -64,7 +59,7 @@ def test_it_comes_back_before_any_other_cell(cells: Callable[..., Any]) -> None:
     assert "and by %gpumem unpark" in shown
     for source in ("%gpumem", "%gpu", "%gpumem vars", "%gpumem -v r -q"):
         cells(source)
-        assert parked(), source
+        assert PARKING.active, source
     with pytest.raises(UsageError, match="GPU memory is parked already"):
         cells("%gpumem park")
     assert "Parked in host memory" in cells("%gpu").text
@@ -75,14 +70,14 @@ def test_it_comes_back_before_any_other_cell(cells: Callable[..., Any]) -> None:
     for source in ("torch.cuda.memory_allocated()", "n = 1", "%%gpumem\nn = uses()", "!true"):
         cells("%gpumem park -q")
         assert cells(source).text.startswith("Brought back"), source
-        assert not parked()
+        assert not PARKING.active
     cells("del n, r")
 
 
 def test_a_statement_of_ours_brings_it_back(cells: Callable[..., Any]) -> None:
     cells("%gpumem park -q")
     assert cells("%gpumem total = uses()").text.startswith("Brought back")
-    assert not parked()
+    assert not PARKING.active
     cells("%gpumem park -q\n%gpumem total += uses()")
     assert cells("total").value == 2 * 499500.0
     cells("del total")
@@ -97,7 +92,7 @@ def test_what_is_parked_is_said_where_memory_is_listed_and_freed(cells: Callable
     shown = cells("%gpumem free big").text
     assert "of what was parked in host memory, 4.00 MiB are deleted" in shown
     assert "3.91 KiB of cuda:0" in shown
-    assert parked()
+    assert PARKING.active
 
 
 @pytest.mark.parametrize("interrupted", ["park", "unpark"])
@@ -125,25 +120,15 @@ def test_an_interrupted_copy_is_not_kept_alive(
     assert torch.cuda.memory_allocated(0) <= before - 8 * 4 * MIB
 
 
-@contextmanager
-def no_room(cells: Callable[..., Any], torch: Any, virtual_gpu: Any) -> Iterator[None]:
-    """256 MiB and ``x`` are parked, and another process has taken the memory."""
-    cells("big, begun = torch.zeros(64 * 2**20).cuda(), []")
-    cells("%gpumem park -q")
-    virtual_gpu.add_process(0, 42424242, torch.cuda.mem_get_info(0)[0] - MIB)
-    try:
-        yield
-    finally:
-        virtual_gpu.end_process(42424242)
-        cells("%gpumem unpark -q")
-        cells("del big, begun")
-
-
 def test_no_room_before_a_cell_which_runs_nevertheless(
     cells: Callable[..., Any], ip: Any, torch: Any, virtual_gpu: Any
 ) -> None:
     """One line says what is missing; what the cell does to parked memory is an error."""
-    with no_room(cells, torch, virtual_gpu):
+    cells("big, begun = torch.zeros(64 * 2**20).cuda(), []")
+    cells("%gpumem park -q")
+    another = 42424242
+    virtual_gpu.add_process(0, another, torch.cuda.mem_get_info(0)[0] - MIB)
+    try:
         ran = cells("begun.append(1)\nuses()", raising=False)
         assert ip.user_ns["begun"] == [1]
         (line,) = ran.stderr.strip().splitlines()
@@ -151,18 +136,21 @@ def test_no_room_before_a_cell_which_runs_nevertheless(
         assert "%gpu -p says who holds memory" in line
         assert str(ran.error).splitlines()[0] == PARKED
         assert not names_our_files(ran.stdout)
-        assert parked()
         for line in ("%unload_ext gpumagic", "%reload_ext gpumagic"):
             with pytest.raises(UsageError, match="gpumagic stays loaded: parked memory cannot "):
                 cells(line)
+        assert PARKING.active
+    finally:
+        virtual_gpu.end_process(another)
     assert cells("uses()").value == 499500.0
+    cells("del big, begun")
 
 
 def test_unloading_brings_it_back(cells: Callable[..., Any], ip: Any) -> None:
     before = {event: [*functions] for event, functions in ip.events.callbacks.items()}
     cells("%gpumem park -q")
     cells("%unload_ext gpumagic")
-    assert not parked()
+    assert not PARKING.active
     assert ip.events.callbacks["pre_execute"] == before["pre_execute"]
     cells("%load_ext gpumagic")
     assert cells("uses()").value == 499500.0
