@@ -127,10 +127,6 @@ class LiveDisplay(AbstractContextManager["LiveDisplay"]):
 
         self.blocks([Line.of(line)])
 
-    def result(self, result: Result) -> None:
-        """Show a result."""
-        self.blocks(result._blocks())
-
     def blocks(self, blocks: Sequence[Block]) -> None:
         """Show blocks."""
         from gpumagic.render import html, text

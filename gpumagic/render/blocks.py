@@ -47,11 +47,6 @@ class Cell:
     parts: Sequence[tuple[str, Style]] = ()
 
     @classmethod
-    def command(cls, text: str) -> Cell:
-        """Return a command to type."""
-        return cls(text, "command")
-
-    @classmethod
     def bytes(cls, value: int | None, *, sign: bool = False) -> Cell:
         """Return bytes, or a change of bytes; 0 and what is not known are dim."""
         return cls(bytes_(value, sign=sign), "" if value else "dim")
@@ -165,6 +160,11 @@ class Line:
         return cls([_cell(part) for part in parts])
 
     @classmethod
+    def said(cls, text: str, *notes: str) -> list[Block]:
+        """Return a line, and dim ones below it."""
+        return [cls.of(text), *cls.notes(notes)]
+
+    @classmethod
     def title(cls, names: Sequence[str | None]) -> list[Line]:
         """Return a line with the name of several devices; none where it is not the same for all."""
         if len({*names}) != 1 or names[0] is None:
@@ -181,7 +181,7 @@ class Line:
         match = _WITH_COMMAND.fullmatch(text)
         if match is None:
             return cls.of(text, "dim")
-        return cls.join(Cell(match[1], "dim"), Cell.command(match[2]))
+        return cls.join(Cell(match[1], "dim"), Cell(match[2], "command"))
 
 
 def _cell(text: Text, style: Style = "") -> Cell:

@@ -101,14 +101,17 @@ class _Column:
         texts = [_text(cell) for cell in cells]
         if bars and any(cell.bar is not None for cell in cells):
             is_stack = any(isinstance(cell.bar, Mapping) for cell in cells)
-            width, widest = _STACK_WIDTH if is_stack else _BAR_WIDTH, max(map(_length, texts))
+            width, widest = (
+                _STACK_WIDTH if is_stack else _BAR_WIDTH,
+                max(text.cell_len for text in texts),
+            )
             for text in texts:
                 text.align(column.align, widest)
             texts = [_bar(c, width) + Text(" ") + t for c, t in zip(cells, texts, strict=True)]
         self.column = column
         self.header = header
         self.texts = [Text(header, "bold"), *texts]
-        self.width = max(map(_length, self.texts))
+        self.width = max(text.cell_len for text in self.texts)
         # A header stays whole, or wraps.
         named = max(map(len, header.split()), default=0) if column.wrap else len(header)
         self.least = min(self.width, max(column.least, named)) if column.least else self.width
@@ -209,10 +212,6 @@ def _filled(share: float, steps: int) -> int:
     if share <= 0:
         return 0
     return steps if share >= 1 else min(max(round(share * steps), 1), steps - 1)
-
-
-def _length(cell: Text) -> int:
-    return cell.cell_len
 
 
 def printable(text: str, encoding: str | None) -> str:

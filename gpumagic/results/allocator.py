@@ -24,15 +24,15 @@ class HistoryState(Result):
     message: str = ""
 
     def _blocks(self) -> list[Block]:
-        blocks: list[Block] = [Line.of(self.message)] if self.message else []
-        if not self.recording:
-            hint = "No history is recorded; '%gpumem record on' starts recording."
-            return blocks or [Line.of(hint)]
-        text = (
-            "The allocator's history is recorded. '%gpumem cells' shows live memory by cell, "
-            "'%gpumem snapshot FILE' writes it all, '%gpumem record off' ends it."
+        said = [self.message] if self.message else []
+        if self.recording:
+            said.append(
+                "The allocator's history is recorded. '%gpumem cells' shows live memory by cell, "
+                "'%gpumem snapshot FILE' writes it all, '%gpumem record off' ends it."
+            )
+        return Line.said(
+            *(said or ["No history is recorded; '%gpumem record on' starts recording."])
         )
-        return [*blocks, Line.of(text, "dim")]
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,13 +47,11 @@ class SnapshotFile(Result):
 
     def _blocks(self) -> list[Block]:
         what = "with the history" if self.history else "no history, only live memory"
-        blocks: list[Block] = [
-            Line.of(f"Written to {self.path} ({bytes_(self.size)}): {what}."),
-            Line.of(f"To view it, drop the file on {_VIZ}; it stays on your machine.", "dim"),
-        ]
-        if not self.history:
-            blocks.append(Line.of("For a timeline with stacks, '%gpumem record on' first.", "dim"))
-        return blocks
+        more = "" if self.history else " For a timeline with stacks, '%gpumem record on' first."
+        return Line.said(
+            f"Written to {self.path} ({bytes_(self.size)}): {what}.",
+            f"To view it, drop the file on {_VIZ}; it stays on your machine.{more}",
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -67,17 +65,15 @@ class LimitState(Result):
 
     def _blocks(self) -> list[Block]:
         if self.size is None:
-            text = "No limit: torch may use the whole device. '%gpumem limit 16GiB' sets one."
-            return [Line.of(text)]
-        return [
-            Line.of(f"torch may use at most {bytes_(self.size)} of each GPU."),
-            Line.of(
-                "The CUDA context and libraries come on top (300 to 500 MiB). Beyond the limit "
-                "torch raises its out-of-memory error. '%gpumem limit off' lifts it.",
-                "dim",
-            ),
-            *Line.notes(self.notes),
-        ]
+            return Line.said(
+                "No limit: torch may use the whole device. '%gpumem limit 16GiB' sets one."
+            )
+        return Line.said(
+            f"torch may use at most {bytes_(self.size)} of each GPU.",
+            "The CUDA context and libraries come on top (300 to 500 MiB). Beyond the limit torch "
+            "raises its out-of-memory error. '%gpumem limit off' lifts it.",
+            *self.notes,
+        )
 
 
 @dataclass(frozen=True)

@@ -129,30 +129,23 @@ class ClusterTable(ClusterResult):
             count = f"{len(self) - len(self.failed)} of {count}"
         return [
             *([Grid.of(rows, columns)] if rows else []),
-            *(line for host, engines in self.hosts.items() for line in _errors(host, engines)),
+            *(line for host in self.hosts for line in self._errors(host)),
             *self._failures(),
             Line.of(f"{count} ({self.source})", "dim"),
         ]
 
+    def _errors(self, host: str) -> Iterator[Line]:
+        devices = (device for each in self.hosts[host] for device in each.value)
+        return errors(devices, f"{host}, ")
+
 
 def _of_host(engines: Sequence[EngineResult]) -> Iterator[list[Text]]:
     """Yield a row for each device, with the engines that see it, and for engines that see none."""
-    devices: dict[str, Device] = {}
-    seen_by: dict[str, dict[str, list[int]]] = {}
-    without: dict[str, list[int]] = {}
-    for each in engines:
-        table: DeviceTable = each.value
-        for device in table:
-            key = device.uuid or str(device.index)
-            devices.setdefault(key, device)
-            if device.visible:
-                name = "cuda:?" if device.ordinal is None else f"cuda:{device.ordinal}"
-                seen_by.setdefault(key, {}).setdefault(name, []).append(each.engine)
-        if not any(device.visible for device in table):
-            without.setdefault(table.error or "no GPU", []).append(each.engine)
+    listed = [(device, each.engine) for each in engines for device in each.value]
+    devices = {_key(device): device for device, _ in reversed(listed)}
     for key, device in sorted(devices.items(), key=lambda pair: pair[1].index):
-        sees = sorted(seen_by.get(key, {}).items())
-        named = "; ".join(f"{spans(of)} as {name}" for name, of in sees)
+        sees = grouped((d.cuda, engine) for d, engine in listed if d.visible and _key(d) == key)
+        named = "; ".join(f"{spans(of)} as {name}" for name, of in sorted(sees.items()))
         yield [
             Cell(str(device.index), "strong"),
             Cell(named, "good") if named else Cell("none", "dim"),
@@ -161,12 +154,17 @@ def _of_host(engines: Sequence[EngineResult]) -> Iterator[list[Text]]:
             percent(device.utilization),
             DASH if device.processes is None else str(len(device.processes)),
         ]
+    without = grouped(
+        (each.value.error or "no GPU", each.engine)
+        for each in engines
+        if not any(device.visible for device in each.value)
+    )
     for why, of in without.items():
         yield [Cell(DASH, "dim"), spans(of), Cell(why, "dim"), "", "", ""]
 
 
-def _errors(host: str, engines: Sequence[EngineResult]) -> Iterator[Line]:
-    return errors((device for each in engines for device in each.value), f"{host}, ")
+def _key(device: Device) -> str:
+    return device.uuid or str(device.index)
 
 
 @dataclass(frozen=True, repr=False)
@@ -205,7 +203,7 @@ class ClusterSelection(ClusterResult):
 
 
 def _names(devices: Sequence[Device]) -> tuple[str, ...]:
-    return tuple(f"cuda:{'?' if d.ordinal is None else d.ordinal} = GPU {d.index}" for d in devices)
+    return tuple(f"{device.cuda} = GPU {device.index}" for device in devices)
 
 
 @dataclass(frozen=True, repr=False)

@@ -118,6 +118,11 @@ class Device:
     #: Why the device could not be read, if it could not (for example ``"GPU is lost"``).
     error: str | None = None
 
+    @property
+    def cuda(self) -> str:
+        """What torch calls the device in this process: ``cuda:0``; ``cuda:?`` if not known."""
+        return f"cuda:{'?' if self.ordinal is None else self.ordinal}"
+
     def as_seen(self) -> Device:
         """Return the device, in MIG mode with the figures of the instance that this process sees.
 
@@ -211,10 +216,10 @@ def ordinal_cell(device: Device, gated: bool = False) -> Cell:
     if gated and device.visible is not False:
         return Cell("gated", "warn")
     if device.ordinal is not None:
-        return Cell(f"cuda:{device.ordinal}", "good")
+        return Cell(device.cuda, "good")
     if device.visible is False:
         return Cell("hidden", "dim")
-    return Cell("cuda:?" if device.visible else DASH, "dim")
+    return Cell(device.cuda if device.visible else DASH, "dim")
 
 
 def _power(device: Device) -> str:
@@ -277,7 +282,7 @@ def _sees(table: DeviceTable) -> Iterator[Line]:
         order += "; CUDA shows a process one MIG instance, and no other GPU beside it"
     if table.gated:
         why = ": '%gpu off --soft' allows no new work on a GPU; to lift that: "
-        yield Line.join(Cell("! Gated", "warn"), why, Cell.command("%gpu on"))
+        yield Line.join(Cell("! Gated", "warn"), why, Cell("%gpu on", "command"))
         count = count and f"Behind the gate {count[0].lower()}{count[1:]}"
     named = variables(table.environment)
     rest = f"; {state}{order}."

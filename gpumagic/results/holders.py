@@ -91,7 +91,7 @@ class Holders(Result):
             return [Line.of(f"No GPU memory to show: {self.error}", "dim")]
         shown = {i: device for i, device in self.devices.items() if device.allocated}
         if not shown:
-            return [Line.of("No GPU memory is allocated"), *Line.notes(self.notes)]
+            return Line.said("No GPU memory is allocated", *self.notes)
         blocks: list[Block] = []
         for ordinal, device in shown.items():
             title, held = f"cuda:{ordinal}", device.holders
@@ -225,7 +225,7 @@ class CellHoldings(Result):
         ]
         rows = [row for ordinal, held in self.devices.items() for row in _held(ordinal, held)]
         if not rows:
-            return [Line.of("No GPU memory is allocated"), *Line.notes(self.notes)]
+            return Line.said("No GPU memory is allocated", *self.notes)
         return [Grid.of(rows, columns), *Line.notes(self.notes)]
 
 
@@ -334,7 +334,7 @@ class OutOfMemory(Result):
         if self.recoverable:
             why = "what the failed functions and the outputs hold; %debug has nothing to show then"
             gives = f" gives {bytes_(self.recoverable)}"
-            yield Line.join(Cell.command("%gpumem free"), gives, Cell(f": {why}", "dim"))
+            yield Line.join(Cell("%gpumem free", "command"), gives, Cell(f": {why}", "dim"))
         if self.fragmented:
             text = "Enough is cached, in pieces that are too small: restart with "
-            yield Line.join(text, Cell.command(self.fragmented))
+            yield Line.join(text, Cell(self.fragmented, "command"))

@@ -112,7 +112,7 @@ class MemoryDelta(StorableResult):
             return [Line.of(f"GPU memory: not measured, {self.error}", "dim")]
         changed = only_changed(self.devices)
         if not changed:
-            return [Line.of("GPU memory: no change"), *Line.notes(self.notes)]
+            return Line.said("GPU memory: no change", *self.notes)
         columns: list[Column[tuple[int, DeviceMemoryDelta]]] = [
             Column("Device", lambda of: Cell(f"cuda:{of[0]}", "strong")),
             Figures("Allocated", lambda of: bytes_(of[1].allocated, sign=True)),

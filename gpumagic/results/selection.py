@@ -88,10 +88,10 @@ class Selection(Result):
             # What is between the first and the last backtick is code.
             before, _, rest = f"{self.where}.".partition("`")
             code, _, after = rest.rpartition("`")
-            yield Line.join(before, Cell.command(code), after)
+            yield Line.join(before, Cell(code, "command"), after)
         if self.ways_out:
             columns: list[Column[WayOut]] = [
-                Column("Command", lambda way: Cell.command(way.command)),
+                Column("Command", lambda way: Cell(way.command, "command")),
                 Column("Effect", lambda way: way.effect, least=30, wrap=True),
             ]
             yield Line.of("To change that:")
@@ -99,8 +99,7 @@ class Selection(Result):
 
 
 def _visible(device: Device) -> Line:
-    ordinal = "cuda:?" if device.ordinal is None else f"cuda:{device.ordinal}"
     known = device.memory_free is not None or device.instance is not None
     free = f", {bytes_(device.memory_free)} free" if known else ""
     text = f" is GPU {device.index}, {device.name or 'name not known'}{free}"
-    return Line.join(Cell(f"  {ordinal}", "strong"), text)
+    return Line.join(Cell(f"  {device.cuda}", "strong"), text)

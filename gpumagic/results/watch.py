@@ -37,10 +37,6 @@ class WatchSample:
     time: float
     devices: tuple[Device, ...] = ()
 
-    def of_device(self, index: int) -> Device | None:
-        """Return one device; None where it was not listed."""
-        return next((each for each in self.devices if each.index == index), None)
-
 
 @dataclass(frozen=True)
 class CellSpan:
@@ -63,8 +59,6 @@ class WatchPanel(Result):
     every: float
     #: Why the panel has ended; None while it is live.
     ended: str | None = None
-    #: A remark for the first panel of a session.
-    hint: str = ""
 
     def _blocks(self) -> list[Block]:
         if self.ended is None:
@@ -74,8 +68,7 @@ class WatchPanel(Result):
         else:
             state = Cell(f"■ ended: {self.ended}", "strong")
             text = f" · {self._at}"
-        hint = [Line.of(self.hint, "dim")] if self.hint else []
-        return [*device_grid(self.sample.devices), Line.join(state, Cell(text, "dim")), *hint]
+        return [*device_grid(self.sample.devices), Line.join(state, Cell(text, "dim"))]
 
     @property
     def _at(self) -> str:
@@ -106,7 +99,8 @@ class WatchHistory(Result):
 
     def values(self, index: int, figure: str) -> list[Any]:
         """Return a figure of one device in each sample; None where it is not known."""
-        return [getattr(sample.of_device(index), figure, None) for sample in self.samples]
+        listed = ({each.index: each for each in sample.devices} for sample in self.samples)
+        return [getattr(devices.get(index), figure, None) for devices in listed]
 
     def _blocks(self) -> list[Block]:
         if not self.samples:

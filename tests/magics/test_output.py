@@ -82,7 +82,7 @@ def test_in_a_notebook_the_output_is_updated(ip: Any) -> None:
     notebook = SimpleNamespace(kernel=None)
     with capture_output() as captured, LiveDisplay(notebook) as live:
         live.text("one")
-        live.result(RESULT)
+        live.blocks(RESULT._blocks())
     first, second, removed = captured.outputs
     assert first.data["text/plain"] == "one"
     assert second.data["text/plain"] == "the text"

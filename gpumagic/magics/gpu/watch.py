@@ -12,7 +12,7 @@ from gpumagic.errors import SpecError
 from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.gpu import device_table
 from gpumagic.magics.gpu.watch_thread import Watch
-from gpumagic.magics.output import LiveDisplay, show_picture
+from gpumagic.magics.output import LiveDisplay, say, show_picture
 from gpumagic.results.base import Result, as_html
 from gpumagic.results.watch import WatchHistory, WatchPanel, WatchSample, without_processes
 from gpumagic.system.paths import output_path
@@ -83,10 +83,10 @@ def _panel(shell: Any, options: argparse.Namespace) -> WatchHistory:
     if options.every < _LEAST:
         raise SpecError(f"--every: at least {_LEAST:g} s beside cells, not {options.every:g}")
     current = of(shell)
-    hint = "" if current.has_hinted or options.quiet else _NEW_VIEW
-    show = (lambda panel: None) if options.quiet else _Output(shell).show
-    current.begin(show, options.every, hint)
-    current.has_hinted = current.has_hinted or not options.quiet
+    current.begin((lambda panel: None) if options.quiet else _Output(shell).show, options.every)
+    if not (current.has_hinted or options.quiet):
+        current.has_hinted = True
+        say(shell, _NEW_VIEW)
     options.quiet = True  # the panel is what is shown
     return current.history()
 
@@ -104,7 +104,7 @@ def _foreground(shell: Any, options: argparse.Namespace) -> Result:
             while True:
                 devices = tuple(map(without_processes, table.devices))
                 current.samples.append(WatchSample(time.time(), devices))
-                live.result(table)
+                live.blocks(table._blocks())
                 time.sleep(options.every)
                 table = device_table.table(processes=False)
         live.keep()
@@ -134,12 +134,11 @@ class _Output:
 
     def show(self, panel: WatchPanel) -> None:
         """Show the panel, or replace what is shown."""
-        if self._text is None:
-            self._text = panel.still()
-            data = {"text/html": as_html(panel), "text/plain": self._text}
+        is_first, self._text = self._text is None, self._text or panel.still()
+        data = {"text/html": as_html(panel), "text/plain": self._text}
+        if is_first:
             self._publisher.publish(data, transient=self._transient)
             return
-        data = {"text/html": as_html(panel), "text/plain": self._text}
         content = {"data": data, "metadata": {}, "transient": self._transient}
         message = self._session.msg("update_display_data", content, parent=self._parent)
         self._session.send(self._publisher.pub_socket, message, ident=self._publisher.topic)

@@ -55,14 +55,13 @@ class Watch:
         """Whether the thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
-    def begin(self, show: Show, every: float, hint: str = "") -> None:
+    def begin(self, show: Show, every: float) -> None:
         """Begin to sample, and ``show`` each sample; a running panel moves here.
 
         Raises:
             DeviceError: NVML is missing, does not start, or lists no GPU.
         """
         session = nvml.open_session()
-        thread = _SamplingThread(self.samples, session, show, every, hint)
         try:
             if not session.count():
                 raise DeviceError("there is no GPU to watch: NVML lists none on this machine")
@@ -70,7 +69,7 @@ class Watch:
                 self._stop("moved to where '%gpu watch' was called again")
             else:
                 self.forget()
-                thread.samples = self.samples
+            thread = _SamplingThread(self.samples, session, show, every)
             thread.end_cell(driver.state())
             thread.sample()  # in this cell, whose output the panel is
         except BaseException:
@@ -127,19 +126,13 @@ class _SamplingThread(threading.Thread):
     pydev_do_not_trace = is_pydev_daemon_thread = True
 
     def __init__(
-        self,
-        samples: deque[WatchSample],
-        session: nvml.Session,
-        show: Show,
-        every: float,
-        hint: str,
+        self, samples: deque[WatchSample], session: nvml.Session, show: Show, every: float
     ) -> None:
         super().__init__(name="gpumagic watch", daemon=True)
         self.samples = samples
         self._session = session
         self._show = show
         self._every = every
-        self._hint = hint
         self._stop_now = threading.Event()
         self._state = driver.DriverState(loaded=False, initialized=False)
         #: How many cells have begun and ended.
@@ -186,7 +179,7 @@ class _SamplingThread(threading.Thread):
         changed = not self.samples or self.samples[-1].devices != sample.devices
         self.samples.append(sample)
         if changed:
-            self._show(WatchPanel(sample, self._every, hint=self._hint))
+            self._show(WatchPanel(sample, self._every))
 
     def _show_end(self, reason: str) -> None:
         if self.samples:
