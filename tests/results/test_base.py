@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
-from gpumagic import results
 from gpumagic.errors import DependencyError
 from gpumagic.render.blocks import Block, Grid, Line
 from gpumagic.results.base import Series, as_html, as_text, plain
@@ -86,14 +84,3 @@ def test_without_pandas_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (
         str(raised.value) == "a DataFrame needs pandas, which is not installed: pip install pandas"
     )
-
-
-def test_results_import_nothing_heavy(run_python: Callable[..., str]) -> None:
-    files = [each.stem for each in Path(results.__file__).parent.glob("[a-z]*.py")]
-    source = (
-        "import sys, importlib\n"
-        f"[importlib.import_module(f'gpumagic.results.{{name}}') for name in {files}]\n"
-        "heavy = {'torch', 'pynvml', 'rich', 'pandas', 'numpy', 'matplotlib', 'IPython'}\n"
-        "print(sorted(heavy & {*sys.modules}))"
-    )
-    assert run_python(source, fresh=True) == "[]"

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from gpumagic.results.watch import WatchHistory
-from tests.results.examples import HISTORY, PANEL
+from tests.results.examples import HISTORY
 
 
 @pytest.mark.parametrize(
@@ -51,9 +49,3 @@ def test_a_picture_of_the_busy_devices() -> None:
         (5.0, 9.5),
         (9.9, pytest.approx(10.0)),
     ]
-
-
-def test_a_panel_is_the_table_with_a_line_on_its_state() -> None:
-    assert "● live while the kernel runs · last change 03:04:05 · every 1 s" in str(PANEL)
-    assert "90 %" in str(PANEL)
-    assert "■ ended: enough · last change 03:04:05" in str(replace(PANEL, ended="enough"))

@@ -30,16 +30,16 @@ def gated(kernel: Callable[..., Kernel], request: pytest.FixtureRequest) -> Kern
     return started
 
 
-def refused(kernel: Kernel, code: str) -> str:
+def refused(kernel: Kernel, code: str) -> None:
     reply = kernel.run(code, raising=False)
     assert reply.error is not None, code
     assert reply.error["ename"] == "GateError", (code, reply.shown)
     assert "to lift that: %gpu on" in reply.error["evalue"]
-    evalue: str = reply.error["evalue"]
-    return evalue
 
 
-def test_device_agnostic_code_goes_to_the_cpu(gated: Kernel) -> None:
+def test_device_agnostic_code_goes_to_the_cpu_and_what_names_a_gpu_is_refused(
+    gated: Kernel,
+) -> None:
     assert gated.value("gate.status") == "gated"
     assert gated.value("(torch.cuda.is_available(), torch.cuda.device_count())") == (False, 0)
     assert gated.value("torch.accelerator.is_available()") is False
@@ -47,6 +47,8 @@ def test_device_agnostic_code_goes_to_the_cpu(gated: Kernel) -> None:
     code = "d = 'cuda' if torch.cuda.is_available() else 'cpu'; m = torch.nn.Linear(2, 2).to(d)"
     gated.run(code)
     assert gated.value("str(m.weight.device)") == "cpu"
+    for new in NEW:
+        refused(gated, new)
 
 
 NEW = [
@@ -59,11 +61,6 @@ NEW = [
     "torch.nn.Linear(2, 2, device='cuda')",
     "torch.ones(2).pin_memory()",
 ]
-
-
-def test_new_tensors_and_modules_are_refused(gated: Kernel) -> None:
-    for code in NEW:
-        refused(gated, code)
 
 
 def test_the_table_and_a_choice_say_that_it_is_closed(gated: Kernel) -> None:
