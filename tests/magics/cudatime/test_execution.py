@@ -9,14 +9,9 @@ import pytest
 
 from gpumagic.magics.cudatime.execution import _SingleRun
 from gpumagic.timing.benchmark import Benchmark
-from gpumagic.timing.lines import LineProfiler
 from gpumagic.timing.run import Stopwatch
 
 FAILURE = "%cudatime: cannot show the times (ValueError: oops)"
-
-
-def interrupted(*_: Any, **__: Any) -> Any:
-    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize(
@@ -46,25 +41,21 @@ def test_a_failure_of_ours_leaves_value_and_exception(
     assert len(ended) == 2
 
 
-def test_an_interrupt_around_the_cell_ends_the_tracing(
+def test_an_interrupt_before_the_end_of_the_cell_ends_the_tracing(
     run_cell: Any, gpu_work: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the scope's exit has begun, and while the lines begin."""
-    start = LineProfiler.start
+    """Where the scope's own end has not begun."""
 
-    def start_and_interrupt(profiler: LineProfiler) -> None:
-        start(profiler)
+    def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
     before = sys.gettrace()
     sys.settrace(None)  # of a coverage tool
-    steps = ((_SingleRun, "__exit__", interrupted), (LineProfiler, "start", start_and_interrupt))
     try:
-        for owner, name, function in steps:
-            with monkeypatch.context() as patch:
-                patch.setattr(owner, name, function)
-                ran = run_cell("%%cudatime --lines\nx = 5", raising=False)
-            assert isinstance(ran.error, KeyboardInterrupt)
-            assert sys.gettrace() is None
+        with monkeypatch.context() as patch:
+            patch.setattr(_SingleRun, "__exit__", interrupted)
+            ran = run_cell("%%cudatime --lines\nx = 5", raising=False)
+        assert isinstance(ran.error, KeyboardInterrupt)
+        assert sys.gettrace() is None
     finally:
         sys.settrace(before)

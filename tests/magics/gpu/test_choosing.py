@@ -26,9 +26,15 @@ def test_a_number_means_nvidia_smis_device(fresh_kernel: Kernel) -> None:
     assert table == [(0, 1, True), (1, None, False), (2, 0, True), (3, None, False)]
 
 
+#: CUDA counts the fastest first, nvidia-smi by the bus.
+UNEQUAL = Scenario(
+    devices=[GPU("Tesla T4", 15 * 2**30, (7, 5)), GPU("NVIDIA H100", 80 * 2**30, (9, 0))],
+    cuda_order=[1, 0],
+)
+
+
 def test_also_where_cudas_order_is_another(kernel: Callable[..., Kernel]) -> None:
-    gpus = [GPU("Tesla T4", 15 * 2**30, (7, 5)), GPU("NVIDIA H100", 80 * 2**30, (9, 0))]
-    mixed = kernel(Scenario(devices=gpus, cuda_order=[1, 0]))
+    mixed = kernel(UNEQUAL)
     before = mixed.run("%gpu")
     assert "cuda:?" in before.text
     assert "fastest first" in before.text
@@ -186,17 +192,11 @@ def test_what_the_kernel_was_started_with(kernel: Callable[..., Kernel]) -> None
     assert "3 GPUs are requested" in job.run("%gpu auto 3", raising=False).shown
 
 
-UNEQUAL = [GPU("Tesla T4", 15 * 2**30, (7, 5)), GPU("NVIDIA H100", 80 * 2**30, (9, 0))]
-
-
 def test_where_a_scheduler_counts_as_cuda_does_is_not_guessed(
     kernel: Callable[..., Kernel],
 ) -> None:
     """CUDA's number 1 is nvidia-smi's 0 here; only the driver can tell, once it has started."""
-    job = kernel(
-        Scenario(devices=UNEQUAL, cuda_order=[1, 0]),
-        env={"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": None},
-    )
+    job = kernel(UNEQUAL, env={"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": None})
     reply = job.run("%gpu auto", raising=False)
     assert reply.stderr.startswith(
         "UsageError: the GPUs that this kernel was started with are not known"

@@ -147,22 +147,14 @@ def test_refused_in_a_subshell(kernel: Callable[..., Kernel]) -> None:
     assert k.run("%gpu off --restart").text.startswith("restarted")
 
 
-#: A session with what gpumagic and autoreload have turned on.
-SESSION = """
-%cudatime on --above 7s
-%gpumem on
-%config GpuMagic.min_free = '3GiB'
-%cudatime -q --name first begun = 1
-"""
 EXTENSION = "get_ipython().magics_manager.registry['GpuMagic'].extension"
 
 
 def test_what_the_session_has_turned_on_is_on_again(kernel: Callable[..., Kernel]) -> None:
     k = kernel()
     k.run(f"{FREEZE}\nimport torch; torch.cuda.init()")
-    for line in SESSION.strip().splitlines():
-        k.run(line)
-    k.run("%gpumem limit 2GiB")
+    k.run("%cudatime on --above 7s\n%gpumem on\n%gpumem limit 2GiB")
+    k.run("%config GpuMagic.min_free = '3GiB'\n%cudatime -q --name first begun = 1")
     k.run("%gpu 1 --restart -q")
     asked = f"({EXTENSION}.cell_timing.above, {EXTENSION}.cell_memory.watching)"
     assert k.value(asked) == (7.0, True)

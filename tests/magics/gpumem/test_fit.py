@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,17 +17,11 @@ MIB, GIB = 2**20, 2**30
 
 
 @pytest.fixture
-def torch(ip: Any, virtual_gpu: Any) -> Iterator[Any]:
-    import torch
-
-    torch.empty(1, device="cuda:0")
-    torch.cuda.empty_cache()
+def torch(ip: Any, torch: Any) -> Iterator[Any]:
+    """That of the other tests, in the notebook and without a limit at the end."""
     ip.user_ns["torch"] = torch
-    # Each search for the largest value collects all garbage, a second where much is loaded.
-    gc.freeze()
     yield torch
     LIMIT.lift()
-    torch.cuda.empty_cache()
 
 
 def allocated(torch: Any) -> int:
