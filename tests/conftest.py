@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 pytest_plugins = [
     "tests.virtual_gpu.plugin",
+    "tests.support.allocator",
     "tests.support.own_process",
     "tests.support.forks",
     "tests.support.other_user",
@@ -172,28 +173,11 @@ def run_cell(ip: InteractiveShell) -> Callable[..., Ran]:
 
 
 @pytest.fixture
-def child_environment(request: pytest.FixtureRequest) -> Callable[..., dict[str, str]]:
-    """``child_environment(scenario=None, env=None)``: the environment of a new process.
+def child_environment() -> Callable[..., dict[str, str]]:
+    """``child_environment(scenario=None, env=None)``: `tests.support.kernels.child_environment`."""
+    from tests.support import kernels
 
-    ``scenario`` is a `tests.virtual_gpu.Scenario` (default: as many devices as this run has, but
-    others, so that memory figures stay separate); a variable that ``env`` maps to None is left out.
-    """
-    from tests.support.kernels import python_environment
-    from tests.virtual_gpu import Scenario, environment
-
-    def make(scenario: Any = None, env: Mapping[str, str | None] | None = None) -> dict[str, str]:
-        if device.real(request.config):
-            variables = dict(os.environ)
-        else:
-            variables = environment(scenario or Scenario(devices=device.DEVICES))
-        for name, value in (env or {}).items():
-            if value is None:
-                variables.pop(name, None)
-            else:
-                variables[name] = value
-        return python_environment(variables)
-
-    return make
+    return kernels.child_environment
 
 
 @pytest.fixture
@@ -238,11 +222,11 @@ def kernel(
     def start(
         scenario: Any = None,
         env: Mapping[str, str | None] | None = None,
-        *arguments: str,
+        *,
         load: bool = True,
         fresh: bool = False,
     ) -> Kernel:
-        one = Kernel(child_environment(scenario, env), tmp_path, *arguments, fresh=fresh)
+        one = Kernel(child_environment(scenario, env), tmp_path, fresh=fresh)
         started.append(one)
         if load:
             one.run("%load_ext gpumagic")
@@ -254,44 +238,14 @@ def kernel(
 
 
 @pytest.fixture
-def notebook(
-    child_environment: Callable[..., dict[str, str]], tmp_path: Path
-) -> Callable[..., Any]:
-    """``notebook(cells, scenario=None, env=None, allow_errors=False)``: executed by nbclient."""
-    from tests.support.notebooks import execute_notebook
-
-    def execute(
-        cells: Sequence[str],
-        scenario: Any = None,
-        env: Mapping[str, str | None] | None = None,
-        **options: Any,
-    ) -> Any:
-        return execute_notebook(cells, child_environment(scenario, env), tmp_path, **options)
-
-    return execute
-
-
-@pytest.fixture
-def terminal(
-    child_environment: Callable[..., dict[str, str]], tmp_path: Path
-) -> Iterator[Callable[..., Terminal]]:
-    """``terminal(scenario=None, env=None, load=True)``: IPython in a terminal of its own."""
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    """IPython in a terminal of its own, with gpumagic loaded."""
+    from tests.support.kernels import child_environment
     from tests.support.terminal import Terminal
 
-    started: list[Terminal] = []
-
-    def start(
-        scenario: Any = None,
-        env: Mapping[str, str | None] | None = None,
-        *arguments: str,
-        load: bool = True,
-    ) -> Terminal:
-        fresh = Terminal(child_environment(scenario, env), tmp_path, *arguments)
-        started.append(fresh)
-        if load:
-            assert fresh.run("%load_ext gpumagic") == ""
-        return fresh
-
-    yield start
-    for each in started:
-        each.close()
+    fresh = Terminal(child_environment(), tmp_path)
+    try:
+        assert fresh.run("%load_ext gpumagic") == ""
+        yield fresh
+    finally:
+        fresh.close()

@@ -12,8 +12,8 @@ from typing import Any
 from gpumagic.cluster import Cluster, cudatime
 from tests.benchmarks.row import Row
 from tests.support import clusters
-from tests.support.kernels import python_environment
-from tests.virtual_gpu import Scenario, environment
+from tests.support.kernels import child_environment
+from tests.virtual_gpu import Scenario
 
 ENGINES = 32
 CELL = "x = sum(range(1000))"
@@ -21,7 +21,7 @@ ROUNDS = 9
 
 
 def rows() -> Iterator[Row]:
-    variables = python_environment(environment(Scenario(devices=8)))
+    variables = child_environment(Scenario(devices=8))
     with tempfile.TemporaryDirectory() as folder:
         running = clusters.Cluster(Path(folder))
         try:

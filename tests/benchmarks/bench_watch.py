@@ -12,9 +12,8 @@ from statistics import median
 from typing import Any
 
 from tests.benchmarks.row import Row
-from tests.support.kernels import Kernel, python_environment
-from tests.virtual_gpu import Scenario, environment
-from tests.virtual_gpu.world import World
+from tests.support.kernels import Kernel, child_environment
+from tests.virtual_gpu import Scenario, World
 
 _DEVICES = 4
 #: Seconds between two looks, and the share of them that a look may cost.
@@ -23,15 +22,15 @@ _TURNS = 5
 
 
 def rows() -> Iterator[Row]:
-    variables = environment(Scenario(devices=_DEVICES))
+    variables = child_environment(Scenario(devices=_DEVICES))
     with tempfile.TemporaryDirectory() as folder:
-        kernel = Kernel(python_environment(variables), Path(folder), fresh=True)
+        kernel = Kernel(variables, Path(folder), fresh=True)
         over = threading.Event()
         changing = threading.Thread(target=_change, args=(World.current(variables), over))
         changing.start()
         try:
             kernel.run("%load_ext gpumagic\nfrom tests.benchmarks.bench_watch import look")
-            took = kernel.value("look(get_ipython())", timeout=300)
+            took = kernel.value("look(get_ipython())")
         finally:
             over.set()
             changing.join()

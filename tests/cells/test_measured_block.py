@@ -17,9 +17,6 @@ from gpumagic.memory.measurement import Measurement
 from gpumagic.memory.peak_ledger import LEDGER
 from gpumagic.results.memory import MemoryDelta
 from gpumagic.results.timing import CudaTiming
-from tests.support.allocator import torch
-
-__all__ = ["torch"]
 
 Decorator = Callable[[Any], Any]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -18,12 +17,11 @@ from tests.support import leaks
 from tests.support.clusters import Cluster
 from tests.support.kernels import python_environment
 from tests.support.shells import Ran
+from tests.support.waiting import until
 from tests.virtual_gpu import Scenario, environment
 
 GPUS = 4
-#: Seconds: a safety net, not a measure.
-PATIENCE = 300.0
-#: Those for a reply: an engine that ends while it is asked may never give one.
+#: Seconds for a reply: an engine that ends while it is asked may never give one.
 _REPLY = 60.0
 
 ENGINE_ID = "engine = get_ipython().kernel.engine_id"
@@ -125,19 +123,11 @@ def cuda_engines(shared: Shared) -> Cluster:
     return cluster
 
 
-def wait_for(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
-    """Wait until a condition is true; AssertionError if it never is, on the slowest machine."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, condition
-        time.sleep(0.02)
-
-
 def once_begun(begun: Sequence[Path], then: Callable[[], object]) -> threading.Thread:
     """Start a thread that calls ``then`` when all files exist, which a cell creates."""
 
     def waits() -> None:
-        wait_for(lambda: all(file.exists() for file in begun))
+        until(lambda: all(file.exists() for file in begun))
         then()
 
     thread = threading.Thread(target=waits)
@@ -171,7 +161,7 @@ def busy_engine(tmp_path: Path) -> Callable[[Cluster, int], AbstractContextManag
         source = BUSY.format(begun=str(begun), end=str(end))
         request = cluster.client[engine].execute(source, block=False)
         try:
-            wait_for(begun.exists)
+            until(begun.exists)
             yield
         finally:
             end.touch()

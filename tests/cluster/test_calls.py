@@ -9,9 +9,9 @@ import pytest
 from IPython.core.error import UsageError
 
 from gpumagic.cluster import calls, connection
-from tests.cluster.conftest import wait_for
 from tests.support.clusters import Cluster
 from tests.support.shells import Ran
+from tests.support.waiting import until
 
 Run = Callable[..., Ran]
 
@@ -67,7 +67,7 @@ def test_an_engine_that_goes_between_two_questions(cluster_of: Callable[..., Clu
     cluster = cluster_of(2)
     known = connection.connect(cluster.client)
     cluster.kill(1)
-    wait_for(lambda: 1 not in cluster.client.ids)
+    until(lambda: 1 not in cluster.client.ids)
     asked = {engine: {"processes": False} for engine in (0, 1)}
     replies = calls.call(known, "devices", asked)
     assert [each.error for each in replies] == [None, "the engine is gone"]

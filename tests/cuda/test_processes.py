@@ -14,7 +14,7 @@ import gpumagic
 from gpumagic.cuda import devices
 from gpumagic.cuda.devices import command_name
 from gpumagic.results.devices import Process
-from tests.support.gpu_processes import running
+from tests.support.other_process import running
 from tests.support.other_user import UID
 
 SECRET = "--token=hunter2"
@@ -34,7 +34,8 @@ def found(pid: int) -> Process:
 
 def test_arguments_are_not_shown(virtual_gpu: Any, run_cell: Callable[..., Any]) -> None:
     """Nor are they in the data."""
-    with running(virtual_gpu, SECRET) as pid:
+    with running("", SECRET) as pid:
+        virtual_gpu.add_process(0, pid, 2**30)
         one = found(pid)
         assert one.command is not None
         assert one.command.endswith(" -c")
@@ -101,7 +102,8 @@ def test_notebooks_of_others_are_not_read(
 ) -> None:
     """Though root may."""
     env = {**os.environ, "JPY_SESSION_NAME": "train.ipynb"}
-    with running(virtual_gpu, env=env) as pid:
+    with running("", env=env) as pid:
+        virtual_gpu.add_process(0, pid, 2**30)
         assert found(pid).notebook == "train.ipynb"
         monkeypatch.setattr(os, "getuid", lambda: UID)
         assert (found(pid).mine, found(pid).notebook) == (False, None)

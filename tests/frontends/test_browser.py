@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from tests.frontends import lab
-from tests.support import device
-from tests.support.kernels import python_environment
-from tests.virtual_gpu import Scenario, World, environment
+from tests.support.kernels import child_environment
+from tests.virtual_gpu import World
 
 pytestmark = pytest.mark.skipif(lab.missing() is not None, reason=str(lab.missing()))
 
@@ -44,8 +43,7 @@ CELLS = [
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lab.Server]:
     """One for all: its start takes seconds."""
     folder = tmp_path_factory.mktemp("server")
-    variables = python_environment(environment(Scenario(devices=device.DEVICES)))
-    with lab.server(folder, variables) as running:
+    with lab.server(folder, child_environment()) as running:
         yield running
 
 

@@ -124,8 +124,8 @@ def test_every_magic_works_with_a_torch_that_has_no_cuda(kernel: Callable[..., K
     assert cpu.run("%%gpumem\ntorch.ones(3).sum()").value == "tensor(3.)"
 
 
-def test_a_plain_terminal(terminal: Callable[..., Terminal]) -> None:
-    plain = terminal()
+def test_a_plain_terminal(terminal: Terminal) -> None:
+    plain = terminal
     assert "cuda:0" in plain.run("%gpu")
     assert "applied: this kernel sees 1 GPU" in plain.run("%gpu 2")
     assert plain.run("%gpu offf").startswith("UsageError: 'offf' is not a choice of GPUs")

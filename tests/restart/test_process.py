@@ -203,8 +203,8 @@ def test_ipc(child_environment: Callable[..., dict[str, str]]) -> None:
         manager.cleanup_resources()
 
 
-def test_terminal(terminal: Callable[..., Terminal]) -> None:
-    t = terminal()
+def test_terminal(terminal: Terminal) -> None:
+    t = terminal
     t.run(FREEZE + "; x = [1, 2]; y = 3")
     pid = t.run("import os; print(os.getpid())")
     shown = report(t.run("%gpu 0 --restart --keep x"))

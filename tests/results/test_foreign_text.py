@@ -11,13 +11,12 @@ from gpumagic.results.base import as_html, as_text
 from gpumagic.results.cluster import ClusterTable, EngineResult
 from gpumagic.results.devices import Claim, Device, DeviceTable, Process
 from gpumagic.results.holders import OutOfMemory
-from tests.support.gpu_processes import GIB
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\nline\r\x9b31m\u202egnp\u2066\u200b\U000e0041é 漢"
 
 
 def everything_hostile() -> Iterator[Any]:
-    process = Process(7, GIB, user=HOSTILE, command=HOSTILE)
+    process = Process(7, 2**30, user=HOSTILE, command=HOSTILE)
     device = Device(0, name=HOSTILE, uuid=HOSTILE, error=HOSTILE, processes=(process,))
     yield DeviceTable(
         (device, Device(1, name=HOSTILE, processes=(process,))),

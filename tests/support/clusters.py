@@ -7,16 +7,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from tests.support import forks, ports
+from tests.support.waiting import PATIENCE, until
 
-_PATIENCE = 400.0
 #: As many as a controller binds.
 _PORTS = 24
 #: An engine is registered at its second heartbeat; every 3 s would be long for tests.
@@ -131,19 +130,17 @@ class Cluster:
                 self._client = Client(str(self.file))
         return self._client
 
-    def _until(self, true: Any, what: str) -> None:
-        deadline = time.monotonic() + _PATIENCE
-        while not true():
-            if time.monotonic() > deadline:
-                self._log.flush()
-                log = Path(self._log.name).read_text()[-3000:]
-                raise TimeoutError(f"{what} did not come: {log}")
-            time.sleep(0.02)
+    def _until(self, holds: Callable[[], bool], what: str) -> None:
+        def describe() -> str:
+            self._log.flush()
+            return f"{what} did not come: {Path(self._log.name).read_text()[-3000:]}"
+
+        until(holds, describe)
 
     def run(self, engine: int, code: str) -> None:
         """Run code on an engine; returns when it has ended, and raises what it raised."""
         # block=True would also wait for its output, whose end a new client may have missed.
-        self.client[engine].execute(code, block=False).get(timeout=_PATIENCE)
+        self.client[engine].execute(code, block=False).get(timeout=PATIENCE)
 
     def value(self, engine: int, expression: str) -> Any:
         """The value of an expression on an engine."""
@@ -152,7 +149,7 @@ class Cluster:
     def used(self) -> list[int]:
         """The engines that have left the state in which they were when this was first asked."""
         # An engine that a test has left without an answer costs no more than a new cluster.
-        left = self.client[:].apply_async(eval, _STATE).get(timeout=_PATIENCE)
+        left = self.client[:].apply_async(eval, _STATE).get(timeout=PATIENCE)
         if self._state is None:
             self._state = left
         return [i for i, state in enumerate(self._state) if state != left[i]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import queue
 import subprocess
@@ -19,10 +20,7 @@ from jupyter_client.provisioning import KernelProvisionerFactory, LocalProvision
 
 from tests.support import forks, ports
 from tests.support.device import DEVICES, ROOT
-
-#: A safety net, not a measure: a machine may be slow.
-PATIENCE = 400.0
-
+from tests.support.waiting import PATIENCE
 
 #: The module that starts ipykernel's kernels: ``python -m ipykernel_launcher -f FILE``.
 LAUNCHER = "ipykernel_launcher"
@@ -118,18 +116,18 @@ class Kernel:
             self.close()
             raise
 
-    def run(self, source: str, *, timeout: float = PATIENCE, raising: bool = True) -> Reply:
+    def run(self, source: str, *, raising: bool = True) -> Reply:
         """Run a cell and return what it showed.
 
         Raises:
             CellError: the cell raised, and ``raising`` is true; with the traceback.
-            TimeoutError: no reply, or no end of the output, within ``timeout`` seconds.
+            TimeoutError: no reply, or no end of the output, within `PATIENCE`.
         """
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + PATIENCE
         # ipykernel 6 aborts also what arrives just after a cell has failed: nothing ran, so again.
         while True:
             message = self.submit(source, stops=raising)
-            if (reply := self.wait(message, timeout=timeout)).status != "aborted":
+            if (reply := self.wait(message)).status != "aborted":
                 break
             if time.monotonic() > deadline:
                 raise TimeoutError("the kernel aborts every request")
@@ -149,16 +147,16 @@ class Kernel:
         message: str = self.client.execute(source, allow_stdin=self._asks, stop_on_error=stops)
         return message
 
-    def until(self, message: str, text: str, *, timeout: float = PATIENCE) -> None:
+    def until(self, message: str, text: str) -> None:
         """Wait until the cell has printed ``text``; `wait` still returns all of its output."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + PATIENCE
         early = self._early.setdefault(message, [])
         while not any(text in output.get("text", "") for output in early):
             assert self._publish(message, deadline, early), f"the cell ended without {text!r}"
 
-    def wait_idle(self, message: str, *, timeout: float = PATIENCE) -> list[dict[str, Any]]:
+    def wait_idle(self, message: str) -> list[dict[str, Any]]:
         """Wait until a message that has no reply is handled; what the kernel published for it."""
-        deadline, found = time.monotonic() + timeout, []
+        deadline, found = time.monotonic() + PATIENCE, []
         while True:
             content = self._next(self.client.get_iopub_msg, message, deadline)["content"]
             if content.get("execution_state") == "idle":
@@ -209,11 +207,9 @@ class Kernel:
                 self._said = ""
                 self.client.input(input(asked["content"]["prompt"]))
 
-    def value(self, expression: str, *, timeout: float = PATIENCE) -> Any:
+    def value(self, expression: str) -> Any:
         """The value of an expression of plain data in the kernel."""
-        import ast
-
-        shown = self.run(f"print(repr({expression}))", timeout=timeout).stdout
+        shown = self.run(f"print(repr({expression}))").stdout
         return ast.literal_eval(shown.strip())
 
     def interrupt(self) -> None:
@@ -267,20 +263,27 @@ def python_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {**environment, "PYTHONPATH": os.pathsep.join(dict.fromkeys(path))}
 
 
-@contextmanager
-def shared(
-    folder: Path,
-    scenario: Any = None,
-    env: Mapping[str, str] | None = None,
-    *,
-    load: bool = True,
-    fresh: bool = False,
-) -> Iterator[Kernel]:
-    """A kernel that several tests ask, with gpumagic loaded; for fixtures of a class or module."""
+def child_environment(
+    scenario: Any = None, env: Mapping[str, str | None] | None = None
+) -> dict[str, str]:
+    """The environment of a new process, on a virtual GPU where this one is.
+
+    ``scenario`` is a `tests.virtual_gpu.Scenario` (default: as many devices as this run has, but
+    others, so that memory figures stay separate); a variable that ``env`` maps to None is left out.
+    """
     from tests.virtual_gpu import Scenario, environment
 
-    variables = {**environment(scenario or Scenario(devices=DEVICES)), **(env or {})}
-    kernel = Kernel(python_environment(variables), folder, fresh=fresh)
+    variables: dict[str, str | None] = dict(os.environ)
+    if "VIRTUAL_GPU_STATE" in variables:
+        variables = dict(environment(scenario or Scenario(devices=DEVICES)))
+    variables.update(env or {})
+    return python_environment({k: v for k, v in variables.items() if v is not None})
+
+
+@contextmanager
+def shared(folder: Path, *, load: bool = True, fresh: bool = False) -> Iterator[Kernel]:
+    """A kernel that several tests ask, with gpumagic loaded; for fixtures of a class or module."""
+    kernel = Kernel(child_environment(), folder, fresh=fresh)
     try:
         if load:
             kernel.run("%load_ext gpumagic")

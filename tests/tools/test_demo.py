@@ -82,11 +82,9 @@ def test_runs_on_one_gpu(name: str) -> None:
 
 def executed(path: Path, machine: Machine) -> nbformat.NotebookNode:
     """The notebook, in which every cell with one of our magics shows something: HTML and text."""
-    from tests.support.notebooks import Client
-
     if not CAN_PARK and "%gpumem park" in path.read_text(encoding="utf-8"):
         pytest.skip("this torch cannot park memory")
-    notebook = execute(path, machine, client_class=Client)
+    notebook = execute(path, machine)
     shown = 0
     for cell in code_cells(notebook):
         meant_to_fail = "raises-exception" in cell.metadata.get("tags", [])

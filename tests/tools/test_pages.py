@@ -46,12 +46,15 @@ def test_links(page: Path) -> None:
             assert found in TEXTS, f"{target} is not in the site"
 
 
-def test_readmes_first_result(notebook: Callable[..., Any]) -> None:
+def test_readmes_first_result(tmp_path: Path) -> None:
     """Typed as it stands there, with its comments."""
+    import nbformat
+
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     sources = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    executed = [cell for cell in notebook(sources).cells if cell.cell_type == "code"]
-    for cell in executed[-len(sources) :]:
+    notebook = nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, sources)])
+    executed = execute(notebook, virtual_machine(), folder=tmp_path)
+    for cell in [each for each in executed.cells if each.cell_type == "code"]:
         said = [output.text for output in cell.outputs if output.output_type == "stream"]
         assert not said, said
         assert [output for output in cell.outputs if "data" in output], cell.source
@@ -99,12 +102,10 @@ OURS = re.compile(r"%%?(gpu|cudatime|gpumem)\b(?!.* -q)")
 )
 def test_the_cells_of_a_page(page: Path, tmp_path: Path) -> None:
     """They show what is written below them; if not: ``make notebooks``."""
-    from tests.support.notebooks import Client
-
     if not CAN_PARK and any("%gpumem park" in cell.source for cell in cells(page)[0]):
         pytest.skip("this torch cannot park memory")
     assert VIRTUAL_NOTE in TEXTS[page]
-    notebook = execute(as_notebook(page), virtual_machine(), folder=tmp_path, client_class=Client)
+    notebook = execute(as_notebook(page), virtual_machine(), folder=tmp_path)
     executed = [cell for cell in notebook.cells if cell.cell_type == "code"]
     for cell, now in zip(cells(page)[0], executed, strict=True):
         failed = any(output.output_type == "error" for output in now.outputs)

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 from tests.support import forks
 from tests.support.device import ROOT
 from tests.support.kernels import python_environment
+from tests.support.waiting import until
 
 from . import GPU, Mig, Scenario, World, default_uuid, environment
 from .build import libraries
@@ -346,10 +346,8 @@ def test_processes_share_a_device_and_a_killed_one_gives_back() -> None:
         assert processes[str(second.pid)] == 5
         assert world.used(0, first.pid) > 70 * GIB
         os.kill(first.pid, signal.SIGKILL)
-        deadline = time.monotonic() + 300
-        while str(first.pid) in (found := run(env, code))[1]:  # a zombie holds nothing either
-            assert time.monotonic() < deadline
-        assert found[0] == 74
+        until(lambda: str(first.pid) not in run(env, code)[1])  # a zombie holds nothing either
+        assert run(env, code)[0] == 74
 
 
 def test_exec_gives_back_what_the_old_image_held() -> None:

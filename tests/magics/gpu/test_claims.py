@@ -9,9 +9,15 @@ import pytest
 
 from gpumagic.cuda.process_state import STATE
 from gpumagic.selection import claims
-from tests.support.claims import claimed_by_another
 from tests.support.kernels import Kernel
+from tests.support.other_process import running
 
+#: For another process: it claims the GPUs that its arguments name.
+CLAIM = """
+import sys
+from gpumagic.selection import claims
+claims.held().hold(tuple(sys.argv[1:]))
+"""
 #: Where CUDA has started already, a choice is too late, and claims nothing.
 own_process = pytest.mark.own_process
 
@@ -42,7 +48,7 @@ def test_another_processes_claim_orders_and_is_named(run_cell: Callable[..., Any
     """The freest GPU, which may be another one where a test before this has used memory."""
     number = len(run_cell("%gpu -o -q").value)
     first = run_cell("%gpu auto --no-claim -o -q").value.devices[0]
-    with claimed_by_another(first.uuid) as pid:
+    with running(CLAIM, first.uuid) as pid:
         assert f"GPU {first.index}: claimed by process {pid}." in run_cell("%gpu").text
         chosen = run_cell("%gpu auto -o -q").value
         assert chosen.devices[0].uuid != first.uuid

@@ -19,6 +19,7 @@ from gpumagic.magics.gpu.watch_thread import Watch
 from gpumagic.results.base import as_html
 from gpumagic.results.watch import WatchHistory
 from tests.support.kernels import PATIENCE, Kernel
+from tests.support.waiting import until
 from tests.virtual_gpu.world import World
 
 
@@ -40,14 +41,6 @@ class Panel:
 
     def until(self, says: str) -> None:
         until(lambda: says in self.text, lambda: self.text)
-
-
-def until(holds: Callable[[], bool], describe: Callable[[], object] = lambda: "") -> None:
-    """Wait for what another thread does."""
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < deadline, describe()
-        time.sleep(0.01)
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tests.support.kernels import ROOT, python_environment
+from tests.support.device import ROOT
+from tests.support.kernels import manage, python_environment
 
-if TYPE_CHECKING:  # they take a second of CPU time to import
+if TYPE_CHECKING:  # it takes a second of CPU time to import
     import nbformat
-    from nbclient import NotebookClient
 
 SOURCES = ROOT / "demo_notebooks"
 RESULTS = ROOT / "build" / "demo"
@@ -110,11 +110,10 @@ def execute(
     machine: Machine,
     *,
     folder: Path = SOURCES,
-    client_class: type[NotebookClient] | None = None,
 ) -> nbformat.NotebookNode:
     """Execute a notebook and return it with its outputs, and a note if the GPU was virtual.
 
-    ``folder`` is the kernel's working folder.
+    ``folder`` is the kernel's working folder. In a run of the tests the kernel is forked.
 
     Raises:
         nbclient.exceptions.CellExecutionError: a cell failed that is not meant to.
@@ -122,11 +121,15 @@ def execute(
     import nbformat
     from nbclient import NotebookClient
 
+    class Client(NotebookClient):
+        def create_kernel_manager(self) -> Any:
+            return manage(super().create_kernel_manager())
+
     notebook = nbformat.read(source, as_version=4) if isinstance(source, Path) else source
     notebook.cells = [cell for cell in notebook.cells if cell.get("id") != _NOTE]
     if machine.virtual:
         notebook.cells.insert(1, nbformat.v4.new_markdown_cell(VIRTUAL_NOTE, id=_NOTE))
-    client = (client_class or NotebookClient)(
+    client = Client(
         notebook,
         timeout=300,
         kernel_name="python3",
