@@ -68,8 +68,7 @@ def test_an_engine_that_goes_between_two_questions(cluster_of: Callable[..., Clu
     known = connection.connect(cluster.client)
     cluster.kill(1)
     until(lambda: 1 not in cluster.client.ids)
-    asked = {engine: {"processes": False} for engine in (0, 1)}
-    replies = calls.call(known, "devices", asked)
+    replies = calls.call(known, "devices", {0: {}, 1: {}})
     assert [each.error for each in replies] == [None, "the engine is gone"]
 
 
