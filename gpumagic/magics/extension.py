@@ -65,7 +65,7 @@ class Extension:
             return {"text/plain": repr(result)}
         from gpumagic.magics.terminal import mime_bundle
 
-        return mime_bundle(self.shell, result)
+        return mime_bundle(self.shell, result._blocks())
 
 
 def find(shell: Any) -> Extension | None:

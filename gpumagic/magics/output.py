@@ -7,7 +7,6 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
@@ -15,6 +14,7 @@ from gpumagic.errors import GpuMagicWarning, SpecError
 from gpumagic.magics import terminal
 from gpumagic.magics.extension import find
 from gpumagic.results.base import Result
+from gpumagic.system.paths import output_path
 
 if TYPE_CHECKING:
     from gpumagic.render.blocks import Block
@@ -25,11 +25,11 @@ def show(shell: Any, result: Result, metadata: dict[str, Any] | None = None) -> 
 
     ``metadata`` is the output's, for readers of the notebook file.
     """
+    blocks = result._blocks()
     if terminal.is_terminal(shell):
-        color = terminal.is_colored(shell)
-        print(terminal.drawn(shell, result._blocks(), color=color), flush=True)
+        print(terminal.drawn(shell, blocks, color=terminal.is_colored(shell)), flush=True)
     else:
-        _display(terminal.mime_bundle(shell, result), metadata)
+        _display(terminal.mime_bundle(shell, blocks), metadata)
     extension = find(shell)
     if extension is not None:
         # With -o the same object is Out[n], too: the formatter then shows one line of it.
@@ -45,15 +45,13 @@ def show_below(shell: Any, line: Result, metadata: dict[str, Any] | None = None)
 
 def say(shell: Any, line: str) -> None:
     """Show a line of text: what is printed in a notebook is broken within words."""
-    from gpumagic.render import html
     from gpumagic.render.blocks import Line
 
     blocks = [Line.of(line)]
-    shown = terminal.drawn(shell, blocks)
     if hasattr(shell, "kernel"):
-        _display({"text/plain": shown, "text/html": html.render(blocks)})
+        _display(terminal.mime_bundle(shell, blocks))
     else:
-        print(shown, flush=True)
+        print(terminal.drawn(shell, blocks), flush=True)
 
 
 def _display(bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -> None:
@@ -78,14 +76,15 @@ def hand_over(
 
 
 def show_picture(
-    shell: Any, picture: Any, title: str, path: Path | None, command: str, *, quiet: bool
+    shell: Any, picture: Any, title: str, file: str | None, command: str, *, quiet: bool
 ) -> None:
-    """Write a picture to ``path``, or display it; ``command`` would write one.
+    """Write a picture to ``file`` if it is given, or display it; ``command`` would write one.
 
     Raises:
-        SpecError: there is no space left, or no such format.
+        SpecError: the file cannot be written, or has no such format.
     """
-    if path is not None:
+    if file:
+        path = output_path(file)
         try:
             picture.save(path)
         except (OSError, ValueError) as error:
@@ -106,7 +105,7 @@ def warn(message: str) -> None:
 
 
 class LiveDisplay(AbstractContextManager["LiveDisplay"]):
-    """An output whose content is replaced; it is removed at the end unless `keep` is called.
+    """An output whose content is replaced, and removed at the end.
 
     In a notebook it is an output with a display id; in a terminal rich moves the cursor.
     """
@@ -118,8 +117,6 @@ class LiveDisplay(AbstractContextManager["LiveDisplay"]):
         self._color = terminal.is_colored(shell)
         self._handle: Any = None
         self._live: Any = None
-        self._last = ""
-        self._remains = False
 
     def text(self, line: str) -> None:
         """Show one line of text."""
@@ -137,8 +134,7 @@ class LiveDisplay(AbstractContextManager["LiveDisplay"]):
             self._update({"text/plain": text.render(blocks), "text/html": html.render(blocks)})
             return
         shown = text.render(blocks, color=self._color, wrap=True)
-        self._last = text.printable(shown, self._stream.encoding)
-        self._print()
+        self._print(text.printable(shown, self._stream.encoding))
 
     def _update(self, bundle: dict[str, str]) -> None:
         if self._handle is None:
@@ -149,13 +145,13 @@ class LiveDisplay(AbstractContextManager["LiveDisplay"]):
         else:
             self._handle.update(bundle, raw=True)
 
-    def _print(self) -> None:
+    def _print(self, shown: str) -> None:
         from rich.console import Console
         from rich.live import Live
         from rich.text import Text
 
         if self._live is None:
-            # A stream that is no terminal gets what is kept alone.
+            # A stream that is no terminal gets nothing.
             console = Console(file=self._stream, force_jupyter=False)
             # Not refreshed by a thread; the user's own output is not rich's to redirect.
             self._live = Live(
@@ -166,20 +162,14 @@ class LiveDisplay(AbstractContextManager["LiveDisplay"]):
                 redirect_stderr=False,
             )
             self._live.start()
-        self._live.update(Text.from_ansi(self._last), refresh=True)
-
-    def keep(self) -> None:
-        """Leave the content on the screen at the end."""
-        self._remains = True
+        self._live.update(Text.from_ansi(shown), refresh=True)
 
     def close(self) -> None:
-        """Remove the content, unless `keep` was called."""
+        """Remove the content."""
         if self._live is not None:
             self._live.stop()
             self._live = None
-            if self._remains:
-                print(self._last, file=self._stream, flush=True)
-        if self._handle is not None and not self._remains:
+        if self._handle is not None:
             self._handle.update({"text/plain": ""}, raw=True)
             self._handle = None
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpumagic.render.blocks import Block
-    from gpumagic.results.base import Result
 
 
 def is_terminal(shell: Any) -> bool:
@@ -35,9 +34,8 @@ def drawn(shell: Any, blocks: Sequence[Block], *, color: bool = False) -> str:
     return text.printable(shown, sys.stdout.encoding)
 
 
-def mime_bundle(shell: Any, result: Result) -> dict[str, str]:
-    """Return a result's MIME bundle, in which the text fits where it is seen."""
+def mime_bundle(shell: Any, blocks: Sequence[Block]) -> dict[str, str]:
+    """Return the MIME bundle of blocks, in which the text fits where it is seen."""
     from gpumagic.render import html
 
-    blocks = result._blocks()
     return {"text/plain": drawn(shell, blocks), "text/html": html.render(blocks)}

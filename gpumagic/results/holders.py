@@ -97,9 +97,6 @@ class Holders(Result):
             title, held = f"cuda:{ordinal}", device.holders
             grid = _table(title, held, device.allocated, device.unattributed, _ROWS)
             blocks += [grid, _sum(device)]
-            if unlisted := _unlisted(device):
-                text = Cell("Hold only memory that is counted at others: ", "dim")
-                blocks.append(Line.join(text, Cell.few(unlisted, style="dim")))
         if any(device.unattributed for device in shown.values()):
             blocks.append(Line.of(_NO_VARIABLE_MEANS, "dim"))
         return [*blocks, *Line.notes(self.notes)]
@@ -158,16 +155,6 @@ def _kind(holder: Holder) -> str:
     if holder.kind in part:
         return part
     return f"{holder.kind}: {part}" if part else holder.kind
-
-
-def _unlisted(device: DeviceHolders) -> list[str]:
-    """Return the variables without counted memory that no holder has in ``also``."""
-    also = {name for holder in device.holders for name in holder.also}
-    return [
-        holder.name
-        for holder in device.holders
-        if not holder.bytes and not holder.by_notebook and holder.name not in also
-    ]
 
 
 def _sum(device: DeviceHolders) -> Line:

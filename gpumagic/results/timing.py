@@ -154,14 +154,9 @@ def short(name: str) -> str:
     """Return a kernel's name without return type, parameters and torch's namespaces."""
     name = re.sub(r"^void ", "", name)
     name = re.sub(r"\(anonymous namespace\)::|\bat::native::|\bat::cuda::|\bc10::", "", name)
-    if name.endswith(")") and not name.startswith("Mem"):
-        # The parameters begin at the parenthesis that matches the last one.
-        depth = 0
-        for i in range(len(name) - 1, -1, -1):
-            depth += (name[i] == ")") - (name[i] == "(")
-            if depth == 0:
-                name = name[:i] or name
-                break
+    if not name.startswith("Mem"):
+        # From the parenthesis that matches the last one on; parameters may be functions.
+        name = re.sub(r"(?<=.)\((?:[^()]|\([^()]*\))*\)$", "", name)
     return shortened(name, _LONGEST_NAME)
 
 

@@ -15,7 +15,6 @@ from gpumagic.magics.gpu.watch_thread import Watch
 from gpumagic.magics.output import LiveDisplay, say, show_picture
 from gpumagic.results.base import Result, as_html
 from gpumagic.results.watch import WatchHistory, WatchPanel, WatchSample, without_processes
-from gpumagic.system.paths import output_path
 from gpumagic.system.text import plural
 
 #: The least seconds between two samples of a panel beside running cells.
@@ -54,13 +53,9 @@ def plot(shell: Any, options: argparse.Namespace) -> WatchHistory:
     history = of(shell).history()
     if not history.samples:
         raise SpecError("there is nothing to draw yet; '%gpu watch' begins to record the GPUs")
-    path = output_path(options.file) if options.file is not None else None
-    if path is None and options.quiet:
-        return history
-    drawn, known = len(history.busy_devices()), len(history.devices)
-    title = f"{plural(drawn, 'GPU')} over time, with the cells"
-    title += f"; {plural(known - drawn, 'idle GPU')} left out" if drawn < known else ""
-    show_picture(shell, history.plot(), title, path, "%gpu plot", quiet=options.quiet)
+    title = f"{plural(len(history.busy_devices()), 'GPU')} over time, with the cells"
+    picture = history.plot()
+    show_picture(shell, picture, title, options.file, "%gpu plot", quiet=options.quiet)
     options.quiet = True  # the picture is what is shown
     return history
 
@@ -99,16 +94,14 @@ def _foreground(shell: Any, options: argparse.Namespace) -> Result:
     table = device_table.table(processes=False)
     if not table.devices:
         return table
-    with LiveDisplay(shell, quiet=options.quiet) as live:
-        with suppress(KeyboardInterrupt):  # ends it
-            while True:
-                devices = tuple(map(without_processes, table.devices))
-                current.samples.append(WatchSample(time.time(), devices))
-                live.blocks(table._blocks())
-                time.sleep(options.every)
-                table = device_table.table(processes=False)
-        live.keep()
-    options.quiet = True  # the last table is on the screen already
+    # An interrupt ends it; the last table is shown as a result.
+    with suppress(KeyboardInterrupt), LiveDisplay(shell, quiet=options.quiet) as live:
+        while True:
+            devices = tuple(map(without_processes, table.devices))
+            current.samples.append(WatchSample(time.time(), devices))
+            live.blocks(table._blocks())
+            time.sleep(options.every)
+            table = device_table.table(processes=False)
     return table
 
 

@@ -11,7 +11,6 @@ from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.output import hand_over, say, show_below, show_picture
 from gpumagic.memory.peak_ledger import CellLedger
 from gpumagic.results.logs import CellLog
-from gpumagic.system.paths import output_path
 from gpumagic.system.text import plural
 
 _MESSAGES = {
@@ -52,12 +51,12 @@ def of(shell: Any) -> CellLedger:
 def _plot(shell: Any, log: CellLog, options: argparse.Namespace) -> Any:
     if not any(cell.devices for cell in log):
         raise SpecError("no cell has used GPU memory yet; '%gpumem on' begins to record them")
-    path = output_path(expanded(shell, options.file)) if options.file else None
     plot = log.plot()
     title = f"GPU memory over {plural(len(log), 'cell')}"
     if empty := len(log.known_devices()) - len(log.drawn_devices()):
         title += f"; {plural(empty, 'unchanged GPU')} left out"
-    show_picture(shell, plot, title, path, "%gpumem plot", quiet=options.quiet)
+    file = expanded(shell, options.file or "")
+    show_picture(shell, plot, title, file, "%gpumem plot", quiet=options.quiet)
     if options.variable:
         shell.user_ns[options.variable] = plot.figure
     return plot.figure if options.output else None
