@@ -19,14 +19,6 @@ from tests.support.shells import Ran
 Run = Callable[..., Ran]
 
 
-def test_targets(two_engines: Cluster, run: Run) -> None:
-    for written, engines in (("-t 1", [1]), ("-t -1:", [1]), ("--targets ::-1", [1, 0])):
-        table = run(two_engines, f"%gpu cluster -o {written}").value
-        assert [each.engine for each in table] == engines
-    with pytest.raises(UsageError, match=r"^-t 7: there is no engine 7; there are 0–1$"):
-        run(two_engines, "%gpu cluster -t 7")
-
-
 def test_no_cluster(run_cell: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     with pytest.raises(UsageError) as raised:

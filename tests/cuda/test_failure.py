@@ -102,9 +102,8 @@ def test_hiding_all_devices_from_torch_is_a_suspicion(
 def test_what_was_hidden_before_gpumagic_was_loaded(kernel: Callable[..., Kernel]) -> None:
     """Loading notes it, and starts no NVML for that."""
     late = kernel(load=False, env={MASK: "9"})
-    late.run("import torch; torch.ones(1, requires_grad=True).sum().backward()")
-    late.run("import os; del os.environ['CUDA_VISIBLE_DEVICES']")
-    late.run("%load_ext gpumagic")
+    late.run("import os, torch; assert not torch.cuda.is_available()")
+    late.run("del os.environ['CUDA_VISIBLE_DEVICES']\n%load_ext gpumagic")
     assert late.value("'gpumagic.cuda.nvml' in __import__('sys').modules") is False
     assert "Too late for 'on': CUDA failed to start while all GPUs" in late.run("%gpu on").shown
 

@@ -19,7 +19,6 @@ from tests.results.examples import (
     REPEATED,
     SINGLE,
     TIMING_LOG,
-    compared,
     timing,
 )
 from tests.support.drawing import check_drawing
@@ -149,9 +148,9 @@ def test_sums() -> None:
 
 
 def test_a_ratio_that_rounds_to_one_is_the_same() -> None:
-    base = Compared("a", compared(0.010, 0.011))
-    near = Compared("b", compared(0.010, 0.011), 1.001, (1.0005, 1.002), "slower")
-    wide = Compared("c", compared(0.010, 0.011), 0.999, (0.9, 1.1), "noise")
+    base = Compared("a", timing(0.010, 0.011))
+    near = Compared("b", timing(0.010, 0.011), 1.001, (1.0005, 1.002), "slower")
+    wide = Compared("c", timing(0.010, 0.011), 0.999, (0.9, 1.1), "noise")
     lines = as_text(Comparison((base, near, wide), "gpu"), 200).splitlines()
     assert " same  " in lines[3]
     assert "within the noise (0.90–1.10)" in lines[4]

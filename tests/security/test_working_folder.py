@@ -61,18 +61,15 @@ def test_kept_variables_tried_in_a_child(
     assert planted.used == []
 
 
-@pytest.mark.parametrize("words", [(), ("table", "--json")])
 def test_the_command_line(
-    planted: PlantedModules,
-    child_environment: Callable[..., dict[str, str]],
-    words: tuple[str, ...],
+    planted: PlantedModules, child_environment: Callable[..., dict[str, str]]
 ) -> None:
     """As its installed script starts it; slow, as the doctor asks torch in a child."""
     script = planted.folder.parent / "gpumagic"
     script.write_text("import sys\nfrom gpumagic.cli import main\nsys.exit(main())\n")
     path = os.pathsep.join(filter(os.path.isabs, os.environ["PYTHONPATH"].split(os.pathsep)))
     done = subprocess.run(
-        [sys.executable, str(script), *words],
+        [sys.executable, str(script)],
         env=child_environment(Scenario(devices=2), {"PYTHONPATH": path}),
         capture_output=True,
         text=True,

@@ -79,11 +79,6 @@ def test_auto_may_choose_what_was_visible_at_the_start(
     assert [device.index for device in apply.allowed(DeviceTable(EQUAL))] == allowed
 
 
-def test_an_instance_that_was_assigned_is_the_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(STATE, "started_with", {MASK: "MIG-2b"})
-    assert [d.instance for d in apply.allowed(DeviceTable(DIVIDED))] == ["MIG-2b"]
-
-
 @pytest.mark.parametrize("mask", ["1", "MIG-unknown", "MIG-GPU-a0/1/0"])
 def test_what_is_not_known_of_the_start_is_an_error(
     monkeypatch: pytest.MonkeyPatch, mask: str
@@ -122,11 +117,3 @@ def test_what_the_initialised_driver_shows_is_compared(
     state = DriverState(loaded=True, initialized=True, uuids=uuids)
     wanted = View(indexes, frozenset(visible))
     assert verify.shows_others(wanted, seen, state, DeviceTable(EQUAL)) is differs
-
-
-@pytest.mark.parametrize(("shown", "differs"), [("MIG-1a", True), ("MIG-2b", False)])
-def test_another_instance_of_a_gpu_differs(shown: str, differs: bool) -> None:
-    state = DriverState(loaded=True, initialized=True, uuids=(shown,))
-    wanted = View((0,), frozenset({0}), {0: "MIG-2b"})
-    table = DeviceTable(DIVIDED)
-    assert verify.shows_others(wanted, DIVIDED[:1], state, table) is differs
