@@ -6,7 +6,7 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, Literal, TypeVar, cast
 
@@ -28,6 +28,8 @@ class Measured(Generic[_Block, _Result]):
 
     #: The message of `result` while no block has ended.
     unfinished = "the block has not ended"
+    #: How a block is measured, and the attribute of a decorated function with its last result.
+    statement, attribute = "with", "result"
 
     def __init__(self) -> None:
         #: The result of the last block; None if none has ended.
@@ -103,33 +105,30 @@ def _compiling() -> bool:
     return compiler is not None and bool(compiler.is_compiling())
 
 
-def decorated(
-    function: Any,
-    measure: Callable[[], Measured[Any, Any]],
-    report: Callable[[Any, str, Any], None],
-    alternative: str,
-) -> Any:
+def decorated(function: Any, measure: type[Measured[Any, Any]], *, quiet: bool = False) -> Any:
     """Wrap ``function`` so that every call is measured, with its awaits if it is a coroutine.
 
-    A call that torch.compile traces is not measured: the function is compiled unchanged.
+    The last call's result is an attribute of the function, and is printed unless ``quiet``. A call
+    that torch.compile traces is not measured: the function is compiled unchanged.
 
     Args:
         function: Any callable, ``staticmethod`` or ``classmethod``.
-        measure: Creates a measurement.
-        report: Called after each call with the wrapper, the function's name, and the result.
-        alternative: For the error on a generator function: how to measure its loop.
+        measure: The kind of measurement.
+        quiet: Whether nothing is printed.
 
     Raises:
         SpecError: ``function`` is a generator function, of which only the creation would be
             measured, or cannot be called.
     """
     if isinstance(function, (staticmethod, classmethod)):
-        return type(function)(decorated(function.__func__, measure, report, alternative))
+        return type(function)(decorated(function.__func__, measure, quiet=quiet))
     if not callable(function):
         raise SpecError(f"a function can be measured, not {type(function).__name__}")
     kind, name = kind_of(function), name_of(function)
     if kind == "generator":
-        raise SpecError(f"{name} is a generator: measure the loop that uses it, {alternative}")
+        raise SpecError(
+            f"{name} is a generator: measure the loop that uses it, {measure.statement}"
+        )
 
     @contextmanager
     def measured_call() -> Iterator[None]:
@@ -139,7 +138,9 @@ def decorated(
                 yield
         finally:
             if measured.finished is not None:  # the measurement may have been interrupted
-                report(wrapped, name, measured.finished)
+                setattr(wrapped, measure.attribute, measured.finished)
+                if not quiet:
+                    print(f"{name}:\n{measured.finished}")
 
     async def run_async(*args: Any, **kwargs: Any) -> Any:
         with measured_call():
@@ -155,4 +156,5 @@ def decorated(
     updated = ("__dict__",) if isinstance(function, types.FunctionType) else ()
     around = functools.wraps(function, updated=updated)
     wrapped = around(run_async if kind == "coroutine" else run)
+    setattr(wrapped, measure.attribute, None)
     return wrapped

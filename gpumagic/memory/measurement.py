@@ -40,13 +40,10 @@ class Measurement(Measured["Scope | str", MemoryDelta]):
     """
 
     unfinished = "the measurement has not ended; use its result after the with block"
+    statement, attribute = "with gpumem()", "memory"
 
     def begin(self) -> Scope | str:
-        """Open a scope of the ledger; return why there is none where it cannot be opened."""
-        try:
-            return LEDGER.open()
-        except Exception as error:  # a pluggable allocator without counters; the result says so
-            return unreadable(error)
+        return opened()
 
     def end(self, stretch: Scope | str, *, partial: bool) -> MemoryDelta:
         """Return what has happened since `begin`."""
@@ -59,6 +56,14 @@ class Measurement(Measured["Scope | str", MemoryDelta]):
 
     def __repr__(self) -> str:
         return "<Measurement: not ended>" if self.finished is None else str(self.finished)
+
+
+def opened() -> Scope | str:
+    """Return a new scope of the ledger; why there is none where it cannot be opened."""
+    try:
+        return LEDGER.open()
+    except Exception as error:  # a pluggable allocator without counters; the result says so
+        return unreadable(error)
 
 
 def memory_delta(
@@ -142,7 +147,7 @@ class EnterableReport(MemoryReport):
         self._measurement.__exit__(*error)
 
     def __call__(self, function: _Function) -> _Function:
-        return cast(_Function, _measured(function))
+        return cast(_Function, decorated(function, Measurement))
 
 
 #: The previous report of `gpumem`; each shell has its own.
@@ -183,16 +188,8 @@ def gpumem(code: Any = None, globals: dict[str, Any] | None = None) -> Any:
             exec(compile(code, "<gpumem>", "exec"), {} if globals is None else globals)
         return measurement.result
     if callable(code) or isinstance(code, classmethod):
-        return _measured(code)
+        return decorated(code, Measurement)
     raise SpecError(f"gpumem measures a statement (a string) or a function, not {code!r}")
-
-
-def _measured(function: Any) -> Any:
-    def keep(wrapped: Any, name: str, result: MemoryDelta) -> None:
-        wrapped.memory = result
-        print(f"{name}\n{result}")
-
-    return decorated(function, Measurement, keep, "with gpumem()")
 
 
 # --- line by line ---------------------------------------------------------------------------------
@@ -279,11 +276,10 @@ class LineMeasurement(Measured["Scope | str", LineReport]):
         self._sources = sources
 
     def begin(self) -> Scope | str:
-        """Open a scope of the ledger and trace; return why not where the scope cannot be opened."""
-        try:
-            scope = LEDGER.open()
-        except Exception as error:  # a pluggable allocator without counters; the result says so
-            return unreadable(error)
+        """Open a scope of the ledger, and trace if there is one."""
+        scope = opened()
+        if isinstance(scope, str):
+            return scope
         self._counter = _MemoryCounter(scope)
         self._tracer = LineTracer(self._sources, self._counter)
         try:

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import NamedTuple
 
 from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.devices import devices
 from gpumagic.results.devices import Device, DeviceTable
 from gpumagic.results.memory import DeviceMemory, MemoryReport
+
+#: What torch's allocator holds on a device: allocated, reserved and the peak of allocated bytes.
+_Held = tuple[int | None, int | None, int | None]
+#: Of an allocator that keeps no counters.
+_UNKNOWN: _Held = (None, None, None)
 
 
 def memory_report(previous: MemoryReport | None = None) -> MemoryReport:
@@ -52,21 +56,13 @@ def _nothing_seen(table: DeviceTable) -> str:
     return "this kernel sees no GPU of this machine; %gpu says why"
 
 
-class _Held(NamedTuple):
-    """What torch's allocator holds on a device; all None if it keeps no counters."""
-
-    allocated: int | None = None
-    reserved: int | None = None
-    peak: int | None = None
-
-
 def _held(ordinal: int) -> _Held:
     try:
         stats = torch_cuda.memory_stats(ordinal)
     except RuntimeError:  # a pluggable allocator without counters
-        return _Held()
+        return _UNKNOWN
     allocated = stats["allocated_bytes"]["all"]
-    return _Held(allocated["current"], stats["reserved_bytes"]["all"]["current"], allocated["peak"])
+    return allocated["current"], stats["reserved_bytes"]["all"]["current"], allocated["peak"]
 
 
 def _memory(ordinal: int, device: Device | None, held: _Held | None) -> DeviceMemory:
@@ -74,7 +70,8 @@ def _memory(ordinal: int, device: Device | None, held: _Held | None) -> DeviceMe
     context = held is not None
     if held is None:
         # Without a context torch holds nothing.
-        held = _Held(0, 0, 0) if torch_cuda.built_with_cuda() else _Held()
+        held = (0, 0, 0) if torch_cuda.built_with_cuda() else _UNKNOWN
+    allocated, reserved, peak = held
     divided = device is not None and bool(device.mig)
     device = device and device.as_seen()
     free, total = (device.memory_free, device.memory_total) if device else (None, None)
@@ -85,12 +82,12 @@ def _memory(ordinal: int, device: Device | None, held: _Held | None) -> DeviceMe
         free, total = _runtime_memory(ordinal)
         own = None
     return DeviceMemory(
-        allocated=held.allocated,
-        reserved=held.reserved,
-        peak=held.peak,
+        allocated=allocated,
+        reserved=reserved,
+        peak=peak,
         free=free,
         total=total,
-        outside=_outside(device.memory_own if device else None, held.reserved, context),
+        outside=_outside(device.memory_own if device else None, reserved, context),
         others=device.memory_others if device else None,
         name=device.name if device else None,
         index=device.index if device else None,

@@ -26,6 +26,7 @@ class Timed(Measured[Stopwatch, CudaTiming]):
     """
 
     unfinished = "the cudatime block has not ended yet"
+    statement, attribute = "with cudatime()", "timing"
 
     def __init__(self, *, quiet: bool = False) -> None:
         super().__init__()
@@ -44,18 +45,7 @@ class Timed(Measured[Stopwatch, CudaTiming]):
 
     def __call__(self, function: _F) -> _F:
         """Decorate ``function``: each call is timed, and ``function.timing`` is the last one's."""
-        return _decorated(function, self._quiet)
-
-
-def _decorated(function: _F, quiet: bool) -> _F:
-    def keep(timed: Any, name: str, result: CudaTiming) -> None:
-        timed.timing = result
-        if not quiet:
-            print(f"{name}:\n{result}")
-
-    made: Any = decorated(function, Timed, keep, "with cudatime()")
-    getattr(made, "__func__", made).timing = None
-    return cast(_F, made)
+        return cast(_F, decorated(function, Timed, quiet=self._quiet))
 
 
 @overload
@@ -124,7 +114,7 @@ def cudatime(
     if not (isinstance(target, (str, classmethod)) or callable(target)):
         raise TypeError(f"cudatime times a callable or a string, not {type(target).__name__}")
     if not isinstance(target, str) and not repeated:
-        return _decorated(target, quiet)
+        return decorated(target, Timed, quiet=quiet)
     plan = Plan(n, r, w, max_time, cold)
     started = perf_counter()
     if isinstance(target, str):

@@ -205,7 +205,7 @@ class Interrupted(measured_block.Measured[None, int]):
 
 
 def test_an_interrupt_of_the_measuring_hides_nothing() -> None:
-    wrapped = measured_block.decorated(plain, Interrupted, lambda *_: None, "")
+    wrapped = measured_block.decorated(plain, Interrupted)
     with pytest.raises(KeyboardInterrupt):
         wrapped(1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -59,12 +59,6 @@ def run_on_devices(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
             raise SpecError(f"there is no {name} in this kernel; %gpu shows its GPUs")
     timings: dict[str, CudaTiming] = {}
     returned = None
-
-    def keep(device: str, result: CudaTiming) -> None:
-        timings[device] = result
-        name = None if options.name is None else f"{options.name} {device}"
-        store(delivery.magics, name, result)
-
     try:
         with closing(Progress(delivery.shell, enabled=not options.quiet)) as progress:
 
@@ -72,9 +66,14 @@ def run_on_devices(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
                 progress.update((number + done) / len(options.on), median)
 
             for number, device in enumerate(options.on):
-                keep_this = partial(keep, device)
                 with _default_device(device):
-                    delivery.benchmark(loop, plan, partial(show_part, number), keep_this)
+                    try:
+                        delivery.benchmark(loop, plan, partial(show_part, number))
+                    finally:
+                        if delivery.result is not None:
+                            timings[device] = delivery.result
+                            name = options.name and f"{options.name} {device}"
+                            store(delivery.magics, name, delivery.result)
     finally:
         with delivery.saying_failures():
             if timings:
@@ -120,9 +119,6 @@ def _default_device(name: str) -> Iterator[None]:
     """Make a device torch's default one, and ``gpumagic.device()``, inside the scope."""
     torch: Any = torch_cuda.require()
     device = torch.device(name)
-    with ExitStack() as scope:
-        if device.type == "cuda":
-            scope.enter_context(torch.cuda.device(device))
-        scope.enter_context(torch_cuda.chosen(device))
-        scope.enter_context(device)
+    current = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+    with current, torch_cuda.chosen(device), device:
         yield

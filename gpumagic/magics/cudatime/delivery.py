@@ -26,10 +26,6 @@ class Delivery:
         #: None until there is a result.
         self.result: CudaTiming | None = None
 
-    def keep(self, result: CudaTiming) -> None:
-        """Make this the result."""
-        self.result = result
-
     @property
     def is_complete(self) -> bool:
         """Whether there is a result, of code that has run to its end."""
@@ -53,23 +49,20 @@ class Delivery:
         loop: Loop,
         plan: Plan,
         progress: Callable[[float, Callable[[], float | None]], None],
-        keep: Callable[[CudaTiming], None],
     ) -> None:
-        """Run a loop; ``keep`` gets its timing, also a partial one, if one repeat is complete.
+        """Run a loop; its timing is the result, also a partial one, if one repeat is complete.
 
         ``progress`` is called with the share done, 0 to 1, and what returns the median until now.
         """
         __tracebackhide__ = True
         benchmark = Benchmark(loop, plan, lambda done: progress(done, benchmark.median))
-        complete = False
+        self.result, complete = None, False
         try:
             benchmark.run()
             complete = True
         finally:
             with self.saying_failures():
-                result = benchmark.result(loop.compile_time, partial=not complete)
-                if result is not None:
-                    keep(result)
+                self.result = benchmark.result(loop.compile_time, partial=not complete)
 
     def deliver(self) -> None:
         """Show the result, and store it where the options say."""

@@ -114,7 +114,7 @@ def run_repeatedly(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
         __tracebackhide__ = True
         try:
             with closing(Progress(delivery.shell, enabled=not quiet)) as progress:
-                delivery.benchmark(loop, plan, progress.update, delivery.keep)
+                delivery.benchmark(loop, plan, progress.update)
         finally:
             if delivery.result is None and not quiet:
                 say(delivery.shell, "%cudatime: stopped before the first repeat was complete")
@@ -179,6 +179,6 @@ class _SingleRun(AbstractContextManager[None]):
             )
             if self._lines is not None:  # they may show work that left no sign outside
                 result = self._lines.result(result)
-            self._delivery.keep(without_unseen_work(result))
+            self._delivery.result = without_unseen_work(result)
         if interrupt is not None:
             raise interrupt.with_traceback(None)  # the frames are gpumagic's, not the cell's
