@@ -53,9 +53,10 @@ def plot(shell: Any, options: argparse.Namespace) -> WatchHistory:
     history = of(shell).history()
     if not history.samples:
         raise SpecError("there is nothing to draw yet; '%gpu watch' begins to record the GPUs")
-    title = f"{plural(len(history.busy_devices()), 'GPU')} over time, with the cells"
-    picture = history.plot()
-    show_picture(shell, picture, title, options.file, "%gpu plot", quiet=options.quiet)
+    if options.file or not options.quiet:  # else the history needs no matplotlib
+        title = f"{plural(len(history.busy_devices()), 'GPU')} over time, with the cells"
+        picture = history.plot()
+        show_picture(shell, picture, title, options.file, "%gpu plot", quiet=options.quiet)
     options.quiet = True  # the picture is what is shown
     return history
 
