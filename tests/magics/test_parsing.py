@@ -113,6 +113,7 @@ def test_verbs_and_choices(magic: str, line: str, verb: str, fields: dict[str, A
         ("%%gpumem --fit batch\n1", "'batch' is not a range; write batch=1:4096"),
         ("%%gpumem --fit 3=1:2\n1", "'3=1:2' is not a range"),
         ("%%gpumem --fit x=9:1\n1", "'x=9:1' runs backwards"),
+        ("%%gpumem --fit x=1:8\nx = 3", "the cell sets x itself; leave that out"),
         ("%gpu --restart", "--restart does not go with %gpu; it goes with"),
         (
             "%gpu off --min-free 2GiB",

@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from IPython.core.error import UsageError
 
 from gpumagic.memory.limit import LIMIT
 from tests.support.kernels import Kernel
 from tests.support.shells import Ran
 
 Run = Callable[..., Ran]
-MIB, GIB = 2**20, 2**30
+MIB = 2**20
 
 
 @pytest.fixture
@@ -24,13 +23,18 @@ def torch(ip: Any, torch: Any) -> Iterator[Any]:
     LIMIT.lift()
 
 
-def allocated(torch: Any) -> int:
-    return int(torch.cuda.memory_allocated(0))
+def fits(torch: Any, mebibytes: int) -> bool:
+    torch.cuda.empty_cache()
+    try:
+        torch.empty(mebibytes * MIB, dtype=torch.int8, device="cuda:0")
+    except torch.cuda.OutOfMemoryError:
+        return False
+    return True
 
 
 def test_the_largest_batch(run_cell: Run, ip: Any, torch: Any) -> None:
     run_cell("%gpumem limit 2GiB")
-    before = allocated(torch)
+    before = torch.cuda.memory_allocated(0)
     ran = run_cell(
         "%%gpumem --fit batch=1:4096 -v found\n"
         "x = torch.empty(batch, 2**20, dtype=torch.int8, device='cuda:0')\n"
@@ -42,13 +46,11 @@ def test_the_largest_batch(run_cell: Run, ip: Any, torch: Any) -> None:
     # it is true: that one fits, the next does not
     assert ip.user_ns["batch"] == found.largest
     assert f"batch is left at {found.largest:,}" in ran.text
-    torch.cuda.empty_cache()
-    torch.empty(2 * found.largest * MIB, dtype=torch.int8, device="cuda:0")
-    with pytest.raises(torch.cuda.OutOfMemoryError):
-        torch.empty(2 * (found.largest + 2) * MIB, dtype=torch.int8, device="cuda:0")
+    assert fits(torch, 2 * found.largest)
+    assert not fits(torch, 2 * (found.largest + 2))
     # nothing is left of the runs, also of those that failed
     assert not {"x", "y"} & ip.user_ns.keys()
-    assert allocated(torch) == before
+    assert torch.cuda.memory_allocated(0) == before
 
 
 def test_nothing_fits(run_cell: Run, ip: Any, torch: Any) -> None:
@@ -86,19 +88,9 @@ def test_an_optimizers_first_step_takes_more(run_cell: Run, ip: Any, torch: Any)
     )
     found = ip.user_ns["found"]
     assert found.exact
-    torch.cuda.empty_cache()
-    torch.empty(found.largest * 4 * MIB, dtype=torch.int8, device="cuda:0")
-    with pytest.raises(torch.cuda.OutOfMemoryError):
-        torch.empty((found.largest + 1) * 4 * MIB, dtype=torch.int8, device="cuda:0")
+    assert fits(torch, 4 * found.largest)
+    assert not fits(torch, 4 * (found.largest + 1))
     run_cell("state.clear()")
-
-
-def test_a_cell_that_sets_the_variable_itself_is_refused(
-    run_cell: Run, ip: Any, torch: Any
-) -> None:
-    with pytest.raises(UsageError, match="the cell sets batch itself; leave that out"):
-        run_cell("%%gpumem --fit batch=1:8\nbatch = 3\nx = torch.empty(batch, device='cuda:0')")
-    assert not {"x", "batch"} & ip.user_ns.keys()
 
 
 def test_a_cell_that_does_not_use_the_variable(run_cell: Run, ip: Any, torch: Any) -> None:
@@ -110,15 +102,14 @@ def test_the_limit_is_shown_set_and_lifted(run_cell: Run, ip: Any, torch: Any) -
     assert "No limit" in run_cell("%gpumem limit").text
     assert "may use at most 4.00 GiB of each GPU" in run_cell("%gpumem limit 4GiB").text
     assert "Limited to 4.00 GiB of each GPU" in run_cell("%gpumem").text
-    with pytest.raises(torch.cuda.OutOfMemoryError):
-        torch.empty(5 * GIB, dtype=torch.int8, device="cuda:0")
+    assert not fits(torch, 5 * 1024)
     assert "No limit" in run_cell("%gpumem limit off").text
     assert "Limited" not in run_cell("%gpumem").text
-    torch.empty(5 * GIB, dtype=torch.int8, device="cuda:0")
+    assert fits(torch, 5 * 1024)
     run_cell("size = 4 * 2**30")
     assert "at most 4.00 GiB of each GPU" in run_cell("%gpumem limit {size}").text, "bytes"
     ip.run_line_magic("unload_ext", "gpumagic")
-    torch.empty(5 * GIB, dtype=torch.int8, device="cuda:0")
+    assert fits(torch, 5 * 1024)
     ip.run_line_magic("load_ext", "gpumagic")
 
 
