@@ -8,7 +8,7 @@ What holds it
     roots to the blocks), `roots` (the user's variables, IPython's own references), `holders`
     (``%gpumem vars`` and ``free``).
 Too little
-    `oom` (the report below an out-of-memory; ``--fit``).
+    `oom` (the report below an out-of-memory).
 Parking it in host memory
     `parking` (``%gpumem park``), `parkable` (which memory can be taken, and when none is).
 """

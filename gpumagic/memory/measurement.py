@@ -18,7 +18,7 @@ from gpumagic.cells.line_tracer import LineTracer
 from gpumagic.cells.measured_block import Measured, decorated
 from gpumagic.cuda import devices, failure, torch_cuda
 from gpumagic.errors import RegressionError, SpecError
-from gpumagic.memory.peak_ledger import LEDGER, Interval, Scope
+from gpumagic.memory.peak_ledger import LEDGER, Interval, Scope, delta
 from gpumagic.memory.report import PLUGGABLE, allocator_notes, memory_report
 from gpumagic.results.base import differences
 from gpumagic.results.comparison import MemoryComparison
@@ -312,4 +312,4 @@ class LineMeasurement(Measured["Scope | str", LineReport]):
             self._counter.switch(())
         except Exception as error:
             return unreadable(error)
-        return {ordinal: interval.delta() for ordinal, interval in self._counter.cell.items()}
+        return {ordinal: delta(interval) for ordinal, interval in self._counter.cell.items()}

@@ -70,13 +70,10 @@ class Interval(NamedTuple):
         """Return this interval and ``later``, which begins at its end, as one."""
         return Interval(self.start, later.end, max(self.peak, later.peak))
 
-    def delta(self) -> DeviceMemoryDelta:
-        """Return the change as a result."""
-        return _delta(self)
-
 
 @functools.lru_cache(maxsize=64)  # after an idle cell: the same on each of many devices as before
-def _delta(interval: Interval) -> DeviceMemoryDelta:
+def delta(interval: Interval) -> DeviceMemoryDelta:
+    """Return the change as a result."""
     start, end, peak = interval
     return DeviceMemoryDelta(
         allocated=end.allocated - start.allocated,
@@ -157,10 +154,7 @@ class Ledger:
         scope = Scope()
         with self._lock:
             try:
-                self._wrap()
-                for ordinal in torch_cuda.contexts():
-                    stats = self._read(ordinal)
-                    self._begin(scope, ordinal, stats, _counters(stats))
+                self.restart(scope)
                 self._scopes.append(scope)
             finally:
                 self._tidy()
@@ -174,8 +168,7 @@ class Ledger:
         with self._lock:
             try:
                 return {
-                    i: self._interval(scope, i, self._read(i)).delta()
-                    for i in torch_cuda.contexts()
+                    i: delta(self._interval(scope, i, self._read(i))) for i in torch_cuda.contexts()
                 }
             finally:
                 self.drop(scope)
@@ -188,7 +181,11 @@ class Ledger:
             for ordinal in torch_cuda.contexts():
                 stats = self._read(ordinal)
                 interval = found[ordinal] = self._interval(scope, ordinal, stats)
-                self._begin(scope, ordinal, stats, interval.end)
+                if _peak(stats) > interval.end.allocated:  # a reset would lose it
+                    self._fold(ordinal, stats)
+                    self._call("_cuda_resetPeakMemoryStats", ordinal)
+                scope.start[ordinal] = interval.end
+                scope.folded.pop(ordinal, None)
             return found
 
     def drop(self, scope: Scope) -> None:
@@ -196,14 +193,6 @@ class Ledger:
         with self._lock:
             self._scopes = [each for each in self._scopes if each is not scope]
             self._tidy()
-
-    def _begin(self, scope: Scope, ordinal: int, stats: dict[str, Any], counters: Counters) -> None:
-        """Have a scope count from these counters on; a peak above them is stored, then reset."""
-        if _peak(stats) > counters.allocated:
-            self._fold(ordinal, stats)
-            self._call("_cuda_resetPeakMemoryStats", ordinal)
-        scope.start[ordinal] = counters
-        scope.folded.pop(ordinal, None)
 
     def _interval(self, scope: Scope, ordinal: int, stats: dict[str, Any]) -> Interval:
         self._catch_up(ordinal, stats)
@@ -339,7 +328,7 @@ class CellLedger(EveryCell[CellMemory]):
             number=result.execution_count,
             source=first_line(cell.source),
             seconds=seconds,
-            devices={i: each.delta() for i, each in LEDGER.restart(self._scope).items()},
+            devices={i: delta(each) for i, each in LEDGER.restart(self._scope).items()},
             failed=not result.success,
         )
         self.keep(record, cell, shown=bool(record.changed))

@@ -68,13 +68,10 @@ class LineProfiler:
 
     @contextmanager
     def _noting(self) -> Iterator[None]:
-        if self.note is not None:
-            yield
-            return
         try:
             yield
         except Exception as error:
-            self.note = f"no times of lines ({text.named(error)})"
+            self.note = self.note or f"no times of lines ({text.named(error)})"
 
     def result(self, timing: CudaTiming) -> CudaTiming:
         """Return ``timing`` with its ``lines``, or with a note why there are none."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gpumagic.memory.oom import RUNS, FitSearch
+from gpumagic.magics.gpumem.fit import RUNS, FitSearch
 
 MIB, GIB = 2**20, 2**30
 
