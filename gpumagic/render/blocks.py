@@ -26,8 +26,6 @@ USES: Mapping[Use, str] = {
 }
 
 _UUID = re.compile(r"\b((?:GPU|MIG)-[0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f-]+")
-#: A text, and the command at its end.
-_WITH_COMMAND = re.compile(r"(.*: )(%{1,2}[a-z]+(?: [^.:;,]+)?)")
 
 _Item = TypeVar("_Item")
 
@@ -173,15 +171,8 @@ class Line:
 
     @classmethod
     def notes(cls, texts: Iterable[str]) -> list[Line]:
-        """Return a dim line for each text: the notes of a result. A command at the end is one."""
-        return [*map(cls._note, texts)]
-
-    @classmethod
-    def _note(cls, text: str) -> Line:
-        match = _WITH_COMMAND.fullmatch(text)
-        if match is None:
-            return cls.of(text, "dim")
-        return cls.join(Cell(match[1], "dim"), Cell(match[2], "command"))
+        """Return a dim line for each text: the notes of a result."""
+        return [cls.of(text, "dim") for text in texts]
 
 
 def _cell(text: Text, style: Style = "") -> Cell:

@@ -20,9 +20,7 @@ def test_a_table_of_items() -> None:
 
 
 def test_lines() -> None:
-    plain, with_command = Line.notes(["a", "to lift that: %gpu on"])
-    assert plain == Line.of("a", "dim")
-    assert with_command == Line.join(Cell("to lift that: ", "dim"), Cell("%gpu on", "command"))
+    assert Line.said("a", "b") == [Line.of("a"), Line.of("b", "dim")]
 
 
 def test_what_is_shortened_has_the_whole() -> None:
