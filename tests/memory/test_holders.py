@@ -218,19 +218,6 @@ def test_what_the_notebook_references(torch: ModuleType, cells: Any, ip: Any) ->
     assert "<table" in ran.html
 
 
-OTHER_ALLOCATOR = """
-import torch, gpumagic
-names = {"x": torch.empty(1000, device="cuda"), "torch": torch}
-print(gpumagic.holders(names))
-"""
-
-
-def test_an_allocator_that_does_not_list_its_blocks(run_python: Callable[..., str]) -> None:
-    """Slow: torch reads which allocator it has where it is imported."""
-    printed = run_python(OTHER_ALLOCATOR, {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"})
-    assert "torch's allocator lists no blocks; only its native one does" in printed
-
-
 def test_without_a_gpu_in_use(run_python: Callable[..., str]) -> None:
     assert "torch is not imported" in run_python("import gpumagic; print(gpumagic.holders())")
     code = "import torch, gpumagic; print(gpumagic.holders(), torch.cuda.is_initialized())"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import threading
 import warnings
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gpumagic.cuda import storages
 from gpumagic.cuda.storages import PARKED
 from gpumagic.errors import DeviceError
 from gpumagic.memory.parkable import IN_USE, NO_OBJECT
@@ -157,90 +159,81 @@ def test_what_others_may_use_stays_where_it_is(torch: Any, monkeypatch: pytest.M
 # --- whole or not at all -------------------------------------------------------------------------
 
 
-def interrupt(after: float) -> Callable[[float], None]:
-    def progress(done: float) -> None:
-        if done > after:
+def four(torch: Any) -> list[Any]:
+    """Tensors of 4 MiB, each full of its number."""
+    return [torch.full((MIB,), float(i)).to("cuda") for i in range(4)]
+
+
+def values(tensors: list[Any]) -> list[float]:
+    return [float(each.cpu()[7]) for each in tensors]
+
+
+def half_way(done: float) -> None:
+    if done > 0.5:
+        raise KeyboardInterrupt
+
+
+def interrupted(function: Callable[..., None], call: int) -> Callable[..., None]:
+    """``function``, which is interrupted after two storages of this call."""
+    calls = itertools.count(1)
+
+    def interrupting(*storages: Any) -> None:
+        last = next(calls) == call
+        function(*(each[:2] if last else each for each in storages))
+        if last:
             raise KeyboardInterrupt
 
-    return progress
+    return interrupting
 
 
-def test_interrupted_while_parking_nothing_has_changed(torch: Any) -> None:
-    tensors = [torch.full((MIB,), float(i)).to("cuda") for i in range(4)]
-    addresses = [each.data_ptr() for each in tensors]
-    with pytest.raises(KeyboardInterrupt):
-        PARKING.park(progress=interrupt(0.5))
-    assert not PARKING.active
-    assert [each.data_ptr() for each in tensors] == addresses
-
-
-@pytest.mark.parametrize("step", ["exchange", "guard"])
-def test_interrupted_while_memory_is_taken_each_gets_it_again(
-    torch: Any, monkeypatch: pytest.MonkeyPatch, step: str
+@pytest.mark.parametrize(("step", "call"), [("copy", 0), ("exchange", 1), ("guard", 2)])
+def test_interrupted_while_parking_each_has_its_memory_again(
+    torch: Any, monkeypatch: pytest.MonkeyPatch, step: str, call: int
 ) -> None:
-    tensors = [torch.full((MIB,), float(i)).to("cuda") for i in range(4)]
+    """The guard's first call is for the placeholders."""
+    tensors = four(torch)
     addresses = [each.data_ptr() for each in tensors]
-    from gpumagic.cuda import storages
-
-    original, calls = getattr(storages, step), []
-
-    def interrupted(*owners: Any) -> None:
-        calls.append(step)
-        if len(calls) == (1 if step == "exchange" else 2):  # the placeholders are guarded first
-            for pair in zip(*(each[:2] for each in owners), strict=True):
-                original(*([each] for each in pair))
-            raise KeyboardInterrupt
-        original(*owners)
-
     with monkeypatch.context() as patch:
-        patch.setattr(storages, step, interrupted)
+        if step != "copy":
+            patch.setattr(storages, step, interrupted(getattr(storages, step), call))
         with pytest.raises(KeyboardInterrupt):
-            PARKING.park()
+            PARKING.park(progress=half_way)
     assert not PARKING.active
     assert [each.data_ptr() for each in tensors] == addresses
-    assert [float(each.cpu()[7]) for each in tensors] == [0, 1, 2, 3]
+    assert values(tensors) == [0, 1, 2, 3]
 
 
 def test_interrupted_when_it_has_come_back_the_rest_follows(
     torch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What has its memory again may have been changed since, and is left alone."""
-    tensors = [torch.full((MIB,), float(i)).to("cuda") for i in range(4)]
+    tensors = four(torch)
     PARKING.park()
-    from gpumagic.cuda import storages
-
-    exchange = storages.exchange
-
-    def interrupted(owners: Any, others: Any) -> None:
-        exchange(owners[:2], others[:2])
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr(storages, "exchange", interrupted)
+        patch.setattr(storages, "exchange", interrupted(storages.exchange, 1))
         with pytest.raises(KeyboardInterrupt):
             PARKING.bring_back()
     assert PARKING.active
-    back = [each for each in tensors if storages.has_memory(each.untyped_storage())]
-    assert len(back) == 2
-    for each in back:
-        each.copy_(torch.full((MIB,), 9.0))
+    back = [storages.has_memory(each.untyped_storage()) for each in tensors]
+    assert sum(back) == 2
+    for tensor in itertools.compress(tensors, back):
+        tensor.copy_(torch.full((MIB,), 9.0))
     PARKING.bring_back()
-    expected = [9 if any(each is b for b in back) else i for i, each in enumerate(tensors)]
-    assert [float(each.cpu()[7]) for each in tensors] == expected
+    assert values(tensors) == [9 if changed else i for i, changed in enumerate(back)]
     assert not PARKING.active
 
 
 def test_interrupted_while_coming_back_all_stays_parked(torch: Any) -> None:
-    tensors = [torch.full((MIB,), float(i)).to("cuda") for i in range(4)]
+    tensors = four(torch)
     PARKING.park()
     with pytest.raises(KeyboardInterrupt):
-        PARKING.bring_back(progress=interrupt(0.5))
+        PARKING.bring_back(progress=half_way)
     assert PARKING.active
     assert torch.cuda.memory_reserved() == 0
     with pytest.raises(RuntimeError, match="parked in host memory"):
         tensors[0].data_ptr()
     PARKING.bring_back()
-    assert [float(each.cpu()[7]) for each in tensors] == [0, 1, 2, 3]
+    assert values(tensors) == [0, 1, 2, 3]
 
 
 def test_no_room_on_the_device(torch: Any, virtual_gpu: Any) -> None:

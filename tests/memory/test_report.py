@@ -231,6 +231,8 @@ def test_other_allocators(kernel: Any, setting: str, note: str) -> None:
     )
     assert fresh.value("torch.cuda.max_memory_allocated()") == 64 * MIB
     assert ("the driver keeps the counters" in reply.text) is asynchronous
+    no_blocks = "torch's allocator lists no blocks; only its native one does"
+    assert (no_blocks in fresh.run("%gpumem vars").text) is asynchronous
     assert note in fresh.run("%gpumem -v report").text
     assert fresh.value("report.devices[0].allocated") == 4 * MIB
     assert fresh.value("report.devices[0].peak") == 64 * MIB
