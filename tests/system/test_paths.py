@@ -91,12 +91,3 @@ def test_nothing_is_written_into_a_pipe(
     for line in (f"%gpumem snapshot '{pipe}'", f"%cudatime --trace '{pipe}' 1"):
         with pytest.raises(UsageError, match="that is no regular file"):
             run_cell(line)
-
-
-def test_every_magic_that_takes_a_path(run_cell: Callable[..., Any]) -> None:
-    for line in (
-        "%gpumem snapshot ~nosuchuser/x",
-        "%cudatime --trace ~nosuchuser/x 1",
-    ):
-        with pytest.raises(UsageError, match="no home folder is known for ~nosuchuser"):
-            run_cell(line)

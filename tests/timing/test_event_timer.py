@@ -95,7 +95,7 @@ def test_a_busy_host_is_no_gpu_work(
     monkeypatch.setattr(event_timer, "thread_time", time.thread_time)
     with gpumagic.cudatime() as timed:
         gpu_work.sleep(0.005)
-        virtual_gpu.slow(slow, 0.02)
+        virtual_gpu.slow(slow, 0.005)
     # Work that ends before the first question leaves no sign.
     assert {*timed.per_device} == {0} or timed.gpu_note.startswith(NO_SIGN_OF_WORK)
     assert timed.bound != "host"
