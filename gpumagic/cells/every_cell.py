@@ -40,9 +40,8 @@ class EveryCell(Generic[_Record]):
         self._hooks = hooks
         self._hook = CellHook(self._after, self._failed, self._before)
         self._show = show
-        #: The newest records, and the number of older ones that were dropped.
+        #: The newest records.
         self.records: deque[_Record] = deque(maxlen=MAX_CELLS)
-        self.dropped = 0
 
     @property
     def watching(self) -> bool:
@@ -61,7 +60,6 @@ class EveryCell(Generic[_Record]):
 
     def keep(self, record: _Record, cell: Running, *, shown: bool) -> None:
         """Add the record of a cell, and show it if it is to be ``shown``."""
-        self.dropped += len(self.records) == self.records.maxlen
         self.records.append(record)
         if shown:
             self._show(record, cell.source)

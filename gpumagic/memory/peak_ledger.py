@@ -320,7 +320,7 @@ class CellLedger(EveryCell[CellMemory]):
         """Return the records until now."""
         limits = {i: memory_limit(i) for i in torch_cuda.contexts()}
         known = {i: limit for i, limit in limits.items() if limit is not None}
-        return CellLog(tuple(self.records), self.dropped, self.watching, known)
+        return CellLog(tuple(self.records), self.watching, known)
 
     def end(self, cell: Running, result: Any) -> None:
         seconds = perf_counter() - cell.started

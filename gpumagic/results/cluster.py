@@ -267,7 +267,7 @@ class ClusterTiming(ClusterResult):
         over = Grid.of(
             rows, [Column("Over the engines"), Figures("Median"), Figures("Min"), Figures("Max")]
         )
-        return [over, *self._each(), *self._summary(), *self._kernels(), *self._failures()]
+        return [over, *self._each(), *self._summary(), *self._failures()]
 
     def _each(self) -> Iterator[Block]:
         """Yield a table of the engines."""
@@ -295,15 +295,6 @@ class ClusterTiming(ClusterResult):
         if waiting := [i for i, timing in self.per_engine.items() if timing.bound == "host"]:
             text = f"host-bound, the GPU waits for work to be launched: {engine_ids(waiting)}"
             yield Line.of(text, "warn")
-
-    def _kernels(self) -> list[Block]:
-        """Return the kernels of the slowest engine that has some (``--kernels``)."""
-        found = {i: each.kernels for i, each in self.per_engine.items() if each.kernels is not None}
-        if not found:
-            return []
-        slowest = max(found, key=lambda engine: self.seconds[engine])
-        title = f"kernels of engine {slowest}, the slowest; the result has those of all"
-        return [Line.of(title, "dim"), *found[slowest]._blocks()]
 
 
 _BOUND = {None: DASH, "gpu": "the GPU", "host": "the host"}

@@ -29,24 +29,17 @@ _Entry = TypeVar("_Entry")
 
 @dataclass(frozen=True, repr=False)
 class _Log(Series[_Entry]):
-    """What was measured of each cell that ended while a log was on, oldest first."""
+    """What was measured of each cell that ended while a log was on: the newest 10,000, in order."""
 
     items_in: ClassVar[str] = "cells"
 
     cells: tuple[_Entry, ...] = ()
-    #: How many older cells were dropped from the log.
-    forgotten: int = 0
     #: Whether the log is on.
     watching: bool = False
 
     def _nothing(self, magic: str) -> str:
         """Return why the log is empty."""
         return "none has ended since" if self.watching else f"'{magic} on' starts the log"
-
-    def _rest(self, hidden: str) -> list[Line]:
-        """Return lines on the cells that are not shown: ``hidden``, and those that were dropped."""
-        dropped = f"{plural(self.forgotten, 'older cell')} dropped from the log"
-        return Line.notes([*([hidden] if hidden else []), *([dropped] if self.forgotten else [])])
 
 
 @dataclass(frozen=True, repr=False)
@@ -120,8 +113,8 @@ class CellLog(_Log[CellMemory]):
         ]
         rows = [row for cell in shown for row in _rows(cell)]
         earlier = plural(len(self) - len(shown), "earlier cell")
-        hidden = f"{earlier} not shown here; -o returns all" if len(self) > len(shown) else ""
-        return [Grid.of(rows, columns, dim=lambda _: True), *self._rest(hidden)]
+        hidden = [f"{earlier} not shown here; -o returns all"] * (len(self) > len(shown))
+        return [Grid.of(rows, columns, dim=lambda _: True), *Line.notes(hidden)]
 
     def known_devices(self) -> list[int]:
         """Return the CUDA ordinals of all cells."""
@@ -320,8 +313,9 @@ class TimingLog(_Log[CellTiming]):
         times = Cell(f"wall {seconds(self.wall)}, GPU {gpu}", "strong")
         count = f"{plural(len(self), 'cell')}, {used:,} with GPU work: "
         all_cells = f"the {_SLOWEST} longest are shown; .to_pandas() has all {len(self):,}"
+        hidden = [all_cells] * (len(self) > len(shown))
         return [
             Line.join(count, times, f", CPU {cpu_seconds(self.cpu)}"),
             Grid.of(shown, columns),
-            *self._rest(all_cells if len(self) > len(shown) else ""),
+            *Line.notes(hidden),
         ]

@@ -43,7 +43,7 @@ class CellTimer(EveryCell[CellTiming]):
 
     def log(self) -> TimingLog:
         """Return the cells timed so far."""
-        return TimingLog(tuple(self.records), self.dropped, self.watching)
+        return TimingLog(tuple(self.records), self.watching)
 
     def begin(self) -> None:
         self._timer.prepare()

@@ -60,14 +60,13 @@ CELL_LOG = CellLog(
         CellMemory(2, "x = " + "very_" * 20 + "long", 0.012, {0: SOME, 1: SOME, 2: RESERVED}),
         CellMemory(None, "step()", 61, {0: OUT_OF_MEMORY_IN_A_CELL}, failed=True),
     ),
-    forgotten=1,
 )
 GPU_CELL = CellTiming(4, "step()", 2.0, 0.5, 0.25, 1.5, {0: 1.0, 1: 1.5}, used_gpu=True)
 AT_MOST_CELL = CellTiming(
     None, "train(" + "a, " * 20 + ")", 0.02, 0.02, 0.02, 0.01, gpu_at_most=True, used_gpu=True
 )
 FAILED_CELL = CellTiming(6, "1 / 0", 0.0, 0.0, 0.0, failed=True)
-TIMING_LOG = TimingLog((GPU_CELL, AT_MOST_CELL, FAILED_CELL), forgotten=1)
+TIMING_LOG = TimingLog((GPU_CELL, AT_MOST_CELL, FAILED_CELL))
 
 
 def device(index: int, ordinal: int | None, **fields: Any) -> Device:
@@ -146,10 +145,9 @@ REPEATED = timing(
     energy=0.5,
     power=123.0,
 )
-ONE_KERNEL = KernelReport((Kernel("gemm", 1, 1.0),))
 CLUSTER_TIMING = ClusterTiming(
     (
-        EngineResult(0, "alpha", 1, timing(1.0, bound="gpu", kernels=ONE_KERNEL)),
+        EngineResult(0, "alpha", 1, timing(1.0, bound="gpu")),
         EngineResult(1, "alpha", 2, timing(2.0, gpu_at_most=True, bound="host")),
         DEAD,
     )

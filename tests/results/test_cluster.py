@@ -62,10 +62,6 @@ Engine  Host        GPU    Wall     CPU  Limited by
      1  alpha  ≤ 2.00 s  2.00 s  2.00 s  the host
 slowest: engine 1 on alpha (1.3× the median)
 host-bound, the GPU waits for work to be launched: engine 1
-kernels of engine 0, the slowest; the result has those of all
-Kernel or copy  Count   Total           Share    Mean
-─────────────────────────────────────────────────────
-gemm                1  1.00 s  ████████ 100 %  1.00 s
 ✗ engine 7: the engine died"""
 
 

@@ -133,12 +133,11 @@ def test_the_line_of_a_cell(cell: CellTiming, line: str) -> None:
 
 def test_a_long_log_shows_the_longest() -> None:
     cells = tuple(CellTiming(i, f"cell {i}", i / 10, i / 10, cpu=0.1) for i in range(1, 31))
-    lines = str(TimingLog(cells, forgotten=2)).splitlines()
+    lines = str(TimingLog(cells)).splitlines()
     assert lines[0] == "30 cells, 0 with GPU work: wall 46.5 s, GPU –, CPU 3.00 s"
     assert lines[3].split()[0] == "[30]"
-    assert len(lines) == 3 + 20 + 2
-    assert lines[-2] == "the 20 longest are shown; .to_pandas() has all 30"
-    assert lines[-1] == "2 older cells dropped from the log"
+    assert len(lines) == 3 + 20 + 1
+    assert lines[-1] == "the 20 longest are shown; .to_pandas() has all 30"
 
 
 def test_sums() -> None:

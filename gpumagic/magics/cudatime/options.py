@@ -16,7 +16,7 @@ COMPARE = "--compare"
 #: Each of these options alone makes the run a repeated one.
 REPEATING = {*("-n", "-r", "-w", "--repeat", "-s", "--max-time", "--cold", "--on", "--energy")}
 #: Options that have no meaning for the engines of a cluster.
-_ONLY_HERE = ("--lines", "--name", "--trace", "--on", "--flops", "--energy", *BASELINE)
+_ONLY_HERE = ("--lines", "--name", "--kernels", "--trace", "--on", "--flops", "--energy", *BASELINE)
 #: Seconds from which a cell without GPU work gets a line by default.
 ABOVE = 0.5
 

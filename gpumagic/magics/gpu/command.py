@@ -41,9 +41,7 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
 
         spec, wants = parse(text), choosing.wants(options, magics, text)
         if cell is not None:
-            from gpumagic.magics.gpu import single_cell
-
-            return single_cell.run(magics, spec, wants, options, cell, f"%%gpu {line}")
+            return choosing.run_cell(magics, spec, wants, options, cell, f"%%gpu {line}")
         result = choosing.choose_for_kernel(magics, spec, wants, options)
     else:
         result = _run_verb(parsed.verb, magics.shell, options)
