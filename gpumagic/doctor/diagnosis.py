@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from gpumagic.render.blocks import Block, Cell, Column, Fold, Grid, Line, Style
 from gpumagic.results.base import Series
@@ -35,13 +35,14 @@ class Finding:
 class Diagnosis(Series[Finding]):
     """The doctor's report: a verdict, and the findings on which it is based."""
 
-    items_in: ClassVar[str] = "findings"
-
     #: One sentence: what torch can use here, or why it cannot.
     verdict: str
     #: The number of GPUs that torch can use in this process, as verified; None where not known.
     usable: int | None = None
     findings: tuple[Finding, ...] = ()
+
+    def _items(self) -> tuple[Finding, ...]:
+        return self.findings
 
     def about(self, subject: str) -> Finding | None:
         """Return the finding on a subject, or None if there is none."""

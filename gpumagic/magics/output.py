@@ -61,11 +61,7 @@ def _display(bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -> 
 
 
 def hand_over(
-    shell: Any,
-    result: Result,
-    options: argparse.Namespace,
-    *,
-    metadata: dict[str, Any] | None = None,
+    shell: Any, result: Result, options: argparse.Namespace, metadata: dict[str, Any] | None = None
 ) -> Any:
     """Show, store and return ``result`` as the options ``-q``, ``-v`` and ``-o`` say."""
     if not options.quiet:

@@ -21,9 +21,7 @@ def bytes_(value: int | None, *, sign: bool = False) -> str:
     """
     if value is None:
         return DASH
-    prefix = (
-        ("+" if value > 0 else MINUS if value < 0 else "") if sign else (MINUS if value < 0 else "")
-    )
+    prefix = MINUS if value < 0 else "+" * (sign and value > 0)
     amount = float(abs(value))
     unit = 0
     # 1023.5 KiB would be rounded to 1024 KiB.

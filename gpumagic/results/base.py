@@ -87,13 +87,10 @@ class Explanation(Result):
 
 
 class Series(Result, Sequence[_Item]):
-    """A result that is also a sequence, of the items in its field ``items_in``."""
-
-    #: The name of the field that holds the items, a tuple.
-    items_in: ClassVar[str]
+    """A dataclass that is also a sequence, of the items in the tuple that is its first field."""
 
     def _items(self) -> tuple[_Item, ...]:
-        items: tuple[_Item, ...] = getattr(self, self.items_in)
+        items: tuple[_Item, ...] = next(iter(vars(self).values()))
         return items
 
     @overload

@@ -41,8 +41,6 @@ class EngineResult:
 class ClusterResult(Series[EngineResult]):
     """A result of each engine, by engine id."""
 
-    items_in: ClassVar[str] = "engines"
-
     engines: tuple[EngineResult, ...] = ()
 
     @property
@@ -54,9 +52,6 @@ class ClusterResult(Series[EngineResult]):
     def failed(self) -> dict[int, str]:
         """Why there is no value, by engine id."""
         return {each.engine: each.error for each in self.engines if each.error is not None}
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {plural(len(self), 'engine')}>"
 
     def _failures(self) -> list[Block]:
         """Return a line for each reason, with the engines that have it."""

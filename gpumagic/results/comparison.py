@@ -47,7 +47,6 @@ class Compared:
 class Comparison(Series[Compared]):
     """Timings compared by ``%cudatime --compare``; the first is the baseline."""
 
-    items_in: ClassVar[str] = "entries"
     _index: ClassVar[tuple[str, ...]] = ("name",)
 
     entries: tuple[Compared, ...]

@@ -148,7 +148,6 @@ class Device:
 class DeviceTable(Series[Device]):
     """The devices of the machine, and which of them this process sees: a sequence of `Device`."""
 
-    items_in: ClassVar[str] = "devices"
     _index: ClassVar[tuple[str, ...]] = ("index",)
     _columns: ClassVar[tuple[str, ...]] = tuple(each.name for each in dataclasses.fields(Device))
 

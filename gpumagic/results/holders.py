@@ -94,27 +94,22 @@ class Holders(Result):
             return Line.said("No GPU memory is allocated", *self.notes)
         blocks: list[Block] = []
         for ordinal, device in shown.items():
-            title, held = f"cuda:{ordinal}", device.holders
-            grid = _table(title, held, device.allocated, device.unattributed, _ROWS)
-            blocks += [grid, _sum(device)]
+            sizes = (device.allocated, device.unattributed)
+            blocks.append(_table(f"cuda:{ordinal}", device.holders, *sizes, brief=False))
+            blocks.append(_sum(device))
         if any(device.unattributed for device in shown.values()):
             blocks.append(Line.of(_NO_VARIABLE_MEANS, "dim"))
         return [*blocks, *Line.notes(self.notes)]
 
 
 def _table(
-    title: str,
-    holders: Sequence[Holder],
-    total: int,
-    unattributed: int | None,
-    most: int,
-    *,
-    brief: bool = False,
+    title: str, holders: Sequence[Holder], total: int, unattributed: int, *, brief: bool
 ) -> Grid:
-    """Return the ``most`` largest holders, and the sums of the others and of what has none.
+    """Return the largest holders, and the sums of the others and of what has none.
 
-    ``brief``: without their parts and the columns on the right.
+    ``brief``: fewer, without their parts and the columns on the right.
     """
+    most = _TOP if brief else _ROWS
     counted = [holder for holder in holders if holder.bytes]
     rows: list[list[Text]] = []
     for holder in counted[:most]:
@@ -132,7 +127,7 @@ def _table(
         if len(parts) > 1 and not brief:
             rows += [_plain(f"└ {part or 'tensors'}", size, total) for part, size in parts]
     rest = sum(holder.bytes for holder in counted[most:])
-    others = {f"{len(counted) - most} more": rest, NO_VARIABLE: unattributed or 0}
+    others = {f"{len(counted) - most} more": rest, NO_VARIABLE: unattributed}
     rows += [_plain(name, size, total) for name, size in others.items() if size]
     columns: list[Column[Any]] = [
         Column(title),
@@ -282,8 +277,8 @@ class OutOfMemory(Result):
         source = [Line.of(f"    {self.source}", "dim")] if self.source else []
         if self.total is None:
             return [self._headline(), *source]
-        total, none = self.allocated or 1, self.unattributed
-        grid = _table("Held by", self.holders, total, none, _TOP, brief=True)
+        sizes = (self.allocated or 1, self.unattributed or 0)
+        grid = _table("Held by", self.holders, *sizes, brief=True)
         table = [grid] if self.holders else []
         blocks: list[Block] = [self._headline(), *source, self._figures(), *table, *self._hints()]
         return [*blocks, *Line.notes(self.notes)]

@@ -31,8 +31,6 @@ _Entry = TypeVar("_Entry")
 class _Log(Series[_Entry]):
     """What was measured of each cell that ended while a log was on: the newest 10,000, in order."""
 
-    items_in: ClassVar[str] = "cells"
-
     cells: tuple[_Entry, ...] = ()
     #: Whether the log is on.
     watching: bool = False

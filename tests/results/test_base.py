@@ -17,8 +17,6 @@ from gpumagic.results.base import Series, as_html, as_text, plain
 
 @dataclass(frozen=True, repr=False)
 class Example(Series[str]):
-    items_in: ClassVar[str] = "words"
-
     words: tuple[str, ...] = ("a", "b", "c")
     sizes: Mapping[int, int] = field(default_factory=lambda: {0: 1})
 
@@ -58,7 +56,6 @@ def test_as_data() -> None:
 
 @dataclass(frozen=True, repr=False)
 class Rows(Series[Mapping[str, int | None]]):
-    items_in: ClassVar[str] = "rows"
     _index: ClassVar[tuple[str, ...]] = ("a",)
     _columns: ClassVar[tuple[str, ...]] = ("b", "c")
 
