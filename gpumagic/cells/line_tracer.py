@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dis import opmap
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from threading import get_ident
+from traceback import walk_tb
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
-from gpumagic.cells import tracebacks
 from gpumagic.cells.line_sources import Line, Source
 from gpumagic.system import text
 
@@ -129,7 +129,7 @@ class LineTracer:
         try:
             step(*arguments)
         except Exception as error:
-            *_, (frame, _) = tracebacks.steps(error.__traceback__)
+            *_, (frame, _) = walk_tb(error.__traceback__)
             if frame.f_globals.get("__name__", "").partition(".")[0] not in ("gpumagic", "torch"):
                 raise  # a signal's handler has raised it
             self._give_up(f"lines are missing after an error ({text.named(error)})")

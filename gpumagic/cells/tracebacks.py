@@ -6,7 +6,7 @@ import linecache
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -21,20 +21,6 @@ CellOf = Callable[[str], "int | None"]
 def no_cells(filename: str) -> int | None:
     """Return None: without a notebook no file is a cell."""
     return None
-
-
-def steps(traceback: Any) -> Iterator[tuple[FrameType, int]]:
-    """Yield the frames of a traceback and their line numbers, outermost first."""
-    while traceback is not None:
-        yield traceback.tb_frame, traceback.tb_lineno
-        traceback = traceback.tb_next
-
-
-def stack(frame: FrameType | None) -> Iterator[FrameType]:
-    """Yield a frame and those that called it, innermost first."""
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 def cut_own_end(error: BaseException, is_notebooks: Callable[[FrameType], bool]) -> None:

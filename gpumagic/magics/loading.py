@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from operator import attrgetter
+from traceback import walk_stack
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -222,11 +223,9 @@ def _leave_cluster(shell: Any) -> None:
 
 
 def _undo_of_process(module: str, function: str, is_choice: bool) -> None:
-    from gpumagic.cells import tracebacks
-
     # `%reload_ext` unloads only to load again. IPython says so by the calling function alone.
     reloading = any(
-        frame.f_code.co_name == "reload_extension" for frame in tracebacks.stack(sys._getframe())
+        frame.f_code.co_name == "reload_extension" for frame, _ in walk_stack(sys._getframe())
     )
     if module in sys.modules and not (is_choice and reloading):
         attrgetter(function)(import_module(module))()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from importlib import import_module
+from traceback import walk_tb
 from types import FrameType
 from typing import Any
 
@@ -42,7 +43,7 @@ def _by_its_module(function: Callable[..., Any]) -> Callable[..., Any]:
             raise
         except GpuMagicError as error:
             # The user's own code may have raised it, inside a cell that the magic ran.
-            steps = tracebacks.steps(error.__traceback__)
+            steps = walk_tb(error.__traceback__)
             if isinstance(error, RegressionError) or any(is_users(frame) for frame, _ in steps):
                 raise
             from gpumagic.system.text import harmless_lines

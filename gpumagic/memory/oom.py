@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from traceback import walk_tb
 from typing import Any
 
 from gpumagic.cells import tracebacks
@@ -143,7 +144,7 @@ def _place(
 ) -> tuple[str | None, str | None]:
     """Return the innermost line of the user's in the traceback, and its source."""
     for each in (found, error):
-        for frame, line in reversed(list(tracebacks.steps(introspection.traceback(each)))):
+        for frame, line in reversed(list(walk_tb(introspection.traceback(each)))):
             if tracebacks.is_users(frame.f_code.co_filename, notebook.cell_of):
                 where = tracebacks.described(frame, line, notebook.cell_of)
                 return where, tracebacks.source(frame, line)

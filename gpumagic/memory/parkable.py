@@ -13,6 +13,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from traceback import walk_stack
 from types import CodeType
 from typing import Any
 
@@ -235,7 +236,7 @@ def _running(shell: Any, idle: bool) -> Iterator[str]:
             code = getattr(thread.function, "__code__", None)
             if is_users(code):
                 yield f"the timer {name}"
-        for each in tracebacks.stack(frame):
+        for each, _ in walk_stack(frame):
             if ident == threading.get_ident():
                 # A cell may run the event loop itself. Below it is what has started the kernel.
                 if idle and number(each.f_code.co_filename) is not None:

@@ -17,6 +17,7 @@ import re
 import sys
 import types
 from collections.abc import Collection, Iterator, Mapping
+from traceback import walk_tb
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -141,7 +142,7 @@ class NotebookReferences:
             if introspection.is_a(each, BaseException):
                 begin = [introspection.traceback(error) for error in introspection.linked(each)]
             for traceback in begin:
-                steps = list(tracebacks.steps(traceback))
+                steps = list(walk_tb(traceback))
                 first = next((n for n, step in enumerate(steps) if self._is_users(step[0])), 0)
                 for frame, line in steps[first:]:  # without IPython's above the user's
                     if frame.f_locals is not frame.f_globals:

@@ -8,6 +8,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
+from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
@@ -69,7 +70,7 @@ def threads() -> Iterator[str]:
             continue
         if frame.f_code.co_name == "_worker":  # of a pool; it waits for work
             continue
-        if not thread.daemon or any(map(_is_users, tracebacks.stack(frame))):
+        if not thread.daemon or any(_is_users(each) for each, _ in walk_stack(frame)):
             yield thread.name
 
 

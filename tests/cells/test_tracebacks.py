@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from traceback import walk_tb
 from types import ModuleType
 from typing import Any
 
@@ -75,7 +76,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
 def test_the_frames_of_a_traceback(module: ModuleType) -> None:
     with pytest.raises(ValueError, match="here") as error:
         module.run()
-    _, *frames = tracebacks.steps(error.value.__traceback__)  # without this test's
+    _, *frames = walk_tb(error.value.__traceback__)  # without this test's
     assert [line for _, line in frames] == [11, 8, 4, 3]
     assert [tracebacks.source(*each) for each in frames] == [
         "Model().forward()",
@@ -109,7 +110,7 @@ def test_the_end_in_gpumagic_is_cut() -> None:
             call()
         except KeyboardInterrupt as error:
             tracebacks.cut_own_end(error, lambda frame: frame.f_globals is notebook)
-            return [frame.f_code.co_name for frame, _ in tracebacks.steps(error.__traceback__)]
+            return [frame.f_code.co_name for frame, _ in walk_tb(error.__traceback__)]
         raise AssertionError("it was not interrupted")
 
     def interrupted() -> None:

@@ -14,10 +14,10 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from traceback import walk_stack
 from types import ModuleType
 from typing import IO, Any, NoReturn
 
-from gpumagic.cells import tracebacks
 from gpumagic.cuda import failure, init_trace
 from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import RestartError
@@ -110,8 +110,8 @@ def _target(shell: Any) -> str | None:
         last: Any = ast.parse(shell.transform_cell(source)).body[-1]
     except (SyntaxError, IndexError):  # top-level await in a way that only IPython compiles
         last = None
-    stack = tracebacks.stack(sys._getframe())
-    lines = [frame.f_lineno for frame in stack if frame.f_globals is shell.user_ns]
+    stack = walk_stack(sys._getframe())
+    lines = [line for frame, line in stack if frame.f_globals is shell.user_ns]
     call = getattr(last, "value", None)
     if (
         len(lines) == 1
