@@ -151,11 +151,11 @@ def test_progress_in_a_notebook_is_an_output_and_removed(
     """Not on standard error, which front ends colour as an error."""
     monkeypatch.setattr(ip, "kernel", object(), raising=False)
     run_cell("import time")
-    ran = run_cell("%cudatime -n 1 -r 6 -w 0 time.sleep(0.1)")
+    ran = run_cell("%cudatime -n 1 -r 6 -w 0 time.sleep(0.01)")
     assert ran.stderr == ""
-    assert re.search(r"%cudatime +[█-▏]+ +50 % · 3\d\d ms · median 1\d\d ms", ran.text)
+    assert re.search(r"%cudatime +[█-▏]+ +50 % · 3\d\.\d ms · median 1\d\.\d ms", ran.text)
     assert {"text/plain": ""} in ran.displays
-    assert run_cell("%cudatime -q -n 1 -r 6 -w 0 time.sleep(0.1)").text == ""
+    assert run_cell("%cudatime -q -n 1 -r 6 -w 0 time.sleep(0.01)").text == ""
 
 
 @pytest.mark.usefixtures("_no_delay")

@@ -9,7 +9,7 @@ from gpumagic.results.comparison import Comparison
 
 
 def test_named_results_side_by_side(run_cell: Any, clock: None) -> None:
-    run_cell("import time\n%cudatime -q --name baseline -n 1 -r 6 time.sleep(0.1)")
+    run_cell("import time\n%cudatime -q --name baseline -n 1 -r 6 time.sleep(0.01)")
     ran = run_cell("%%cudatime --name faster -q -n 1 -r 6\ntime.sleep(0.001)")
     assert ran.text == ""
     compared = run_cell("%cudatime --compare -o").value
@@ -18,7 +18,7 @@ def test_named_results_side_by_side(run_cell: Any, clock: None) -> None:
     assert compared["faster"].verdict == "faster"
     assert "Compared with baseline" in run_cell("%cudatime --compare").text
     assert run_cell("%cudatime --compare;").text == ""
-    run_cell("%cudatime -q --name faster -n 1 -r 6 time.sleep(0.2)")
+    run_cell("%cudatime -q --name faster -n 1 -r 6 time.sleep(0.02)")
     assert run_cell("%cudatime --compare -q -o").value["faster"].verdict == "slower", "anew"
 
 

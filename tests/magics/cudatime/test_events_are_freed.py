@@ -35,7 +35,6 @@ CELLS = {
 
 @pytest.fixture
 def _no_collection() -> Iterator[None]:
-    gc.collect()
     gc.disable()
     yield
     gc.enable()

@@ -172,10 +172,8 @@ def test_a_choice_that_is_broken_off_is_not_made_and_lifts_no_gate(fresh_kernel:
     k.run("apply.verify = verify\n%gpu off --soft -q\napply.verify = interrupted")
     for line in ("%gpu 1", "%gpu on"):
         reply = k.run(line, raising=False)
-        assert (reply.status, reply.stderr) == (
-            "error",
-            "UsageError: interrupted; nothing was changed\n",
-        )
+        assert reply.status == "error"
+        assert reply.stderr == "UsageError: interrupted; nothing was changed\n"
     assert k.value("__import__('os').environ.get('CUDA_VISIBLE_DEVICES')") is None
     assert k.value("torch.cuda.is_available()") is False
 
@@ -232,7 +230,9 @@ def test_an_environment_that_was_replaced(
     run_cell: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is written to a plain dictionary reaches neither CUDA nor children."""
-    monkeypatch.setattr(os, "environ", dict(os.environ))
-    with pytest.raises(UsageError, match=r"^os\.environ was replaced: what is written to it"):
-        run_cell("%gpu 1")
-    assert "CUDA_VISIBLE_DEVICES" not in os.environ
+    before = dict(os.environ)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "environ", dict(os.environ))
+        with pytest.raises(UsageError, match=r"^os\.environ was replaced: what is written to it"):
+            run_cell("%gpu 1")
+        assert os.environ == before
