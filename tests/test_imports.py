@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -60,14 +61,18 @@ def folder(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+class Import(NamedTuple):
+    """An import of a module, or of a name in one."""
+
+    name: str
+    line: int
+    typing_only: bool
+
+
 @cache
-def imported(path: Path) -> tuple[tuple[str, int], ...]:
-    """Every module that a file imports, wherever in it, with the line; not for typing only."""
-    return tuple(_imported(path))
-
-
-def _imported(path: Path) -> Iterator[tuple[str, int]]:
-    tree = ast.parse(path.read_bytes())
+def imports(path: Path) -> list[Import]:
+    """What a file imports, wherever in it."""
+    tree, found = ast.parse(path.read_bytes()), list[Import]()
     typing_only = {
         id(node)
         for block in ast.walk(tree)
@@ -75,22 +80,16 @@ def _imported(path: Path) -> Iterator[tuple[str, int]]:
         for node in ast.walk(block)
     }
     for node in ast.walk(tree):
-        if id(node) in typing_only:
-            continue
+        names: list[str] = []
         if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
+            names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path}:{node.lineno}: imports are absolute here"
-            if node.module == "gpumagic":
-                yield from ((f"gpumagic.{alias.name}", node.lineno) for alias in node.names)
-            else:
-                yield node.module or "", node.lineno
-        elif (
-            isinstance(node, ast.Call)
-            and ast.unparse(node.func) in ("import_module", "importlib.import_module")
-            and isinstance(node.args[0], ast.Constant)
-        ):
-            yield str(node.args[0].value), node.lineno
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            names = [str(each.value) for each in node.args if isinstance(each, ast.Constant)]
+        found += [Import(name, node.lineno, id(node) in typing_only) for name in names]
+    return found
 
 
 def test_every_module_has_a_place() -> None:
@@ -105,11 +104,9 @@ def test_imports_go_one_way() -> None:
         here = folder(path)
         if here in ("__init__", "__main__"):
             continue
-        for name, line in imported(path):
-            parts = name.split(".")
-            if parts[0] != "gpumagic" or len(parts) < 2 or parts[1] == here:
-                continue
-            if parts[1] not in LAYOUT[here]:
+        for name, line, typing_only in imports(path):
+            package, inside, *_ = (*name.split("."), "")
+            if package == "gpumagic" and not typing_only and inside not in {here, *LAYOUT[here]}:
                 wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
     assert not wrong, "\n".join(wrong)
 
@@ -129,20 +126,17 @@ def test_a_folder_has_no_circle(inside: str) -> None:
         for path in (PACKAGE / inside).rglob("*.py")
     }
     graph = {
-        name: {*_of_ours(path, files)} - {name}
+        name: {
+            ours
+            for each in imports(path)
+            for ours in (each.name, each.name.rpartition(".")[0])
+            if ours in files and ours != name
+        }
         for name, path in files.items()
         if path.name != "__init__.py"  # imports the public names of what lies below it
     }
     order = [*TopologicalSorter(graph).static_order()]  # CycleError names the circle
     assert {*graph} <= {*order}
-
-
-def _of_ours(path: Path, files: Mapping[str, Path]) -> Iterator[str]:
-    tree = ast.parse(path.read_bytes())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            named = [f"{node.module}.{alias.name}" for alias in node.names]
-            yield from {node.module, *named} & files.keys()
 
 
 @pytest.mark.parametrize("package", IMPORTERS)
@@ -154,8 +148,8 @@ def test_what_comes_from_outside_has_one_importer(package: str) -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{line}"
         for path in modules()
-        for name, line in imported(path)
-        if name.split(".")[0] == package and not may(path)
+        for name, line, typing_only in imports(path)
+        if name.split(".")[0] == package and not typing_only and not may(path)
     ]
     assert not wrong, f"{package} is imported in {wrong}, not only in {IMPORTERS[package]}"
 
