@@ -39,7 +39,6 @@ def rows() -> Iterator[Row]:
     }
     for name, (ordinal, code) in cases.items():
         yield from _known(f"50 ms {name}", code, ordinal)
-    yield _by_events(torch, on_side)
     yield _small(torch)
 
 
@@ -63,18 +62,6 @@ def _known(name: str, code: Callable[[], None], ordinal: int) -> Iterator[Row]:
     yield known(f"%%cudatime, {name}", min(single), TRUE)
     repeated = gpumagic.cudatime(code, max_time=0.5).per_device[ordinal]
     yield known(f"%%cudatime --repeat, {name}", repeated.median, TRUE)
-
-
-def _by_events(torch: Any, code: Callable[[], None]) -> Row:
-    """What an event pair on the current stream says of the side stream."""
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    start.record()
-    code()
-    end.record()
-    torch.cuda.synchronize()
-    said = start.elapsed_time(end) / 1e3
-    return Row("hand-written events, 50 ms on a side stream", said, TRUE, "the true duration")
 
 
 def _small(torch: Any) -> Row:
