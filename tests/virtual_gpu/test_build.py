@@ -30,8 +30,8 @@ def test_the_compiler_from_a_wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     wanted = ["cudaMalloc", "cudaNobodyKnows"]
     build.compile_library(library, ("runtime.c", "state.c"), defines, wanted, 801)
     built = ctypes.CDLL(str(library))
-    assert built.cudaNobodyKnows() == 801
-    assert hasattr(built, "cudaGetDeviceProperties_v2")
+    for name in (*wanted, "cudaGetDeviceProperties_v2"):
+        assert hasattr(built, name)
 
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
