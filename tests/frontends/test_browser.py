@@ -87,7 +87,7 @@ def wait_for_all(page: Any) -> None:
 
 def watched(page: Any, world: World) -> tuple[set[str], str]:
     """What the panel has shown while the GPUs' loads changed, and last."""
-    panel = page.locator(".jp-CodeCell").nth(1).locator(".gpumagic")
+    panel = page.locator(".jp-CodeCell").nth(1).locator(".gpumagic").first
     panel.wait_for(timeout=300_000)
     seen: set[str] = set()
     for step in range(3000):
