@@ -116,12 +116,6 @@ def _table(grid: Grid) -> str:
     )
 
 
-def _placed(column: Column[object]) -> list[str]:
-    """Return how a column is aligned; texts wrap in a narrow notebook, figures do not."""
-    space = "pre" if column.align == "right" else "pre-wrap"
-    return [f"text-align:{column.align}", "" if column.wrap else f"white-space:{space}"]
-
-
 def _table_cell(cell: Cell, column: Column[object], slot: bool) -> str:
     content = _part(cell)
     if slot:
@@ -129,7 +123,9 @@ def _table_cell(cell: Cell, column: Column[object], slot: bool) -> str:
         flex = f"display:flex;align-items:center;gap:.5em;justify-content:{end}"
         picture = _stack(cell.bar) if isinstance(cell.bar, Mapping) else _bar(cell.bar, cell.style)
         content = f'<span style="{flex}">{picture}{content}</span>'
-    return f"<td{_style(*_placed(column))}>{content}</td>"
+    # Texts wrap in a narrow notebook, figures do not.
+    space = "normal" if column.wrap else "pre" if column.align == "right" else "pre-wrap"
+    return f"<td{_style(f'text-align:{column.align}', f'white-space:{space}')}>{content}</td>"
 
 
 def _bar(filled: float | None, style: Style) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 
 from gpumagic.errors import DependencyError, SpecError
-from gpumagic.system.paths import output_path
+from gpumagic.system.paths import output_path, shown
 from gpumagic.system.text import harmless
 
 if TYPE_CHECKING:
@@ -229,8 +229,3 @@ class StorableResult(Result):
         except OSError as error:
             raise SpecError(f"cannot write {shown(path)}: {error.strerror or error}") from None
         return target
-
-
-def shown(path: str | Path) -> str:
-    """Return a path as a message names it."""
-    return harmless(str(path), 200)

@@ -12,7 +12,7 @@ from gpumagic.render.units import DASH, bytes_, cpu_seconds, percent, seconds, s
 from gpumagic.results.base import Series, plain
 from gpumagic.results.devices import Device, DeviceTable, errors, memory_cell
 from gpumagic.results.memory import MemoryDelta
-from gpumagic.results.selection import STATUS_STYLES
+from gpumagic.results.selection import status_cell
 from gpumagic.results.timing import Sample, at_most
 from gpumagic.system.text import grouped, noun, plural
 
@@ -184,7 +184,7 @@ class ClusterSelection(ClusterResult):
             (
                 spans(of),
                 host,
-                Cell(status, STATUS_STYLES[status]),
+                status_cell(status),
                 Cell.few(devices or ["no GPU"], 4),
             )
             for (host, status, devices), of in outcomes.items()

@@ -14,10 +14,10 @@ from typing import Any, ClassVar, Literal, NoReturn, Union, get_args, get_origin
 from gpumagic.errors import SpecError
 from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Text
 from gpumagic.render.units import DASH, bytes_, seconds, share
-from gpumagic.results.base import VERSION, Result, Series, shown
+from gpumagic.results.base import VERSION, Result, Series
 from gpumagic.results.memory import MemoryDelta
 from gpumagic.results.timing import CudaTiming, Sample
-from gpumagic.system.paths import user_path
+from gpumagic.system.paths import shown, user_path
 
 #: The most bytes of a file.
 _LARGEST = 64 * 2**20

@@ -14,13 +14,11 @@ from gpumagic.system.text import plural
 
 Status = Literal["applied", "too-late", "gated", "restarted", "unchanged"]
 
-STATUS_STYLES: Mapping[str, Style] = {
-    "applied": "good",
-    "unchanged": "good",
-    "restarted": "good",
-    "gated": "warn",
-    "too-late": "bad",
-}
+
+def status_cell(status: Status) -> Cell:
+    """Return a status in its colour."""
+    styles: dict[Status, Style] = {"gated": "warn", "too-late": "bad"}
+    return Cell(status, styles.get(status, "good"))
 
 
 @dataclass(frozen=True)
@@ -72,10 +70,10 @@ class Selection(Result):
             ]
         else:
             masked = Cell.uuids(f"  ({variables(self.environment)})")
-            status = Cell(self.status, STATUS_STYLES[self.status])
             # A gate does not go by the variables.
             how = [masked] if self.status != "gated" else []
-            blocks = [Line.join(status, f": {sees}", *how), *map(_visible, self.devices)]
+            line = Line.join(status_cell(self.status), f": {sees}", *how)
+            blocks = [line, *map(_visible, self.devices)]
         if self.lost:
             lost = Cell(f"Lost: {plural(len(self.lost), 'variable')} (", "dim")
             blocks.append(Line.join(lost, Cell.few(self.lost, style="dim"), Cell(").", "dim")))

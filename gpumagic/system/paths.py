@@ -47,19 +47,19 @@ def output_path(text: str | Path) -> Path:
         path = path.resolve() if path.is_symlink() else path.absolute()
     except OSError:
         raise SpecError(
-            f"cannot write {_shown(text)}: the working folder was removed; name an absolute path"
+            f"cannot write {shown(text)}: the working folder was removed; name an absolute path"
         ) from None
     if found is None:
         if not path.parent.is_dir():
-            raise SpecError(f"cannot write {_shown(text)}: there is no folder {path.parent}")
+            raise SpecError(f"cannot write {shown(text)}: there is no folder {path.parent}")
     elif stat.S_ISDIR(found.st_mode):
-        raise SpecError(f"cannot write {_shown(text)}: that is a folder")
+        raise SpecError(f"cannot write {shown(text)}: that is a folder")
     elif not stat.S_ISREG(found.st_mode):
-        raise SpecError(f"cannot write {_shown(text)}: that is no regular file")
+        raise SpecError(f"cannot write {shown(text)}: that is no regular file")
     elif not found.st_mode & _ANY_WRITE:  # root may write it all the same
-        raise SpecError(f"cannot write {_shown(text)}: the file is read-only")
+        raise SpecError(f"cannot write {shown(text)}: the file is read-only")
     if not all(_may_write(each) for each in (path, path.parent) if each.exists()):
-        raise SpecError(f"cannot write {_shown(text)}: permission denied")
+        raise SpecError(f"cannot write {shown(text)}: permission denied")
     return path
 
 
@@ -74,13 +74,14 @@ def _with_status(text: str | Path) -> tuple[Path, os.stat_result | None]:
     except (FileNotFoundError, NotADirectoryError):
         return path, None
     except RuntimeError:  # of expanduser
-        start = _shown(Path(text).parts[0])
-        raise SpecError(f"{_shown(text)}: no home folder is known for {start}") from None
+        start = shown(Path(text).parts[0])
+        raise SpecError(f"{shown(text)}: no home folder is known for {start}") from None
     except OSError as error:
-        raise SpecError(f"{_shown(text)}: {error.strerror or 'no such path'}") from None
+        raise SpecError(f"{shown(text)}: {error.strerror or 'no such path'}") from None
     except ValueError:
-        raise SpecError(f"{_shown(text)}: no path has such characters") from None
+        raise SpecError(f"{shown(text)}: no path has such characters") from None
 
 
-def _shown(text: str | Path) -> str:
+def shown(text: str | Path) -> str:
+    """Return a path as a message names it."""
     return harmless(str(text), 200)
