@@ -94,14 +94,6 @@ def compile_statement(source: str, namespace: dict[str, Any], setup: str = "") -
     return Loop(_defined(compile(_as_function(tree, first), name, "exec"), namespace))
 
 
-def compile_callable(function: Callable[[], Any], setup: str | Callable[[], Any] = "") -> Loop:
-    """Compile ``function()`` into a loop, after ``setup()`` or the source text ``setup``."""
-    namespace = {"function": function, "setup": setup}
-    return compile_statement(
-        "function()", namespace, setup if isinstance(setup, str) else "setup()"
-    )
-
-
 def _as_function(module: ast.Module, setup: ast.Module) -> ast.Module:
     """Return ``module`` with its body in a function's loop, and ``setup`` above the loop."""
     outline = "def name(ticks, clock):\n with clock:\n  for tick in ticks: pass"

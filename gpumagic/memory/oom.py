@@ -42,22 +42,11 @@ def find(error: BaseException) -> BaseException | None:
 
     Only where the traceback shows it: ``raise … from None`` hides it.
     """
-    kind = _kind()
-    if kind is None:
-        return None
-    shown = introspection.linked(error, shown=True)
-    return next((each for each in shown if introspection.is_a(each, kind)), None)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an exception is torch's own for memory that ran out."""
-    kind = _kind()
-    return kind is not None and isinstance(error, kind)
-
-
-def _kind() -> Any:
     torch: Any = torch_cuda.loaded()
-    return None if torch is None else torch.cuda.OutOfMemoryError
+    if torch is None:
+        return None
+    kind, shown = torch.cuda.OutOfMemoryError, introspection.linked(error, shown=True)
+    return next((each for each in shown if introspection.is_a(each, kind)), None)
 
 
 def explain(error: BaseException, shell: Any) -> OutOfMemory | Explanation | None:

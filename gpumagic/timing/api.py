@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
+import sys
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any, TypeVar, cast, overload
 
 from gpumagic.cells.measured_block import Measured, decorated, kind_of
-from gpumagic.cells.timeit_loop import Loop, compile_callable, compile_statement
+from gpumagic.cells.timeit_loop import Loop, compile_statement
 from gpumagic.errors import SpecError
 from gpumagic.results.timing import CudaTiming
 from gpumagic.timing.benchmark import Benchmark
@@ -118,7 +118,10 @@ def cudatime(
     plan = Plan(n, r, w, max_time, cold)
     started = perf_counter()
     if isinstance(target, str):
-        loop = _loop_of_source(target, setup, _callers_globals() if globals is None else globals)
+        if not isinstance(setup, str):
+            raise TypeError("the setup of source text is source text too")
+        callers = sys._getframe(1).f_globals
+        loop = compile_statement(target, callers if globals is None else globals, setup)
     else:
         loop = _loop_of_callable(target, setup)
     compile_time = perf_counter() - started
@@ -129,12 +132,6 @@ def cudatime(
     return result
 
 
-def _loop_of_source(source: str, setup: Any, namespace: dict[str, Any]) -> Loop:
-    if not isinstance(setup, str):
-        raise TypeError("the setup of source text is source text too")
-    return compile_statement(source, namespace, setup)
-
-
 def _loop_of_callable(function: Callable[[], Any], setup: Any) -> Loop:
     for each in (function, setup):
         if not isinstance(each, str) and kind_of(each) != "plain":
@@ -142,11 +139,7 @@ def _loop_of_callable(function: Callable[[], Any], setup: Any) -> Loop:
                 f"cudatime runs plain callables: of a {kind_of(each)} function only the "
                 "creation would be timed; await or iterate in a cell, or in a function"
             )
-    return compile_callable(function, setup)
-
-
-def _callers_globals() -> dict[str, Any]:
-    frame = inspect.currentframe()
-    # This function, cudatime, its caller.
-    caller = frame.f_back.f_back if frame and frame.f_back else None
-    return caller.f_globals if caller else {}
+    namespace = {"function": function, "setup": setup}
+    return compile_statement(
+        "function()", namespace, setup if isinstance(setup, str) else "setup()"
+    )

@@ -26,11 +26,6 @@ class Delivery:
         #: None until there is a result.
         self.result: CudaTiming | None = None
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether there is a result, of code that has run to its end."""
-        return self.result is not None and not self.result.partial
-
     def add(self, *notes: str, **fields: Any) -> None:
         """Add notes to the result, and set fields."""
         assert self.result is not None

@@ -97,7 +97,7 @@ class FurtherRuns:
     ) -> tuple[_T, _Scope | None]:
         """Run ``code`` in a scope; return its value and the scope, if both have succeeded."""
         __tracebackhide__ = True
-        if not self._delivery.is_complete:
+        if self._delivery.result is None or self._delivery.result.partial:
             return value, None
         try:
             scope = make()

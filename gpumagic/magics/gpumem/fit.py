@@ -23,7 +23,6 @@ from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics.output import hand_over
 from gpumagic.memory.limit import LIMIT, memory_limit
 from gpumagic.memory.measurement import Measurement
-from gpumagic.memory.oom import is_out_of_memory
 from gpumagic.memory.report import memory_report
 from gpumagic.results.allocator import Fit, FitRun
 from gpumagic.results.memory import DeviceMemoryDelta
@@ -108,7 +107,8 @@ async def _run_once(cell: CompiledCell, name: str, value: int) -> tuple[bool, _D
         if local.get(name) is not value:
             raise SpecError(f"--fit {name}: the cell sets {name} itself; leave that out")
     except RuntimeError as error:
-        if not is_out_of_memory(error):
+        torch: Any = torch_cuda.loaded()
+        if torch is None or not isinstance(error, torch.cuda.OutOfMemoryError):
             raise
         failed = True
         _forget(error)
