@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from gpumagic.results.selection import Selection
     from gpumagic.results.timing import CudaTiming, Sample
     from gpumagic.selection.apply import select
-    from gpumagic.selection.device_table import devices
+    from gpumagic.selection.claims import devices
     from gpumagic.timing.api import cudatime
     from gpumagic.timing.comparison import compare
 
@@ -62,7 +62,7 @@ _MODULES = {
         "results.selection": "Selection",
         "results.timing": "CudaTiming Sample",
         "selection.apply": "select",
-        "selection.device_table": "devices",
+        "selection.claims": "devices",
         "timing.api": "cudatime",
         "timing.comparison": "compare",
     }.items()

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpumagic._version import __version__
-from gpumagic.cluster.calls import described
 from gpumagic.cluster.connection import Cluster, package
 from gpumagic.cluster.engine import RESULT, result_of
+from gpumagic.cluster.selection import described
 from gpumagic.errors import DeviceError
 from gpumagic.results.cluster import ClusterMemory, ClusterTiming, EngineResult
 

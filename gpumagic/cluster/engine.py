@@ -1,4 +1,4 @@
-"""What runs on an engine: `calls.call` calls `answer` there, `cells` sends a call of `run_cell`."""
+"""What runs on an engine: `selection.call` has `answer` called there, `cells` runs `run_cell`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _check(version: str) -> None:
 def devices() -> tuple[DeviceTable, tuple[str, ...]]:
     """Return this engine's device table, and the UUIDs of what it was started with."""
     from gpumagic.selection import apply
-    from gpumagic.selection.device_table import devices
+    from gpumagic.selection.claims import devices
 
     table = devices(processes=False)
     if table.error is not None:

@@ -24,7 +24,7 @@ from gpumagic.cuda.storages import plain_functions
 from gpumagic.errors import DeviceError
 from gpumagic.memory.torch_memory import Block, Blocks, Rule, TorchGraph
 from gpumagic.render.units import bytes_
-from gpumagic.system import host_memory, introspection
+from gpumagic.system import introspection, system_files
 
 #: Libraries whose objects may use a tensor's memory by its address.
 _LIBRARIES = {"cupy", "cupyx", "numba", "numba_cuda", "pycuda", "jax", "jaxlib", "tensorflow"}
@@ -202,7 +202,7 @@ def check_host(needed: int) -> None:
     Raises:
         DeviceError: the host has too little memory for ``needed`` bytes.
     """
-    available = host_memory.available()
+    available = system_files.available_memory()
     if needed > available * (1 - _LEFT):
         raise refuse(
             f"{bytes_(needed)} of GPU memory do not fit into the host memory that is available "

@@ -16,12 +16,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from gpumagic.cuda import devices
+from gpumagic.cuda import devices as cuda_devices
 from gpumagic.cuda.process_state import STATE
-from gpumagic.results.devices import Claim
+from gpumagic.results.devices import Claim, Device, DeviceTable
 from gpumagic.system import system_files
 
 #: The claims of other processes, by UUID.
@@ -175,8 +176,38 @@ def _claim(pid: int) -> Claim | None:
         user = process.username()
     except psutil.Error:
         return None
-    name = devices.notebook(process) if mine else None
+    name = cuda_devices.notebook(process) if mine else None
     return Claim(pid, user, own=pid == os.getpid(), mine=mine, notebook=name)
+
+
+# --- the table ---------------------------------------------------------------------------------
+
+
+def devices(*, processes: bool = True) -> DeviceTable:
+    """Return the GPUs of this machine, which of them this process sees, and the claims on them.
+
+    Does not initialise CUDA and imports no torch. Where NVML does not start, as without a driver,
+    the table is empty and its ``error`` says why.
+
+    ``processes`` also looks up each process's user, command and notebook.
+    """
+    table = cuda_devices.devices(processes=processes)
+    found = all_of(uuid for device in table for uuid in _uuids(device))
+    claimed = (replace(device, claims=_claims_on(device, found)) for device in table)
+    return replace(table, devices=tuple(claimed))
+
+
+def _uuids(device: Device) -> list[str]:
+    return [uuid for uuid in (device.uuid, *(part.uuid for part in device.mig)) if uuid]
+
+
+def _claims_on(device: Device, found: Others) -> tuple[Claim, ...]:
+    """Return the claims on a device and on its MIG instances."""
+    return tuple(
+        replace(claim, instance=None if uuid == device.uuid else uuid)
+        for uuid in _uuids(device)
+        for claim in found[uuid]
+    )
 
 
 # --- the file that is locked -------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from IPython.core.error import UsageError
 
-from gpumagic.cluster import calls, connection
+from gpumagic.cluster import connection, selection
 from tests.support.clusters import Cluster
 from tests.support.shells import Ran
 from tests.support.waiting import until
@@ -21,7 +21,7 @@ def test_a_busy_engine_does_not_delay_others(
 ) -> None:
     run(two_engines, "%gpu cluster -q")
     with busy_engine(two_engines, 1), monkeypatch.context() as patch:
-        patch.setattr(calls, "TIMEOUT", 8.0)
+        patch.setattr(selection, "TIMEOUT", 8.0)
         table = run(two_engines, "%gpu cluster -o").value
     assert table[0].error is None
     assert table[1].error == "no answer within 8 s: it is busy, or has lost its connection"
@@ -55,7 +55,7 @@ def test_a_controller_that_has_ended(
 ) -> None:
     cluster = cluster_of(1)
     run(cluster, "%gpu cluster -q")
-    monkeypatch.setattr(calls, "TIMEOUT", 0.5)
+    monkeypatch.setattr(selection, "TIMEOUT", 0.5)
     monkeypatch.setattr(connection, "_TIMEOUT", 1.0)
     cluster.end_controller()
     assert "no answer within 0.5 s" in run(cluster, "%gpu cluster -o").value[0].error
@@ -68,7 +68,7 @@ def test_an_engine_that_goes_between_two_questions(cluster_of: Callable[..., Clu
     known = connection.connect(cluster.client)
     cluster.kill(1)
     until(lambda: 1 not in cluster.client.ids)
-    replies = calls.call(known, "devices", {0: {}, 1: {}})
+    replies = selection.call(known, "devices", {0: {}, 1: {}})
     assert [each.error for each in replies] == [None, "the engine is gone"]
 
 
@@ -92,7 +92,7 @@ HOSTILE = "\x1b]0;owned\x07\u202e"
 )
 def test_why_there_is_no_answer_is_one_short_line(error: Exception) -> None:
     """In the result too, not only where it is shown."""
-    described = calls.described(error)
+    described = selection.described(error)
     assert described.isprintable()
     assert len(described) <= 700
     assert "second" not in described

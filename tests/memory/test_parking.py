@@ -17,7 +17,7 @@ from gpumagic.cuda.storages import PARKED
 from gpumagic.errors import DeviceError
 from gpumagic.memory.parkable import IN_USE, NO_OBJECT
 from gpumagic.memory.parking import PARKING
-from gpumagic.system import host_memory
+from gpumagic.system import system_files
 from tests.support.parking import needs_parking
 
 pytestmark = needs_parking
@@ -388,7 +388,7 @@ def test_refused_with_nccl(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_refused_where_the_host_has_no_room(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_memory, "available", lambda: 200 * MIB)
+    monkeypatch.setattr(system_files, "available_memory", lambda: 200 * MIB)
     tensor = torch.empty(64 * MIB, device="cuda")
     refused(torch, r"256 MiB of GPU memory do not fit .*\(200 MiB\)")
     del tensor

@@ -19,7 +19,7 @@ from gpumagic.cuda.process_state import STATE, Choice
 from gpumagic.results.devices import Device, DeviceTable, MigInstance
 from gpumagic.selection import claims
 from gpumagic.selection.auto import pick
-from gpumagic.selection.device_table import devices
+from gpumagic.selection.claims import devices
 from gpumagic.system import system_files
 from tests.support.other_user import UID, needs_root
 from tests.virtual_gpu import Scenario, default_uuid
@@ -50,7 +50,7 @@ from gpumagic.cuda.process_state import STATE
 from gpumagic.results.devices import Device
 from gpumagic.selection import claims
 from gpumagic.selection.auto import pick
-from gpumagic.selection.device_table import devices
+from gpumagic.selection.claims import devices
 from gpumagic.system import system_files
 assert not {{"torch", "IPython", "pynvml"}} & sys.modules.keys()
 UUIDS = {UUIDS!r}

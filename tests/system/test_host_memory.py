@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpumagic.system import host_memory, system_files
+from gpumagic.system import system_files
 
 MIB = 2**20
 
@@ -32,7 +32,7 @@ def test_version_2_counts_every_group_and_no_cached_files(root: Path) -> None:
     group(root / "sys/fs/cgroup/a", names, str(90 * MIB), 50 * MIB, "inactive_file 0\n")
     stat = f"anon 1\ninactive_file {5 * MIB}\n"
     group(root / "sys/fs/cgroup/a/b", names, str(64 * MIB), 40 * MIB, stat)
-    assert host_memory.available() == 29 * MIB
+    assert system_files.available_memory() == 29 * MIB
 
 
 def test_version_1(root: Path) -> None:
@@ -40,11 +40,11 @@ def test_version_1(root: Path) -> None:
     names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
     stat = f"total_inactive_file {MIB}\n"
     group(root / "sys/fs/cgroup/memory/a", names, str(64 * MIB), 60 * MIB, stat)
-    assert host_memory.available() == 5 * MIB
+    assert system_files.available_memory() == 5 * MIB
 
 
 def test_no_limit(root: Path) -> None:
     (root / "proc/self/cgroup").write_text("0::/a\n")
     names = ("memory.max", "memory.current")
     group(root / "sys/fs/cgroup/a", names, "max", MIB, "")
-    assert 0 < host_memory.available() <= psutil.virtual_memory().total
+    assert 0 < system_files.available_memory() <= psutil.virtual_memory().total

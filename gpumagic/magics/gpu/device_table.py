@@ -8,7 +8,7 @@ from dataclasses import replace
 from gpumagic.cuda import failure
 from gpumagic.results.devices import DeviceTable
 from gpumagic.selection import gate
-from gpumagic.selection.device_table import devices
+from gpumagic.selection.claims import devices
 
 
 def table(*, processes: bool) -> DeviceTable:
