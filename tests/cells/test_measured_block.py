@@ -32,18 +32,6 @@ def kept(function: Any) -> Any:
     return getattr(function, "timing", None) or getattr(function, "memory", None)
 
 
-def test_called_first(
-    decorator: Any, torch: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With or without parentheses."""
-    for made in (decorator(plain), decorator()(plain)):
-        assert made(1) == 2
-        assert kept(made) is not None
-        assert made.__doc__ == plain.__doc__
-    with pytest.raises(SpecError, match="can be measured, not int"):
-        decorator()(1)
-
-
 def test_a_function_that_torch_compiles(
     decorator: Decorator, torch: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -113,19 +101,23 @@ async def later(x: int) -> int:
 def test_whatever_can_be_called(
     decorator: Decorator, capsys: pytest.CaptureFixture[str], function: Any, name: str
 ) -> None:
-    wrapped = decorator(function)
-    value = wrapped(-2)
-    assert (asyncio.run(value) if asyncio.iscoroutine(value) else value) == function_value(function)
-    assert type(kept(wrapped)) in (CudaTiming, MemoryDelta)
-    assert not kept(wrapped).partial
-    shown = capsys.readouterr().out
-    assert shown.startswith(name)
-    assert "wall" in shown or "GPU memory" in shown
-    assert not hasattr(wrapped, "parameters")
+    """With or without parentheses."""
+    for wrapped in (decorator(function), decorator()(function)):
+        value = wrapped(-2)
+        found = asyncio.run(value) if asyncio.iscoroutine(value) else value
+        assert found == (2 if function is abs else -1)
+        assert type(kept(wrapped)) in (CudaTiming, MemoryDelta)
+        assert not kept(wrapped).partial
+        assert wrapped.__doc__ == function.__doc__
+        shown = capsys.readouterr().out
+        assert shown.startswith(name)
+        assert "wall" in shown or "GPU memory" in shown
+        assert not hasattr(wrapped, "parameters")
 
 
-def function_value(function: Any) -> int:
-    return 2 if function is abs else -1
+def test_a_number_is_refused(decorator: Any) -> None:
+    with pytest.raises(SpecError, match="can be measured, not int"):
+        decorator()(1)
 
 
 def test_methods_of_every_kind(decorator: Decorator) -> None:
