@@ -120,8 +120,7 @@ def test_standard_streams_stay_connected(
 @pytest.mark.parametrize(
     "gone",
     [
-        "os.rmdir(os.getcwd())",
-        "os.environ['TMPDIR'] = '/nowhere'",
+        "os.rmdir(os.getcwd()); os.environ['TMPDIR'] = '/nowhere'",
         "get_ipython().starting_dir = os.getcwd(); os.rmdir(os.getcwd())",
     ],
 )
