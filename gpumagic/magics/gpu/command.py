@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from dataclasses import replace
 from typing import Any
 
+from gpumagic.cuda import failure
 from gpumagic.errors import SpecError
-from gpumagic.magics.gpu import device_table
 from gpumagic.magics.gpu.options import LASTING, grammar
 from gpumagic.magics.output import hand_over, say
 from gpumagic.results.base import Result
 from gpumagic.results.devices import DeviceTable
 from gpumagic.results.selection import Selection
+from gpumagic.selection import gate
+from gpumagic.selection.claims import devices
 from gpumagic.selection.spec import parse
 
 #: The verbs for the engines of a cluster.
@@ -66,7 +70,7 @@ def _hint(magics: Any, table: DeviceTable) -> None:
 def _run_verb(verb: str, shell: Any, options: argparse.Namespace) -> Result:
     """Show something, or change a display; without a verb show the table."""
     if verb in ("", "ps"):
-        return device_table.table(processes=verb == "ps" or options.processes)
+        return _table(processes=verb == "ps" or options.processes)
     if verb == "doctor":
         from gpumagic.doctor import diagnose
 
@@ -75,4 +79,22 @@ def _run_verb(verb: str, shell: Any, options: argparse.Namespace) -> Result:
 
     if verb == "plot":
         return watch.plot(shell, options)
-    return watch.watch_off(shell) if options.state == "off" else watch.watch(shell, options)
+    return watch.watch_off(shell) if options.state == "off" else watch.watch(shell, options, _table)
+
+
+def _table(*, processes: bool) -> DeviceTable:
+    """Return the table; check whether CUDA has failed where it may have, which can take seconds."""
+    found = devices(processes=processes)
+    if not found.cuda_failed and failure.has_failed(found):
+        found = devices(processes=processes)
+    return replace(found, gated=gate.is_closed(), notes=(*found.notes, *_notes()))
+
+
+def _notes() -> list[str]:
+    """Return lines on this process: a context that is destroyed, memory that is parked."""
+    notes = [failure.dead_context_note()]
+    if "gpumagic.memory.parking" in sys.modules:
+        from gpumagic.memory.parking import PARKING
+
+        notes.append(PARKING.note() if PARKING.active else None)
+    return [note for note in notes if note is not None]

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
 from gpumagic.errors import SpecError
 from gpumagic.magics.extension import of as extension_of
-from gpumagic.magics.gpu import device_table
 from gpumagic.magics.gpu.watch_thread import Watch
 from gpumagic.magics.output import LiveDisplay, say, show_picture
 from gpumagic.results.base import Result, as_html
+from gpumagic.results.devices import DeviceTable
 from gpumagic.results.watch import WatchHistory, WatchPanel, WatchSample, without_processes
 from gpumagic.system.text import plural
 
@@ -25,9 +26,14 @@ _NEW_VIEW = (
 )
 
 
-def watch(shell: Any, options: argparse.Namespace) -> Result:
-    """Watch the devices: in a notebook by a panel while cells run, else until interrupted."""
-    return (_panel if hasattr(shell, "kernel") else _foreground)(shell, options)
+def watch(shell: Any, options: argparse.Namespace, table: Callable[..., DeviceTable]) -> Result:
+    """Watch the devices: in a notebook by a panel while cells run, else until interrupted.
+
+    ``table`` is what ``%gpu`` shows.
+    """
+    if hasattr(shell, "kernel"):
+        return _panel(shell, options)
+    return _foreground(shell, options, table)
 
 
 def watch_off(shell: Any) -> WatchHistory:
@@ -87,23 +93,25 @@ def _panel(shell: Any, options: argparse.Namespace) -> WatchHistory:
     return current.history()
 
 
-def _foreground(shell: Any, options: argparse.Namespace) -> Result:
+def _foreground(
+    shell: Any, options: argparse.Namespace, table: Callable[..., DeviceTable]
+) -> Result:
     """Show the table repeatedly in one place until interrupted; return the last one."""
     current = of(shell)
     current.end("moved to where '%gpu watch' was called again")
     current.forget()
-    table = device_table.table(processes=False)
-    if not table.devices:
-        return table
+    shown = table(processes=False)
+    if not shown.devices:
+        return shown
     # An interrupt ends it; the last table is shown as a result.
     with suppress(KeyboardInterrupt), LiveDisplay(shell, quiet=options.quiet) as live:
         while True:
-            devices = tuple(map(without_processes, table.devices))
+            devices = tuple(map(without_processes, shown.devices))
             current.samples.append(WatchSample(time.time(), devices))
-            live.blocks(table._blocks())
+            live.blocks(shown._blocks())
             time.sleep(options.every)
-            table = device_table.table(processes=False)
-    return table
+            shown = table(processes=False)
+    return shown
 
 
 class _Output:
