@@ -9,7 +9,9 @@ import builtins
 import functools
 import io
 import linecache
+import random
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +21,7 @@ from typing import IO, Any
 from gpumagic.cuda import driver, failure, torch_cuda
 from gpumagic.cuda.storages import as_bytes, plain_functions
 from gpumagic.errors import RestartError
-from gpumagic.restart import random_state, trial
+from gpumagic.restart import trial
 from gpumagic.restart.devices import Devices
 from gpumagic.restart.handover import Kept
 from gpumagic.restart.pickler import Pickler, Unpickler, use_namespace
@@ -63,8 +65,7 @@ def write(
             f"the variables cannot be written to {tempfile.gettempdir()}: {text.reason(error)}; "
             "TMPDIR names another folder"
         ) from None
-    random = random_state.states() if left else {}
-    return file, replace(kept, random=random, failed=failed)
+    return file, replace(kept, random=_random_states() if left else {}, failed=failed)
 
 
 def _pickled(shell: Any, names: Sequence[str]) -> tuple[Kept, Pickler, dict[str, str]]:
@@ -180,10 +181,63 @@ def restore(file: IO[bytes], shell: Any, kept: Kept) -> Restored:
             failed.update(dict.fromkeys(kept.names[len(done) :], text.named(error)))
             break
     shell.user_ns["__builtins__"] = builtins  # cloudpickle puts the dictionary there
-    lost = random_state.restore(kept.random, devices.now) if kept.random else []
+    lost = _restore_random(kept.random, devices.now) if kept.random else []
     return Restored(done, failed, devices, lost)
 
 
 def _fill(file: IO[bytes], memory: memoryview) -> None:
     if file.readinto(memory) != len(memory):  # type: ignore[attr-defined]
         raise EOFError("the file of the kept variables is too short")
+
+
+# --- the random generators of Python, NumPy and torch --------------------------------------------
+
+
+def _random_states() -> dict[str, Any]:
+    """Return the states, as plain data and NumPy arrays; of GPUs only where they are in use.
+
+    They are in host memory, also those of GPUs: a CUDA context that has failed has them still.
+    """
+    found: dict[str, Any] = {"python": random.getstate()}
+    numpy, torch = sys.modules.get("numpy"), torch_cuda.loaded()
+    if numpy is not None:
+        found["numpy"] = numpy.random.get_state()
+    if torch is not None:
+        found["torch"] = torch.get_rng_state().numpy()
+        found["seed"] = torch.initial_seed()
+        if torch_cuda.initialized():
+            found["cuda"] = [*map(_state, torch.cuda.default_generators)]
+    return found
+
+
+def _state(generator: Any) -> Any:
+    try:
+        return generator.get_state().numpy()
+    except RuntimeError:  # CUDA has failed
+        return None
+
+
+def _restore_random(found: Mapping[str, Any], now: Callable[[str], str]) -> list[str]:
+    """Restore the states; return the GPUs whose state is lost, as ``cuda:0`` of the old process.
+
+    ``now`` returns where a device of the old process is in this one.
+    """
+    random.setstate(found["python"])
+    if "numpy" in found:
+        import numpy
+
+        numpy.random.set_state(found["numpy"])
+    if "torch" not in found:
+        return []
+    torch: Any = torch_cuda.require()
+    torch.set_rng_state(torch.from_numpy(found["torch"]))
+    if "cuda" not in found:  # `torch.manual_seed` seeds them when they are used
+        torch.cuda.manual_seed_all(found["seed"])
+    lost, none = [], now("cuda") == "cpu"  # without GPUs their states are missed by nobody
+    for number, state in enumerate(found.get("cuda", ())):
+        place = now(f"cuda:{number}")
+        if not none and (state is None or place == "cpu"):
+            lost.append(f"cuda:{number}")
+        elif not none:
+            torch.cuda.set_rng_state(torch.from_numpy(state), place)
+    return lost
