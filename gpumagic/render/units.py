@@ -85,7 +85,7 @@ def share(value: float, digits: int = 0, *, sign: bool = False) -> str:
     return f"{prefix}{figure} %"
 
 
-def spans(numbers: Iterable[int], *, comma: str = ", ", dash: str = "–") -> str:
+def spans(numbers: Iterable[int]) -> str:
     """Return the sorted numbers with consecutive ones as a range: ``0–3, 7``."""  # noqa: RUF002
     ranges: list[list[int]] = []
     for number in sorted(numbers):
@@ -93,4 +93,4 @@ def spans(numbers: Iterable[int], *, comma: str = ", ", dash: str = "–") -> st
             ranges[-1].append(number)
         else:
             ranges.append([number])
-    return comma.join(str(r[0]) if len(r) == 1 else f"{r[0]}{dash}{r[-1]}" for r in ranges)
+    return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}\N{EN DASH}{r[-1]}" for r in ranges)

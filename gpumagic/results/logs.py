@@ -68,10 +68,10 @@ class CellMemory(Result):
         parts = [Cell("GPU memory: ", "dim")]
         for i, (text, ordinals) in enumerate(groups.items()):
             each = " each" if len(ordinals) > 1 else ""
-            parts.append(Cell(f"{' · ' if i else ''}{_devices(ordinals)}{each} {text}", "dim"))
+            parts.append(Cell(f"{' · ' if i else ''}cuda:{spans(ordinals)}{each} {text}", "dim"))
             ooms = [ordinal for ordinal in ordinals if changed[ordinal].ooms]
             if ooms:
-                parts.append(Cell(f" (out of memory: {_devices(ooms)})", "bad"))
+                parts.append(Cell(f" (out of memory: cuda:{spans(ooms)})", "bad"))
         return [Line(parts)]
 
 
@@ -183,11 +183,6 @@ def _changes(delta: DeviceMemoryDelta) -> str:
         change = f"{bytes_(delta.allocated, sign=True)}, peak {bytes_(delta.peak, sign=True)}"
         return f"{change}, now {bytes_(delta.allocated_now)}"
     return f"reserved {bytes_(delta.reserved, sign=True)}, now {bytes_(delta.reserved_now)}"
-
-
-def _devices(ordinals: list[int]) -> str:
-    """Return the devices in short: ``cuda:0``, ``cuda:0,2`` or ``cuda:0-3``."""
-    return "cuda:" + spans(ordinals, comma=",", dash="-")
 
 
 def _rows(cell: CellMemory) -> Iterator[list[Text]]:

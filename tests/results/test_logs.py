@@ -24,12 +24,12 @@ GIB = 2**30
         ({0: RESERVED}, "GPU memory: cuda:0 reserved −2.00 MiB, now 2.00 MiB"),
         (
             {0: SOME, 1: SOME, 2: SOME, 4: SOME, 5: RESERVED},
-            "GPU memory: cuda:0-2,4 each +1.00 MiB, peak +1.00 MiB, now 3.00 MiB · "
+            "GPU memory: cuda:0–2, 4 each +1.00 MiB, peak +1.00 MiB, now 3.00 MiB · "
             "cuda:5 reserved −2.00 MiB, now 2.00 MiB",
         ),
         (
             {0: OUT_OF_MEMORY_IN_A_CELL, 1: OUT_OF_MEMORY_IN_A_CELL},
-            "GPU memory: cuda:0-1 each 0 B, peak +1.00 GiB, now 1.00 GiB (out of memory: cuda:0-1)",
+            "GPU memory: cuda:0–1 each 0 B, peak +1.00 GiB, now 1.00 GiB (out of memory: cuda:0–1)",
         ),
     ],
 )
