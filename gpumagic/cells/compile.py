@@ -81,16 +81,12 @@ class CompiledCell:
         Awaits only if the cell does.
         """
         __tracebackhide__ = True
-        body, last, value = self.body, self.last, None
-        body_awaits, last_awaits = awaits(body), awaits(last)
+        value: Any = None
+        parts = [(code, awaits(code)) for code in (self.body, self.last)]
         with scope:
-            if body is not None:
-                done = eval(body, self.globals, self.locals)
-                if body_awaits:
-                    await done
-            if last is not None:
-                value = eval(last, self.globals, self.locals)
-                if last_awaits:
+            for code, is_async in parts:
+                value = None if code is None else eval(code, self.globals, self.locals)
+                if is_async:
                     value = await value
         return None if self.silent else value
 

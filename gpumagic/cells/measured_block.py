@@ -68,6 +68,9 @@ class Measured(Generic[_Block, _Result]):
             raise RuntimeError(self.unfinished)
         return self.finished
 
+    def __repr__(self) -> str:
+        return f"<{self.unfinished}>" if self.finished is None else str(self.finished)
+
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of `result`."""
         if name.startswith("_"):

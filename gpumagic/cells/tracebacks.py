@@ -18,11 +18,6 @@ from gpumagic.system import introspection
 CellOf = Callable[[str], "int | None"]
 
 
-def no_cells(filename: str) -> int | None:
-    """Return None: without a notebook no file is a cell."""
-    return None
-
-
 def cut_own_end(error: BaseException, is_notebooks: Callable[[FrameType], bool]) -> None:
     """Take the end in gpumagic out of the traceback of an exception.
 
@@ -57,11 +52,11 @@ def _libraries() -> tuple[str, ...]:
     return tuple(sorted(folder for folder in folders if folder))
 
 
-def is_users(filename: str | None, cell_of: CellOf = no_cells) -> bool:
+def is_users(filename: str | None, cell_of: CellOf | None = None) -> bool:
     """Return whether a file is the user's own: a cell, or not part of an installed library."""
     if not filename:
         return False
-    if cell_of(filename) is not None:
+    if cell_of is not None and cell_of(filename) is not None:
         return True
     if filename.startswith("<") or "site-packages" in filename or "dist-packages" in filename:
         return False
@@ -77,10 +72,10 @@ def users_modules() -> dict[str, Any]:
     }
 
 
-def described(frame: FrameType, line: int, cell_of: CellOf = no_cells) -> str:
+def described(frame: FrameType, line: int, cell_of: CellOf | None = None) -> str:
     """Return a position: ``train.py line 12``, or in a function ``In[5] line 3 in forward``."""
     code = frame.f_code
-    cell = cell_of(code.co_filename)
+    cell = cell_of and cell_of(code.co_filename)
     where = f"{Path(code.co_filename).name if cell is None else f'In[{cell}]'} line {line}"
     if code.co_name.startswith(("<module", "<cell")):
         return where

@@ -254,6 +254,12 @@ def synchronize(ordinal: int) -> None:
         torch._C._cuda_synchronize()
 
 
+def synchronize_all() -> None:
+    """Wait for all work on every device in use."""
+    for ordinal in contexts():
+        synchronize(ordinal)
+
+
 def capturing(ordinals: Iterable[int]) -> bool:
     """Return whether this thread's current stream on a device is capturing a CUDA graph."""
     torch = cast(Any, loaded())

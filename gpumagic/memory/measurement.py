@@ -54,9 +54,6 @@ class Measurement(Measured["Scope | str", MemoryDelta]):
         except Exception as error:
             return memory_delta(unreadable(error), partial=partial)
 
-    def __repr__(self) -> str:
-        return "<Measurement: not ended>" if self.finished is None else str(self.finished)
-
 
 def opened() -> Scope | str:
     """Return a new scope of the ledger; why there is none where it cannot be opened."""

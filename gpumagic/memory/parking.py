@@ -152,7 +152,7 @@ class Parking:
             storages.exchange(owners, taken)
             storages.guard(owners)
             storages.clear_guard(taken)
-            _synchronize()
+            torch_cuda.synchronize_all()
             total = sum(storage.nbytes() for storage in owners)
             host, parked, begin = _host_memory(total), [], 0
             for (storage, block), memory in zip(chosen, taken, strict=True):
@@ -204,7 +204,8 @@ class Parking:
         new: list[Any] = []
         refusal: DeviceError | None = None
         try:
-            _synchronize()  # what is allocated now may be freed memory that is still used
+            # What is allocated now may be freed memory that is still used.
+            torch_cuda.synchronize_all()
             done, total = 0, sum(sizes.values())
             for each, storage in wanted:
                 memory = storages.allocate(storage.device, each.nbytes, each.stream)
@@ -213,7 +214,7 @@ class Parking:
                 storages.as_bytes(memory).copy_(part)
                 done += each.nbytes
                 progress(done / total)
-            _synchronize()
+            torch_cuda.synchronize_all()
         except BaseException as error:
             with suppress(RuntimeError):  # CUDA has failed
                 storages.release(new)
@@ -255,11 +256,6 @@ def _no_references() -> Iterator[None]:
     except BaseException as error:
         traceback.clear_frames(error.__traceback__)
         raise
-
-
-def _synchronize() -> None:
-    for ordinal in torch_cuda.contexts():
-        torch_cuda.synchronize(ordinal)
 
 
 def _host_memory(size: int) -> Any:

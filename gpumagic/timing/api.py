@@ -40,9 +40,6 @@ class Timed(Measured[Stopwatch, CudaTiming]):
     def end(self, stopwatch: Stopwatch, *, partial: bool) -> CudaTiming:
         return without_unseen_work(summarize([stopwatch.stop()], partial=partial))
 
-    def __repr__(self) -> str:
-        return "<cudatime: not ended yet>" if self.finished is None else repr(self.finished)
-
     def __call__(self, function: _F) -> _F:
         """Decorate ``function``: each call is timed, and ``function.timing`` is the last one's."""
         return cast(_F, decorated(function, Timed, quiet=self._quiet))

@@ -49,7 +49,7 @@ class Profiled(AbstractContextManager["Profiled"]):
             raise DeviceError(f"no profile: {problem}")
 
     def __enter__(self) -> Profiled:
-        _wait()
+        torch_cuda.synchronize_all()
         self._profile = torch_cuda.profiler()
         try:
             # First: an interrupt may come when it has started, before torch returns.
@@ -67,7 +67,7 @@ class Profiled(AbstractContextManager["Profiled"]):
         profiled = kind is None and torch_cuda.profiling() and not self._has_given_way
         try:
             if profiled:
-                _wait()
+                torch_cuda.synchronize_all()
                 window = perf_counter() - self._started
         finally:
             self._open.close()
@@ -87,11 +87,6 @@ class Profiled(AbstractContextManager["Profiled"]):
         # torch 2.6 raises where the code has ended the session.
         with _on_a_device_in_use(), suppress(RuntimeError):
             self._profile.__exit__(None, None, None)
-
-
-def _wait() -> None:
-    for ordinal in torch_cuda.contexts():
-        torch_cuda.synchronize(ordinal)
 
 
 @contextmanager

@@ -31,12 +31,14 @@ def test_bad_arguments() -> None:
 
 def test_a_block(capsys: pytest.CaptureFixture[str]) -> None:
     timed = gpumagic.cudatime()
+    assert repr(timed) == "<the cudatime block has not ended yet>"
     with pytest.raises(RuntimeError, match="not ended"):
         _ = timed.wall
     with timed as inside:
         assert inside is timed
     assert isinstance(timed.result, CudaTiming)
     assert timed.wall is timed.result.wall
+    assert str(timed) == str(timed.result)
     with pytest.raises(ZeroDivisionError), timed:
         _ = 1 / 0
     assert timed.result.partial
