@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.process_state import STATE, ThreadCount
@@ -16,35 +16,15 @@ from gpumagic.system import system_files
 from gpumagic.system.text import plural
 
 
-@dataclass(frozen=True)
-class Cores:
-    """The CPU cores that this process may use."""
+def cores() -> tuple[int, int]:
+    """Return the machine's CPU cores, and how many threads of this process can run at once.
 
-    #: Cores of the machine, as the system counts them.
-    machine: int
-    #: Cores that the scheduler may put this process on (``taskset``, ``--cpuset-cpus``).
-    affinity: int
-    #: CPU time per time that the control group allows (``--cpus``); None without a limit.
-    quota: float | None = None
-
-    @property
-    def allowed(self) -> int:
-        """The number of threads that can run at the same time."""
-        return self.affinity if self.quota is None else min(self.affinity, math.ceil(self.quota))
-
-    def __str__(self) -> str:
-        machine = plural(self.machine, "core")
-        if self.allowed == self.machine:
-            return f"{machine} allowed"
-        limit = "control group" if self.allowed < self.affinity else "affinity"
-        return f"{self.allowed} of {machine} allowed ({limit})"
-
-
-def cores() -> Cores:
-    """Return the cores that this process may use."""
-    machine = os.cpu_count() or 1
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else machine
-    return Cores(machine, affinity, quota())
+    The scheduler may put it on some of them alone (``taskset``, ``--cpuset-cpus``), and its control
+    group may limit its time (``--cpus``).
+    """
+    machine, limit = os.cpu_count() or 1, quota()
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else machine
+    return machine, allowed if limit is None else min(allowed, math.ceil(limit))
 
 
 def quota() -> float | None:
@@ -109,10 +89,9 @@ def with_threads(chosen: Selection, spec: Spec, count: int | None) -> Selection:
 
 def note() -> str:
     """Return one line on threads and cores, for computations on the CPU."""
-    found, threads = cores(), torch_cuda.cpu_threads()
+    (machine, allowed), threads = cores(), torch_cuda.cpu_threads()
+    found = f"{allowed} of " * (allowed < machine) + f"{plural(machine, 'core')} allowed"
     if threads is None:
         return f"CPU: {found}; torch is not loaded yet. Set its threads with --threads N"
     text = f"CPU: torch computes with {plural(threads, 'thread')}, {found}"
-    if threads == found.allowed:
-        return text
-    return f"{text}. To use what is allowed: --threads {found.allowed}"
+    return text if threads == allowed else f"{text}. To use what is allowed: --threads {allowed}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.process_state import STATE, Choice
 from gpumagic.results.selection import Selection, Status
 from gpumagic.selection import cpu_threads
-from gpumagic.selection.cpu_threads import Cores, quota
+from gpumagic.selection.cpu_threads import quota
 from gpumagic.selection.spec import parse
 from gpumagic.system import system_files
 from tests.virtual_gpu import Scenario
@@ -28,16 +29,21 @@ def _own_choice(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("cores", "allowed", "text"),
+    ("affinity", "limit", "shown"),
     [
-        (Cores(8, 8), 8, "8 cores allowed"),
-        (Cores(8, 2), 2, "2 of 8 cores allowed (affinity)"),
-        (Cores(8, 8, 1.5), 2, "2 of 8 cores allowed (control group)"),
-        (Cores(8, 4, 2.0), 2, "2 of 8 cores allowed (control group)"),
+        (8, None, "8 cores allowed"),
+        (2, None, "2 of 8 cores allowed"),
+        (8, 1.5, "2 of 8 cores allowed"),
+        (4, 2.0, "2 of 8 cores allowed"),
     ],
 )
-def test_cores(cores: Cores, allowed: int, text: str) -> None:
-    assert (cores.allowed, str(cores)) == (allowed, text)
+def test_cores(
+    monkeypatch: pytest.MonkeyPatch, affinity: int, limit: float | None, shown: str
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(affinity)})
+    monkeypatch.setattr(cpu_threads, "quota", lambda: limit)
+    assert f", {shown}" in cpu_threads.note()
 
 
 def test_the_number_before_the_first_use_comes_back() -> None:
