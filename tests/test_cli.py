@@ -14,12 +14,42 @@ import pytest
 
 from tests.virtual_gpu import Scenario
 
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
-@pytest.fixture(params=["python -m gpumagic", "gpumagic"])
-def command(request: pytest.FixtureRequest) -> list[str]:
-    """The two ways to start it: the module, and the installed script."""
-    if request.param != "gpumagic":
-        return [sys.executable, "-m", "gpumagic"]
+
+@pytest.fixture
+def run(child_environment: Callable[..., dict[str, str]]) -> Run:
+    """``run(*words, env=None)``: a command, started as a user does; slow for that."""
+
+    def run(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            words,
+            env=child_environment(Scenario(devices=2), env),
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+
+    return run
+
+
+MODULE = (sys.executable, "-m", "gpumagic")
+
+
+def test_the_command_line(run: Run) -> None:
+    """The doctor asks torch in a child."""
+    both = run(*MODULE)
+    assert both.returncode == 0, both.stderr
+    assert "cuda:1" in both.stdout
+    assert "torch can use 2 GPUs here." in both.stdout
+    assert run(*MODULE, "doctor", "--help").stdout.startswith("usage: gpumagic doctor")
+    refused = run(*MODULE, "kernel", "install", "--user", "--gpu", "7")
+    assert refused.returncode == 1
+    assert refused.stderr == ("gpumagic: there is no GPU 7; this machine has GPUs 0–1\n")
+
+
+def test_the_installed_script(run: Run) -> None:
     try:
         scripts = distribution("gpumagic").entry_points.select(group="console_scripts")
     except PackageNotFoundError:
@@ -28,46 +58,11 @@ def command(request: pytest.FixtureRequest) -> list[str]:
     # Not resolved: an environment's interpreter is a link to one with other scripts beside it.
     script = shutil.which("gpumagic", path=str(Path(sys.executable).parent))
     assert script is not None, "installed, but no script is beside the interpreter"
-    return [script]
+    assert len(json.loads(run(script, "table", "--json").stdout)["devices"]) == 2
 
 
-def test_the_command_line(
-    command: list[str], child_environment: Callable[..., dict[str, str]]
-) -> None:
-    """Slow: each command is started as a user does, and the doctor asks torch in a child."""
-
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*command, *words],
-            env=child_environment(Scenario(devices=2)),
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-
-    both = run()
-    assert both.returncode == 0, both.stderr
-    assert "cuda:1" in both.stdout
-    assert "torch can use 2 GPUs here." in both.stdout
-    assert len(json.loads(run("table", "--json").stdout)["devices"]) == 2
-    assert run("doctor", "--help").stdout.startswith("usage: gpumagic doctor")
-    refused = run("kernel", "install", "--user", "--gpu", "7")
-    assert refused.returncode == 1
-    assert refused.stderr == ("gpumagic: there is no GPU 7; this machine has GPUs 0–1\n")
-
-
-def test_an_encoding_without_our_characters(
-    child_environment: Callable[..., dict[str, str]],
-) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "gpumagic", "table"],
-        env={**child_environment(Scenario(devices=2)), "PYTHONIOENCODING": "ascii"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+def test_an_encoding_without_our_characters(run: Run) -> None:
+    done = run(*MODULE, "table", env={"PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0, done.stderr
     assert "40 ?C" in done.stdout
     assert "cuda:1" in done.stdout

@@ -61,44 +61,45 @@ def test_kept_variables_tried_in_a_child(
     assert planted.used == []
 
 
-def test_the_command_line(
+@pytest.fixture
+def gpumagic(
     planted: PlantedModules, child_environment: Callable[..., dict[str, str]]
-) -> None:
-    """As its installed script starts it; slow, as the doctor asks torch in a child."""
-    script = planted.folder.parent / "gpumagic"
-    script.write_text("import sys\nfrom gpumagic.cli import main\nsys.exit(main())\n")
-    path = os.pathsep.join(filter(os.path.isabs, os.environ["PYTHONPATH"].split(os.pathsep)))
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        env=child_environment(Scenario(devices=2), {"PYTHONPATH": path}),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=600,
-    )
-    assert planted.used == []
-    assert "Virtual" in done.stdout or "GPU" in done.stdout
-
-
-def test_the_command_line_by_its_module(
-    planted: PlantedModules, child_environment: Callable[..., dict[str, str]]
-) -> None:
-    """Python itself imports from the folder then; what gpumagic imports comes from elsewhere.
+) -> Callable[..., None]:
+    """``gpumagic(*words)``: the command line, which uses no planted file.
 
     Slow: a start, and the doctor asks torch in a child.
     """
+
+    def run(*words: str) -> None:
+        path = os.pathsep.join(filter(os.path.isabs, os.environ["PYTHONPATH"].split(os.pathsep)))
+        done = subprocess.run(
+            [sys.executable, *words],
+            env=child_environment(Scenario(devices=2), {"PYTHONPATH": path}),
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=600,
+        )
+        assert planted.used == []
+        assert "torch can use 2 GPUs here." in done.stdout
+
+    return run
+
+
+def test_the_command_line(planted: PlantedModules, gpumagic: Callable[..., None]) -> None:
+    """As its installed script starts it."""
+    script = planted.folder.parent / "gpumagic"
+    script.write_text("import sys\nfrom gpumagic.cli import main\nsys.exit(main())\n")
+    gpumagic(str(script))
+
+
+def test_the_command_line_by_its_module(
+    planted: PlantedModules, gpumagic: Callable[..., None]
+) -> None:
+    """Python itself imports from the folder then; what gpumagic imports comes from elsewhere."""
     for each in planted.folder.glob("*.py"):
         if each.stem in sys.stdlib_module_names or each.stem == "gpumagic":
             each.unlink()  # a stranger's gpumagic would be all that runs
-    path = os.pathsep.join(filter(os.path.isabs, os.environ["PYTHONPATH"].split(os.pathsep)))
     for module in ("sitecustomize", "usercustomize"):
         (planted.folder / f"{module}.py").unlink()
-    subprocess.run(
-        [sys.executable, "-m", "gpumagic"],
-        env=child_environment(Scenario(devices=2), {"PYTHONPATH": path}),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=600,
-    )
-    assert planted.used == []
+    gpumagic("-m", "gpumagic")
