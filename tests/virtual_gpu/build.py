@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -28,29 +27,6 @@ _NVML_NAMES = re.compile(r'_nvmlGetFunctionPointer\("(nvml\w+)"')
 
 class BuildError(RuntimeError):
     """The libraries cannot be built here: no torch, no CUDA build of it, or no C compiler."""
-
-
-@dataclass(frozen=True)
-class Libraries:
-    """Where the libraries are: the preloaded ones, and the two that a process looks for."""
-
-    directory: Path
-    preload: tuple[Path, ...]
-
-    @property
-    def driver(self) -> Path:
-        """Directory of libcuda.so.1."""
-        return self.directory / "driver"
-
-    @property
-    def nvml(self) -> Path:
-        """Directory of libnvidia-ml.so.1."""
-        return self.directory / "nvml"
-
-    @property
-    def hide(self) -> Path:
-        """The library for LD_AUDIT that hides NVIDIA's own."""
-        return self.directory / "audit" / "libhide.so"
 
 
 def cache_root() -> Path:
@@ -76,8 +52,12 @@ def cache_root() -> Path:
     raise BuildError(f"none of these can be written to: {', '.join(map(str, candidates))}")
 
 
-def libraries() -> Libraries:
-    """The libraries for the installed torch, built where they are not there yet."""
+def libraries() -> Path:
+    """The libraries for the installed torch, built where they are not there yet: their directory.
+
+    Below it `preload/` has those that are preloaded, `driver/` and `nvml/` those that a process
+    looks for, `audit/` the one that hides NVIDIA's own.
+    """
     directory = cache_root() / _key()
     if not directory.is_dir():
         work = Path(tempfile.mkdtemp(prefix="build-", dir=cache_root()))
@@ -90,7 +70,7 @@ def libraries() -> Libraries:
                 raise
         finally:
             shutil.rmtree(work, ignore_errors=True)
-    return Libraries(directory, tuple(sorted((directory / "preload").glob("*.so*"))))
+    return directory
 
 
 def _torch_directory() -> Path:

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 def virtual_clock() -> Iterator[None]:
     """Lets `time.perf_counter` and the virtual GPU go by what this process does.
 
-    A launch takes the scenario's `launch_cost`, a sleep or a wait for the GPU exactly its time, and
-    reading the clock half a microsecond; all else takes none, however long the machine is at it.
+    A launch takes what `World.set_launch_cost` says, a sleep or a wait for the GPU exactly its
+    time, and reading the clock half a microsecond; all else takes none, however long the machine is
+    at it.
     For one thread at a time: another's timeouts, and asyncio's timers, go by the real clock.
 
     Raises:

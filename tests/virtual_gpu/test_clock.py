@@ -32,7 +32,7 @@ def launches(ones: Any) -> float:
     return time.perf_counter() - begin
 
 
-def test_a_launch_takes_what_the_scenario_says(ones: Any, virtual_gpu: World) -> None:
+def test_a_launch_takes_what_the_world_says(ones: Any, virtual_gpu: World) -> None:
     """By the real clock that or more, by the virtual one that."""
     assert launches(ones) >= COUNT * LAUNCH
     with virtual_clock():

@@ -102,7 +102,7 @@ def test_no_driver() -> None:
 
 def test_the_machines_own_driver_is_hidden(tmp_path: Path) -> None:
     """A scenario without a driver has none, on a machine that has one."""
-    (tmp_path / "libcuda.so.1").symlink_to(libraries().driver / "libcuda.so.1")
+    (tmp_path / "libcuda.so.1").symlink_to(libraries() / "driver" / "libcuda.so.1")
     own = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
     code = """
         import ctypes, json

@@ -189,16 +189,16 @@ def environment(scenario: Scenario, base: Mapping[str, str] | None = None) -> di
     World(path)
     result[ROOT] = str(Path(folder) / "root")
     scenario.write_files(Path(folder) / "root")
-    found = [built.driver] * scenario.driver + [built.nvml] * scenario.nvml
-    _put_first(result, "LD_LIBRARY_PATH", [str(directory) for directory in found])
+    found = [built / "driver"] * scenario.driver + [built / "nvml"] * scenario.nvml
+    _put_first(result, "LD_LIBRARY_PATH", found)
     missing = ["libcuda.so.1"] * (not scenario.driver)
     missing += ["libnvidia-ml.so.1"] * (not scenario.nvml)
     hidden = [soname for soname in missing if _machine_has(soname, result)]
-    _put_first(result, "LD_AUDIT", [str(built.hide)] if hidden else [])
+    _put_first(result, "LD_AUDIT", [built / "audit" / "libhide.so"] if hidden else [])
     result.pop(_HIDE, None)
     if hidden:
         result[_HIDE] = ":".join(hidden)
-    _put_first(result, "LD_PRELOAD", [str(library) for library in built.preload])
+    _put_first(result, "LD_PRELOAD", sorted((built / "preload").iterdir()))
     result[STATE] = path
     result[_OWNER] = str(os.getpid())
     return result
@@ -250,12 +250,12 @@ def _machine_has(soname: str, env: Mapping[str, str]) -> bool:
     return cache.exists() and b"\0%b\0" % soname.encode() in cache.read_bytes()
 
 
-def _put_first(env: dict[str, str], variable: str, paths: list[str]) -> None:
+def _put_first(env: dict[str, str], variable: str, paths: list[Path]) -> None:
     ours = str(cache_root())
     others = [
         path for path in env.get(variable, "").split(":") if path and not path.startswith(ours)
     ]
-    env[variable] = ":".join(paths + others)
+    env[variable] = ":".join([*map(str, paths), *others])
     if not env[variable]:
         del env[variable]
 
