@@ -150,13 +150,10 @@ def _value(name: str, cell: CompiledCell) -> Any:
             f"-f {name}: there is no {head!r} here before this cell runs; define it in an earlier "
             "cell"
         )
-    value = space[head]
-    for attribute in attributes:
-        try:
-            value = getattr(value, attribute)
-        except AttributeError as error:
-            raise SpecError(f"-f {name}: {error}") from None
-    return value
+    try:
+        return functools.reduce(getattr, attributes, space[head])
+    except AttributeError as error:
+        raise SpecError(f"-f {name}: {error}") from None
 
 
 def _code_of(name: str, value: Any) -> CodeType:

@@ -61,11 +61,8 @@ class MagicCode:
 def _strings(call: str) -> list[str]:
     """Return the arguments of a call; none if they are not all strings, written there."""
     try:
-        node = ast.parse(call.strip(), mode="eval").body
-    except SyntaxError:
-        return []  # IPython reports it
-    if not isinstance(node, ast.Call) or node.keywords:
-        return []
-    values = [each.value if isinstance(each, ast.Constant) else None for each in node.args]
-    strings = [value for value in values if isinstance(value, str)]
-    return strings if len(strings) == len(values) else []
+        node: Any = ast.parse(call.strip(), mode="eval").body
+        values = [] if node.keywords else [*map(ast.literal_eval, node.args)]
+    except (SyntaxError, ValueError, AttributeError):
+        return []  # IPython reports it, or it is more than a call
+    return values if all(isinstance(value, str) for value in values) else []

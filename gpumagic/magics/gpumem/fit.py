@@ -58,7 +58,7 @@ def run(magics: Any, options: argparse.Namespace, cell: CompiledCell) -> Any:
                     )
                 used = max(devices, key=lambda i: devices[i].peak, default=None)
                 peak = devices[used].peak if used is not None else 0
-                search.add(value, peak if fits else None)
+                search.runs.append(FitRun(value, peak if fits else None))
                 if used is not None:
                     # Less where the first run has created what stays: an optimizer's state.
                     search.available = _available(used)
@@ -176,10 +176,6 @@ class FitSearch:
         """Whether the next larger value is known not to fit, or is out of range."""
         best = self.largest
         return best is not None and (best == self.high or self._failed == best + 1)
-
-    def add(self, value: int, peak: int | None) -> None:
-        """Take in a run: its peak above the start, or None if memory ran out."""
-        self.runs.append(FitRun(value, peak))
 
     def next(self) -> int | None:
         """Return the value to run next; None when the search is over."""

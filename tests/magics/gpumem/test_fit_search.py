@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gpumagic.magics.gpumem.fit import RUNS, FitSearch
+from gpumagic.results.allocator import FitRun
 
 MIB, GIB = 2**20, 2**30
 
@@ -18,7 +19,7 @@ def search(
     found = FitSearch(1, high)
     while (value := found.next()) is not None:
         needed = round(peak(value))
-        found.add(value, needed if needed <= room else None)
+        found.runs.append(FitRun(value, needed if needed <= room else None))
         found.available = available
     return found.largest, found.is_exact, len(found.runs)
 
