@@ -40,7 +40,6 @@ class GPU:
     temperature: int = 40
     power: float = 70
     power_limit: float = 700
-    throttle_reasons: int = 0
     reserved: int = 512 * MiB
     integrated: bool = False
     unsupported: frozenset[str] = frozenset()

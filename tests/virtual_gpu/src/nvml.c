@@ -540,8 +540,8 @@ VG_EXPORT int nvmlDeviceGetClock(struct handle *handle, unsigned domain, unsigne
         *result = (expression);                                                                                            \
         return 0;                                                                                                          \
     }
-REASONS(nvmlDeviceGetCurrentClocksThrottleReasons, gpu->throttle_reasons)
-REASONS(nvmlDeviceGetCurrentClocksEventReasons, gpu->throttle_reasons)
+REASONS(nvmlDeviceGetCurrentClocksThrottleReasons, 0)
+REASONS(nvmlDeviceGetCurrentClocksEventReasons, 0)
 REASONS(nvmlDeviceGetSupportedClocksThrottleReasons, 0x1FF)
 REASONS(nvmlDeviceGetSupportedClocksEventReasons, 0x1FF)
 

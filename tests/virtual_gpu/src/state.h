@@ -65,7 +65,6 @@ struct vg_gpu {
     uint32_t temperature; /* degrees Celsius */
     uint32_t power;       /* milliwatts */
     uint32_t power_limit;
-    uint32_t throttle_reasons; /* NVML's bit mask */
     uint32_t pci_bus;
     uint32_t integrated;
     uint32_t lost;
