@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.kernels import Kernel
-from tests.virtual_gpu import Scenario
 
 STATE = """
 import torch
@@ -148,9 +147,3 @@ def test_unloading_lifts_it_and_the_users_own_modes_stay(kernel: Callable[..., K
     assert late.value("torch.cuda.is_available()") is True
     assert late.value("torch.overrides._len_torch_function_stack()") == 1
     assert late.value("str(torch.get_default_device())") == "cpu"
-
-
-def test_a_table_without_a_listed_gpu(kernel: Callable[..., Kernel]) -> None:
-    bare = kernel(Scenario(devices=0))
-    bare.run("import torch\n%gpu off --soft -q")
-    assert "Gated: '%gpu off --soft'" in bare.run("%gpu").text

@@ -61,12 +61,3 @@ def test_an_exception_of_a_queued_run_is_not_raised(namespace: dict[str, Any]) -
     timing = gpumagic.cudatime("left.pop(); x.add_(1)", globals=namespace, n=1, r=6)
     assert timing.repeat == 6
     assert timing.bound is None
-
-
-def test_a_given_number_of_runs_is_exact(namespace: dict[str, Any]) -> None:
-    namespace["runs"] = runs = []
-    timing = gpumagic.cudatime("runs.append(1); x.add_(1)", n=3, r=4, w=0, globals=namespace)
-    assert len(runs) == 12
-    assert timing.bound is None
-    timing = gpumagic.cudatime("sleep(2e-3)", n=3, r=4, w=0, globals=namespace)
-    assert timing.bound == "gpu"
