@@ -145,7 +145,7 @@ def allocator_notes() -> tuple[str, ...]:
     if torch_cuda.loaded() is None:
         return ("torch is not imported: these are the driver's figures alone",)
     if not torch_cuda.built_with_cuda():
-        return ("this torch has no CUDA support: these are the driver's figures alone",)
+        return ("this torch is built without CUDA: these are the driver's figures alone",)
     if uncounted():
         return uncounted()
     backend = torch_cuda.allocator_backend()
