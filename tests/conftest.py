@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -215,26 +216,17 @@ def kernel(
     child_environment: Callable[..., dict[str, str]], tmp_path: Path
 ) -> Iterator[Callable[..., Kernel]]:
     """``kernel(scenario=None, env=None, load=True)``: a fresh ipykernel, shut down at the end."""
-    from tests.support.kernels import Kernel
+    from tests.support.kernels import running_kernel
 
-    started: list[Kernel] = []
+    with ExitStack() as running:
 
-    def start(
-        scenario: Any = None,
-        env: Mapping[str, str | None] | None = None,
-        *,
-        load: bool = True,
-        fresh: bool = False,
-    ) -> Kernel:
-        one = Kernel(child_environment(scenario, env), tmp_path, fresh=fresh)
-        started.append(one)
-        if load:
-            one.run("%load_ext gpumagic")
-        return one
+        def start(
+            scenario: Any = None, env: Mapping[str, str | None] | None = None, **options: bool
+        ) -> Kernel:
+            environment = child_environment(scenario, env)
+            return running.enter_context(running_kernel(tmp_path, environment, **options))
 
-    yield start
-    for each in started:
-        each.close()
+        yield start
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.kernels import Kernel, shared
+from tests.support.kernels import Kernel, running_kernel
 
 EVERY_MODULE = """
 import gpumagic, importlib, pkgutil
@@ -22,7 +22,7 @@ for name in names:
 
 @pytest.fixture(scope="module")
 def windows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    with shared(tmp_path_factory.mktemp("windows"), fresh=True, load=False) as kernel:
+    with running_kernel(tmp_path_factory.mktemp("windows"), fresh=True, load=False) as kernel:
         kernel.run("from tests.support import windows; windows.hide()")
         kernel.run("%load_ext gpumagic")
         yield kernel

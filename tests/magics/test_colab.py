@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.kernels import PATIENCE, Kernel
+from tests.support.kernels import PATIENCE, Kernel, running_kernel
 
 LAUNCHER = "tests.support.colab_launcher"
 CLASSES = (
@@ -19,14 +19,10 @@ PROCESS = "(__import__('os').getpid(), __import__('sys').orig_argv)"
 
 
 @pytest.fixture
-def colab(child_environment: Callable[..., dict[str, str]], tmp_path: Path) -> Iterator[Kernel]:
+def colab(tmp_path: Path) -> Iterator[Kernel]:
     """A kernel as Colab starts it."""
-    kernel = Kernel(child_environment(), tmp_path, fresh=True, launcher=LAUNCHER)
-    try:
-        kernel.run("%load_ext gpumagic")
+    with running_kernel(tmp_path, fresh=True, launcher=LAUNCHER) as kernel:
         yield kernel
-    finally:
-        kernel.close()
 
 
 def test_the_magics_in_its_shell(colab: Kernel) -> None:

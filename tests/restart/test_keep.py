@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.restart import FREEZE
-from tests.support.kernels import Kernel, shared
+from tests.support.kernels import Kernel, running_kernel
 from tests.support.parking import needs_parking
 from tests.virtual_gpu import World
 
@@ -158,7 +158,7 @@ AS_RANDOM = (
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Kernel, str]]:
     """The kernel after the restart, and the report."""
-    with shared(tmp_path_factory.mktemp("kernel")) as k:
+    with running_kernel(tmp_path_factory.mktemp("kernel")) as k:
         cases = [*TENSORS.values(), *PLAIN.values()]
         for cell in (*(case.cell for case in cases), RANDOM):
             k.run(cell)

@@ -15,7 +15,7 @@ import pytest
 from gpumagic.errors import RestartError
 from gpumagic.restart import before, handover
 from tests.restart import FREEZE, PID, answers, report
-from tests.support.kernels import Kernel, shared
+from tests.support.kernels import Kernel, running_kernel
 from tests.support.terminal import Terminal
 
 #: IPython 7 asks for a module that Python 3.12 does not have.
@@ -43,7 +43,7 @@ class Tee:
 @pytest.fixture(scope="class")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
     folder = tmp_path_factory.mktemp("kernel")
-    with shared(folder) as k:
+    with running_kernel(folder) as k:
         noted = SimpleNamespace(kernel=k, folder=folder, pid=k.value(PID))
         k.run(f"{FREEZE}\n{LEFT}")
         # With such a stream ipykernel itself sends no reply to any cell.
@@ -147,9 +147,8 @@ def test_the_users_extensions_and_lines_are_run_again(
     path = os.pathsep.join([environment["PYTHONPATH"], str(tmp_path)])
     options = ("extra_extensions=first_ext", "exec_lines=started = 1")
     arguments = [f"--IPKernelApp.{each}" for each in options]
-    k = Kernel({**environment, "PYTHONPATH": path}, tmp_path, *arguments)
-    try:
-        k.run("%load_ext gpumagic\n%load_ext second_ext")
+    with running_kernel(tmp_path, {**environment, "PYTHONPATH": path}, *arguments) as k:
+        k.run("%load_ext second_ext")
         if AUTORELOAD:
             k.run("%load_ext autoreload\n%autoreload 2")
         k.run(FREEZE)
@@ -163,8 +162,6 @@ def test_the_users_extensions_and_lines_are_run_again(
         k.run(f"import shutil; shutil.rmtree({str(tmp_path / '__pycache__')!r}, True)\n{FREEZE}")
         shown = k.run("%gpu 1 --restart").text
         assert "Not loaded again: second_ext (ModuleNotFoundError" in shown
-    finally:
-        k.close()
 
 
 def test_a_gpumagic_that_only_the_notebook_finds(
@@ -172,14 +169,11 @@ def test_a_gpumagic_that_only_the_notebook_finds(
 ) -> None:
     """Its folder is in ``sys.path`` by a cell; a new program alone would not find it."""
     environment = {**child_environment(), "PYTHONPATH": ""}
-    k = Kernel(environment, tmp_path, fresh=True)
-    try:
+    with running_kernel(tmp_path, environment, load=False, fresh=True) as k:
         k.run(f"import sys; sys.path.append({str(Path(before.__file__).parents[2])!r})")
         k.run(f"%load_ext gpumagic\n{FREEZE}")
         assert k.run("%gpu 1 --restart").text.startswith("restarted: ")
         assert k.value("__import__('os').environ.get('PYTHONPATH')") == ""
-    finally:
-        k.close()
 
 
 def test_ipc(child_environment: Callable[..., dict[str, str]]) -> None:

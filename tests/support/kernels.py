@@ -281,9 +281,15 @@ def child_environment(
 
 
 @contextmanager
-def shared(folder: Path, *, load: bool = True, fresh: bool = False) -> Iterator[Kernel]:
-    """A kernel that several tests ask, with gpumagic loaded; for fixtures of a class or module."""
-    kernel = Kernel(child_environment(), folder, fresh=fresh)
+def running_kernel(
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+    *arguments: str,
+    load: bool = True,
+    **options: Any,
+) -> Iterator[Kernel]:
+    """A kernel in this folder, with gpumagic loaded, until the block ends; as `Kernel` has it."""
+    kernel = Kernel(environment or child_environment(), folder, *arguments, **options)
     try:
         if load:
             kernel.run("%load_ext gpumagic")

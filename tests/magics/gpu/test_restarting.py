@@ -14,7 +14,7 @@ from gpumagic.errors import RestartError
 from gpumagic.magics.extension import of
 from gpumagic.magics.gpu import restarting
 from tests.restart import FREEZE, SEES
-from tests.support.kernels import Kernel, shared
+from tests.support.kernels import Kernel, running_kernel
 
 
 def test_what_goes_on_and_what_ends(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_only_what_is_too_late_restarts(kernel: Callable[..., Kernel]) -> None:
 @pytest.fixture(scope="module")
 def frozen_kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     """One kernel for all refusals, which change nothing; what their cells do is undone."""
-    with shared(tmp_path_factory.mktemp("kernel")) as one:
+    with running_kernel(tmp_path_factory.mktemp("kernel")) as one:
         one.run(FREEZE + "; kept = 1; import sys; python = sys.executable")
         yield one
 
