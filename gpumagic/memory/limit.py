@@ -18,6 +18,9 @@ from gpumagic.render.units import bytes_
 from gpumagic.results.allocator import LimitState
 from gpumagic.system import text
 
+#: The torch that bounds a device before its use; an earlier one reads its size through a context.
+_BEFORE_USE = (2, 10)
+
 
 class MemoryLimit:
     """The limit of this process, and the user's own fractions."""
@@ -77,7 +80,8 @@ class MemoryLimit:
                 self._fractions[ordinal] = own, _current_fraction(ordinal)
 
     def state(self) -> LimitState:
-        """Return the limit, and where more is reserved already."""
+        """Bound what is in use by now; return the limit, and where more is reserved already."""
+        self.apply()
         notes = []
         for ordinal in torch_cuda.contexts() if self.size is not None else ():
             _, reserved = torch_cuda.memory_held(ordinal)
@@ -86,6 +90,12 @@ class MemoryLimit:
                     f"cuda:{ordinal}: torch has reserved {bytes_(reserved)} already, more than the "
                     "limit; nothing new is reserved there until it is less: '%gpumem free'."
                 )
+        waits = self.size is not None and not torch_cuda.initialized()
+        if waits and cast(Any, torch_cuda.loaded()).__version__ < _BEFORE_USE:
+            notes.append(
+                "This torch bounds a device once it is in use: write %gpumem limit again after the "
+                "first tensor on a GPU."
+            )
         return LimitState(self.size, tuple(notes))
 
     def lift(self) -> None:
@@ -122,7 +132,7 @@ def _boundable() -> tuple[int, ...]:
     """
     torch = cast(Any, torch_cuda.loaded())
     ordinals = range(torch._C._cuda_getDeviceCount())
-    if torch.__version__ >= (2, 10):  # earlier ones read the device's size through a context
+    if torch.__version__ >= _BEFORE_USE:
         return tuple(ordinals)
     return tuple(filter(torch._C._cuda_hasPrimaryContext, ordinals))
 

@@ -115,13 +115,16 @@ def test_the_limit_is_shown_set_and_lifted(run_cell: Run, ip: Any, torch: Any) -
 
 def test_a_limit_from_before_cuda_is_initialised(kernel: Callable[..., Kernel]) -> None:
     k = kernel()
-    k.run("%gpumem limit 2GiB\nimport torch")
+    said = k.run("%gpumem limit 2GiB\nimport torch").text
     k.run("def new(gib, i): torch.empty(gib * 2**30, dtype=torch.int8, device=f'cuda:{i}')")
     assert not k.value("torch.cuda.is_initialized()")
     assert k.run("new(2, 0); print('fits')").stdout == "fits\n"
-    assert "out of memory" in k.run("new(3, 0)", raising=False).shown
-    if k.value("torch.__version__ >= (2, 10)"):  # earlier ones bound a device once it is in use
+    if k.value("torch.__version__ >= (2, 10)"):
         assert "out of memory" in k.run("new(3, 2)", raising=False).shown
+    else:
+        assert "bounds a device once it is in use: write %gpumem limit again" in said
+        k.run("%gpumem limit")
+    assert "out of memory" in k.run("new(3, 0)", raising=False).shown
     k.run("%gpumem limit off")
     k.run("new(4, 0); new(4, 1)")
 
