@@ -80,6 +80,10 @@ docs: $(VENV)/ready ## Write the reference in docs/ from the magics' help
 site: $(VENV)/ready-site demo ## Build the site of documentation, with no network, in build/site/
 	@$(RUN) -m tests.tools.docs.site
 
+.PHONY: pictures
+pictures: demo ## Take README's pictures again, from the executed notebooks (needs Chromium)
+	@$(RUN) -m tests.tools.docs.pictures
+
 .PHONY: format
 format: $(VENV)/ready ## Format the code
 	$(RUN) -m ruff check --fix

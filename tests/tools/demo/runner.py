@@ -143,10 +143,11 @@ def execute(
     return executed
 
 
-def as_html(notebook: nbformat.NotebookNode, name: str) -> str:
+def as_html(notebook: nbformat.NotebookNode, name: str, *, theme: str = "light") -> str:
     """Return the notebook as one page."""
     from nbconvert import HTMLExporter
 
-    body, _ = HTMLExporter().from_notebook_node(notebook, resources={"metadata": {"name": name}})
+    exporter = HTMLExporter(theme=theme)
+    body, _ = exporter.from_notebook_node(notebook, resources={"metadata": {"name": name}})
     page: str = body
     return page
