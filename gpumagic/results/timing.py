@@ -97,10 +97,6 @@ class KernelReport(Result):
 
     #: The longest total first.
     kernels: tuple[Kernel, ...] = ()
-    #: From the start of the code until its GPU work was done, under the profiler.
-    window: float | None = None
-    #: By CUDA ordinal, how long at least one kernel or copy was running.
-    busy: Mapping[int, float] = field(default_factory=dict)
     #: Whether the profiler could see the GPU. If not, the figures above mean nothing.
     visible: bool = True
     #: The file that the profiler's trace was written to.
@@ -108,7 +104,7 @@ class KernelReport(Result):
 
     @property
     def total(self) -> float:
-        """The sum of all times; more than ``busy`` where kernels overlap."""
+        """The sum of all times, also of kernels that ran side by side."""
         return sum(kernel.total for kernel in self.kernels)
 
     def _records(self) -> Iterable[Mapping[str, Any]]:
@@ -121,7 +117,7 @@ class KernelReport(Result):
         elif not self.kernels:
             blocks.append(Line.of("no kernel ran, and nothing was copied", "dim"))
         else:
-            blocks += [*map(self._busy, self.busy), self._table()]
+            blocks.append(self._table())
         if rest := self.kernels[_SHOWN:]:
             total = seconds(sum(kernel.total for kernel in rest))
             blocks.append(Line.of(f"and {plural(len(rest), 'more kernel')}, {total}", "dim"))
@@ -129,14 +125,6 @@ class KernelReport(Result):
             note = f"trace written to {self.trace}; ui.perfetto.dev opens it"
             blocks.append(Line.of(note, "dim"))
         return blocks
-
-    def _busy(self, ordinal: int) -> Line:
-        text = f"cuda:{ordinal} busy {seconds(self.busy[ordinal])}"
-        if not self.window:
-            return Line.of(text)
-        share = percent(100 * min(self.busy[ordinal] / self.window, 1.0))
-        why = Cell(" (under the profiler, which slows the host)", "dim")
-        return Line.join(f"{text} of {seconds(self.window)}: ", Cell(share, "strong"), why)
 
     def _table(self) -> Grid:
         total = self.total or 1.0

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import get_ident
@@ -60,7 +60,6 @@ class Profiled(AbstractContextManager["Profiled"]):
         except BaseException:
             self._open.close()
             raise
-        self._started = perf_counter()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -68,7 +67,6 @@ class Profiled(AbstractContextManager["Profiled"]):
         try:
             if profiled:
                 torch_cuda.synchronize_all()
-                window = perf_counter() - self._started
         finally:
             self._open.close()
         if not profiled:
@@ -76,7 +74,7 @@ class Profiled(AbstractContextManager["Profiled"]):
         if self._trace is not None:
             self._profile.export_chrome_trace(str(self._trace))
         trace = None if self._trace is None else str(self._trace)
-        self.report = report(self._profile.events(), window, trace)
+        self.report = report(self._profile.events(), trace)
 
     def _give_way(self) -> None:
         self._has_given_way = True
@@ -128,7 +126,7 @@ def _on_a_device_in_use() -> AbstractContextManager[Any]:
     return scope
 
 
-def report(events: Iterable[Any], window: float, trace: str | None = None) -> KernelReport:
+def report(events: Iterable[Any], trace: str | None = None) -> KernelReport:
     """Return the kernels and copies among a profiler's events."""
     on_gpu: dict[str, list[Any]] = defaultdict(list)
     visible = False
@@ -139,32 +137,15 @@ def report(events: Iterable[Any], window: float, trace: str | None = None) -> Ke
         elif not event.is_user_annotation:
             on_gpu[event.name].append(event)
     kernels = []
-    spans: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for name, runs in on_gpu.items():
-        for run in runs:
-            spans[run.device_index].append((run.time_range.start, run.time_range.end))
         total = sum(run.time_range.elapsed_us() for run in runs) / 1e6
         devices = tuple(sorted({run.device_index for run in runs}))
         kernels.append(Kernel(name, len(runs), total, devices))
     return KernelReport(
         kernels=tuple(sorted(kernels, key=lambda kernel: (-kernel.total, kernel.name))),
-        window=window,
-        busy=_busy(spans),
         visible=visible or bool(kernels),
         trace=trace,
     )
-
-
-def _busy(spans: Mapping[int, list[tuple[float, float]]]) -> dict[int, float]:
-    """Return the seconds in which at least one kernel was running, by device."""
-    busy = {}
-    for ordinal, found in sorted(spans.items()):
-        total, end = 0.0, float("-inf")
-        for start, stop in sorted(found):
-            total += max(stop - max(start, end), 0.0)
-            end = max(end, stop)
-        busy[ordinal] = total / 1e6
-    return busy
 
 
 @contextmanager

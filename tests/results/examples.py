@@ -212,8 +212,6 @@ KERNELS = KernelReport(
         Kernel(ADD, 2, 10e-6, (0,)),
         Kernel("Memcpy HtoD (Pageable -> Device)", 1, 10e-6, (0,)),
     ),
-    window=100e-6,
-    busy={0: 50e-6, 1: 10e-6},
     trace="trace.json",
 )
 LINE_TEXT = (

@@ -25,8 +25,6 @@ def test_names_are_shortened(name: str, shown: str) -> None:
 
 def test_data() -> None:
     assert KERNELS.total == 50e-6
-    assert "cuda:0 busy 50.0 µs of 100 µs: 50 % (under the profiler" in str(KERNELS)
-    assert "cuda:0 busy 50.0 µs\n" in str(replace(KERNELS, window=None))
     blind = str(replace(KERNELS, visible=False, kernels=()))
     assert blind.startswith("torch's profiler cannot see the GPU here")
 
