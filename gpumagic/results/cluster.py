@@ -18,8 +18,6 @@ from gpumagic.system.text import grouped, noun, plural
 
 #: How many times as long as the median the slowest engine takes that is marked.
 _SLOW = 1.2
-#: The most engines that each have a row; of more engines, half as many have one.
-_ROWS = 16
 
 
 @dataclass(frozen=True)
@@ -63,16 +61,9 @@ class ClusterResult(Series[EngineResult]):
         measured = [each for each in self.engines if each.engine in values]
         return max(measured, key=lambda each: values[each.engine], default=None)
 
-    def _highest(
-        self, values: Mapping[int, float], what: str
-    ) -> tuple[list[EngineResult], list[Line]]:
-        """Return the engines with a value; of many the highest few, and a line that says so."""
-        measured = [each for each in self.engines if each.value is not None]
-        if len(measured) <= _ROWS:
-            return measured, []
-        chosen = sorted(measured, key=lambda each: -values.get(each.engine, 0.0))[: _ROWS // 2]
-        chosen.sort(key=lambda each: each.engine)
-        return chosen, [Line.of(f"the {len(chosen)} {what} of {len(measured)} engines", "dim")]
+    def _measured(self) -> list[EngineResult]:
+        """Return the engines with a value."""
+        return [each for each in self.engines if each.value is not None]
 
 
 def engine_ids(numbers: Sequence[int]) -> str:
@@ -262,10 +253,6 @@ class ClusterTiming(ClusterResult):
         over = Grid.of(
             rows, [Column("Over the engines"), Figures("Median"), Figures("Min"), Figures("Max")]
         )
-        return [over, *self._each(), *self._summary(), *self._failures()]
-
-    def _each(self) -> Iterator[Block]:
-        """Yield a table of the engines."""
         columns: list[Column[EngineResult]] = [
             Figures("Engine", lambda each: str(each.engine)),
             Column("Host", lambda each: each.host or DASH, rank=1),
@@ -274,12 +261,11 @@ class ClusterTiming(ClusterResult):
             Figures("CPU", lambda e: cpu_seconds(e.value.cpu.median, e.value.loops), rank=2),
             Column("Limited by", lambda each: Cell(_BOUND[each.value.bound], "dim"), rank=3),
         ]
-        shown, omitted = self._highest(self.seconds, "slowest")
-        yield Grid.of(shown, columns)
-        yield from omitted
+        each = Grid.of(self._measured(), columns)
+        return [over, each, *self._slowest(), *self._failures()]
 
-    def _summary(self) -> Iterator[Block]:
-        """Yield lines on the slowest engine and those whose GPU waits."""
+    def _slowest(self) -> Iterator[Line]:
+        """Yield a line on the slowest engine of several."""
         slowest, times = self.slowest, self.seconds
         median = statistics.median(times.values())
         if slowest is not None and len(times) > 1 and median > 0:
@@ -287,9 +273,6 @@ class ClusterTiming(ClusterResult):
             where = f"slowest: engine {slowest.engine} on {slowest.host}"
             text = f"{where} ({ratio:.1f}\N{MULTIPLICATION SIGN} the median)"
             yield Line.of(text, "warn" if ratio >= _SLOW else "dim")
-        if waiting := [i for i, timing in self.per_engine.items() if timing.bound == "host"]:
-            text = f"host-bound, the GPU waits for work to be launched: {engine_ids(waiting)}"
-            yield Line.of(text, "warn")
 
 
 _BOUND = {None: DASH, "gpu": "the GPU", "host": "the host"}
@@ -323,11 +306,12 @@ class ClusterMemory(ClusterResult):
             Figures("Peak above start"),
         ]
         peaks, top = self.peak, self.highest
-        shown, omitted = self._highest(peaks, "highest")
         rows = [
-            [str(each.engine), each.host or DASH, *row] for each in shown for row in _of(each.value)
+            [str(each.engine), each.host or DASH, *row]
+            for each in self._measured()
+            for row in _of(each.value)
         ]
-        blocks: list[Block] = [*([Grid.of(rows, columns)] if rows else []), *omitted]
+        blocks: list[Block] = [Grid.of(rows, columns)] if rows else []
         if top is not None and len({*peaks.values()}) > 1:
             median = bytes_(statistics.median_low(peaks.values()), sign=True)
             text = f"highest peak: {bytes_(peaks[top.engine], sign=True)} at engine {top.engine}"

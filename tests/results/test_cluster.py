@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.results.base import as_text
 from gpumagic.results.cluster import ClusterMemory, ClusterTable, ClusterTiming, EngineResult
 from gpumagic.results.timing import Sample
 from tests.results.examples import CLUSTER_MEMORY as MEMORY
@@ -61,7 +60,6 @@ Engine  Host        GPU    Wall     CPU  Limited by
      0  alpha    1.00 s  1.00 s  1.00 s  the GPU
      1  alpha  ≤ 2.00 s  2.00 s  2.00 s  the host
 slowest: engine 1 on alpha (1.3× the median)
-host-bound, the GPU waits for work to be launched: engine 1
 ✗ engine 7: the engine died"""
 
 
@@ -80,15 +78,6 @@ def test_engines_are_compared_by_one_quantity() -> None:
     mixed = ClusterTiming((EngineResult(0, "a", 1, one), EngineResult(1, "a", 2, other)))
     assert {*mixed.seconds.values()} == {1.0}
     assert str(ClusterTiming((DEAD,))) == "✗ engine 7: the engine died"
-
-
-def test_of_many_engines_the_slowest_have_a_row() -> None:
-    engines = tuple(EngineResult(i, "alpha", i, timing(1 + i / 100)) for i in range(17))
-    text = as_text(ClusterTiming(engines), 100)
-    rows = [line.split() for line in text.splitlines() if "  alpha  " in line]
-    assert [row[0] for row in rows] == [str(i) for i in range(9, 17)]
-    assert "the 8 slowest of 17 engines" in text
-    assert "slowest: engine 16 on alpha (1.1× the median)" in text
 
 
 MEMORIES = """\
