@@ -89,13 +89,11 @@ def _show(options: argparse.Namespace) -> None:
 
     as_json = options.command is not None and options.json
     if options.command != "doctor":
-        table = devices.devices()
-        _print(table, as_json=as_json)
+        _print(devices.devices(), as_json=as_json)
     if options.command is None:
         print()
     if options.command != "table":
-        diagnosis = doctor.diagnose()
-        _print(diagnosis, as_json=as_json)
+        _print(doctor.diagnose(), as_json=as_json)
 
 
 def _print(result: Result, *, as_json: bool) -> None:

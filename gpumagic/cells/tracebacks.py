@@ -86,17 +86,3 @@ def source(frame: FrameType, line: int) -> str | None:
     """Return the source of a line without indentation; None if not known."""
     file = frame.f_code.co_filename
     return linecache.getline(file, line, frame.f_globals).strip() or None
-
-
-def rendered(error: BaseException) -> list[str]:
-    """Return what IPython shows of an exception, without the frames of gpumagic that raised it."""
-    from IPython.core.getipython import get_ipython
-
-    shell = get_ipython()
-    if shell is None:
-        return [str(error)]
-    cut_own_end(error, lambda frame: frame.f_globals is shell.user_ns)
-    shown: list[str] = shell.InteractiveTB.structured_traceback(
-        type(error), error, error.__traceback__
-    )
-    return shown

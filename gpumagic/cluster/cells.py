@@ -22,10 +22,6 @@ _LOOK, _INTERRUPT_TIMEOUT, _OUTPUT_TIMEOUT = 0.5, 5.0, 1.0
 Progress = Callable[[int, int, float], None]
 
 
-def _no_progress(done: int, of: int, seconds: float) -> None:
-    """Show nothing."""
-
-
 @dataclass(frozen=True)
 class Outcome:
     """What the engines have sent."""
@@ -70,7 +66,7 @@ def run(
     options: str,
     cell: str | None,
     code: str = "",
-    progress: Progress = _no_progress,
+    progress: Progress = lambda *_: None,
 ) -> Outcome:
     """Run a magic on the engines; ``code`` is what follows the options on its line.
 
@@ -124,8 +120,8 @@ def _row(engine: int, reply: Any) -> EngineResult:
     found = result_of(outcome)
     if found is None or found[1] is None:
         return EngineResult(engine, error="it has left no result")
-    (host, pid), value = found
-    return EngineResult(engine, host, pid, value)
+    host, value = found
+    return EngineResult(engine, host, value)
 
 
 def _composite(exceptions: list[Exception], result: Any) -> BaseException | None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import base64
 import inspect
-import os
 import pickle
 import socket
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpumagic._version import __version__
 from gpumagic.errors import DeviceError
@@ -21,26 +20,14 @@ PAYLOAD = "gpumagic"
 RESULT = "_gpumagic_result"
 
 
-class Place(NamedTuple):
-    """The process of an engine."""
-
-    host: str
-    pid: int
-
-
-def place() -> Place:
-    """Return this process's host and id."""
-    return Place(socket.gethostname(), os.getpid())
-
-
 def answer(version: str, function: str, arguments: dict[str, Any]) -> Any:
-    """Call one of `FUNCTIONS` for a client with gpumagic ``version``; return place and value.
+    """Call one of `FUNCTIONS` for a client with that ``version``; return the host and the value.
 
     Raises:
         DeviceError: the versions differ.
     """
     _check(version)
-    return place(), FUNCTIONS[function](**arguments)
+    return socket.gethostname(), FUNCTIONS[function](**arguments)
 
 
 def _check(version: str) -> None:
@@ -97,19 +84,19 @@ def run_cell(version: str, magic: str, line: str, cell: str | None) -> Any:
             raise DeviceError("engines run no cell that awaits: leave await out")
     finally:
         result = shell.user_ns.pop(RESULT, None)
-    written = base64.b64encode(pickle.dumps((place(), result))).decode()
+    written = base64.b64encode(pickle.dumps((socket.gethostname(), result))).decode()
     shell.payload_manager.write_payload({"source": PAYLOAD, "result": written})
     return value
 
 
-def result_of(reply: Any) -> tuple[Place, Any] | None:
+def result_of(reply: Any) -> tuple[str, Any] | None:
     """Return what `run_cell` has put into ipyparallel's reply; None where there is nothing.
 
     A reply of ipyparallel's is unpickled anyway: who may answer is decided by the cluster's key.
     """
     for item in reply._content.get("payload", ()):
         if item.get("source") == PAYLOAD:
-            found: tuple[Place, Any] = pickle.loads(base64.b64decode(item["result"]))
+            found: tuple[str, Any] = pickle.loads(base64.b64decode(item["result"]))
             return found
     return None
 

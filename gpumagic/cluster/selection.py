@@ -31,7 +31,7 @@ def devices(cluster: Cluster, engines: Sequence[int] | None = None) -> ClusterTa
     asked = cluster.ids if engines is None else engines
     rows = call(cluster, "devices", {engine: {} for engine in asked})
     tables = tuple(
-        EngineResult(row.engine, row.host, row.pid, row.value[0] if row.value else None, row.error)
+        EngineResult(row.engine, row.host, row.value[0] if row.value else None, row.error)
         for row in rows
     )
     return ClusterTable(tables, cluster.source)
@@ -164,10 +164,10 @@ def _withdraw(client: Any, engine: int, request: Any) -> Any:
 
 def _result(engine: int, request: Any) -> EngineResult:
     try:
-        (host, pid), value = request.get()
+        host, value = request.get()
     except Exception as error:
         return EngineResult(engine, error=described(error))
-    return EngineResult(engine, host, pid, value)
+    return EngineResult(engine, host, value)
 
 
 def described(error: Any) -> str:

@@ -178,12 +178,6 @@ def empty_cache() -> None:
         cast(Any, loaded()).cuda.empty_cache()
 
 
-def snapshot() -> dict[str, Any]:
-    """Return the allocator's segments and blocks, and its recorded history."""
-    whole: dict[str, Any] = cast(Any, loaded()).cuda.memory._snapshot()
-    return whole
-
-
 def history_is_recorded() -> bool:
     """Return whether the allocator records its history. False where CUDA is not initialised.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TextIO, cast
@@ -174,7 +174,7 @@ class LiveDisplay(AbstractContextManager["LiveDisplay"]):
 
 
 class Progress:
-    """The share done, the time elapsed and the current median: shown after a second.
+    """The share done and the time elapsed: shown after a second.
 
     In a terminal on standard error, apart from the output of the timed code.
     """
@@ -190,8 +190,8 @@ class Progress:
         self._live = LiveDisplay(shell, stream=sys.stderr)
         self._what = what
 
-    def update(self, done: float, median: Callable[[], float | None] = lambda: None) -> None:
-        """Show that the share ``done``, 0 to 1, is done; ``median`` is asked if it is shown."""
+    def update(self, done: float) -> None:
+        """Show that the share ``done``, 0 to 1, is done."""
         now = perf_counter()
         if not self._enabled or now < self._next:
             return
@@ -199,10 +199,8 @@ class Progress:
         from gpumagic.render.units import seconds, share
 
         self._next = now + self.PERIOD
-        parts = [share(min(done, 1.0)), seconds(now - self._started)]
-        if (known := median()) is not None:
-            parts.append(f"median {seconds(known)}")
-        cells = (self._what, Cell(" · ".join(parts), bar=done))
+        text = f"{share(min(done, 1.0))} · {seconds(now - self._started)}"
+        cells = (self._what, Cell(text, bar=done))
         self._live.blocks([Grid.of([cells], [Column("Magic"), Column("Done")], header=False)])
 
     def close(self) -> None:

@@ -28,7 +28,6 @@ class EngineResult:
     engine: int
     #: The name of the engine's host; None if the engine has not replied.
     host: str | None = None
-    pid: int | None = None
     #: A `DeviceTable`, `Selection`, `CudaTiming` or `MemoryDelta`; None where there is none.
     value: Any = None
     #: Why there is none; one line.

@@ -87,8 +87,6 @@ class Kernel:
     name: str
     count: int
     total: float
-    #: The CUDA ordinals that it ran on.
-    devices: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, repr=False)

@@ -34,12 +34,6 @@ _NOTES = (
 class GateError(GpuMagicError, RuntimeError):
     """New work was refused for a GPU, since the gate is closed."""
 
-    def _render_traceback_(self) -> list[str]:
-        """Return what IPython shows, without the gate's own frames."""
-        from gpumagic.cells import tracebacks
-
-        return tracebacks.rendered(self)
-
 
 class Gate:
     """The replaced functions of torch, and a function mode that refuses new CUDA tensors."""

@@ -132,12 +132,6 @@ class Benchmark:
         #: The device whose work only queued runs have shown: tiny kernels leave no other sign.
         self._shown: tuple[int, ...] = ()
 
-    def median(self) -> float | None:
-        """Return the median of the repeats so far: GPU seconds per loop, or wall seconds."""
-        if not self._runs or not self._loops:
-            return None
-        return statistics.median(gpu_or_wall(self._runs)) / self._loops
-
     def run(self) -> None:
         """Run everything.
 

@@ -139,13 +139,9 @@ def report(events: Iterable[Any], trace: str | None = None) -> KernelReport:
     kernels = []
     for name, runs in on_gpu.items():
         total = sum(run.time_range.elapsed_us() for run in runs) / 1e6
-        devices = tuple(sorted({run.device_index for run in runs}))
-        kernels.append(Kernel(name, len(runs), total, devices))
-    return KernelReport(
-        kernels=tuple(sorted(kernels, key=lambda kernel: (-kernel.total, kernel.name))),
-        visible=visible or bool(kernels),
-        trace=trace,
-    )
+        kernels.append(Kernel(name, len(runs), total))
+    kernels.sort(key=lambda kernel: (-kernel.total, kernel.name))
+    return KernelReport(tuple(kernels), visible or bool(kernels), trace)
 
 
 @contextmanager

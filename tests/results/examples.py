@@ -78,10 +78,10 @@ USED = device(0, 0, utilization=5, processes=(Process(70, GIB, user="ann", comma
 DEAD = EngineResult(7, error="the engine died")
 CLUSTER_TABLE = ClusterTable(
     (
-        EngineResult(0, "alpha", 70, DeviceTable((USED, device(1, None)))),
-        EngineResult(1, "alpha", 71, DeviceTable((USED, device(1, 1)))),
-        EngineResult(2, "beta", 72, DeviceTable(error="no NVML")),
-        EngineResult(3, "gamma", 73, DeviceTable((device(0, 0, error="the GPU is lost"),))),
+        EngineResult(0, "alpha", DeviceTable((USED, device(1, None)))),
+        EngineResult(1, "alpha", DeviceTable((USED, device(1, 1)))),
+        EngineResult(2, "beta", DeviceTable(error="no NVML")),
+        EngineResult(3, "gamma", DeviceTable((device(0, 0, error="the GPU is lost"),))),
         EngineResult(4, error="no answer in 10 s"),
         EngineResult(5, error="no answer in 10 s"),
     ),
@@ -90,9 +90,9 @@ CLUSTER_TABLE = ClusterTable(
 TWO = MemoryDelta({0: DeviceMemoryDelta(MIB, MIB, 2 * MIB), 1: DeviceMemoryDelta(0, 0, 0)})
 CLUSTER_MEMORY = ClusterMemory(
     (
-        EngineResult(0, "alpha", 1, TWO),
-        EngineResult(1, "alpha", 2, MemoryDelta({0: DeviceMemoryDelta(0, 0, MIB)})),
-        EngineResult(2, "beta", 3, MemoryDelta(error="torch is not imported")),
+        EngineResult(0, "alpha", TWO),
+        EngineResult(1, "alpha", MemoryDelta({0: DeviceMemoryDelta(0, 0, MIB)})),
+        EngineResult(2, "beta", MemoryDelta(error="torch is not imported")),
         DEAD,
     )
 )
@@ -100,7 +100,7 @@ CLUSTER_MEMORY = ClusterMemory(
 
 def selected(engine: int, status: Any, *ordinals: int | None, **fields: Any) -> EngineResult:
     devices = tuple(Device(i, ordinal) for i, ordinal in enumerate(ordinals))
-    return EngineResult(engine, "alpha", 1, Selection("0", {}, status, devices, **fields))
+    return EngineResult(engine, "alpha", Selection("0", {}, status, devices, **fields))
 
 
 CLUSTER_SELECTION = ClusterSelection(
@@ -147,8 +147,8 @@ REPEATED = timing(
 )
 CLUSTER_TIMING = ClusterTiming(
     (
-        EngineResult(0, "alpha", 1, timing(1.0, bound="gpu")),
-        EngineResult(1, "alpha", 2, timing(2.0, gpu_at_most=True, bound="host")),
+        EngineResult(0, "alpha", timing(1.0, bound="gpu")),
+        EngineResult(1, "alpha", timing(2.0, gpu_at_most=True, bound="host")),
         DEAD,
     )
 )
@@ -208,9 +208,9 @@ ADD = (
 GEMM = "ampere_sgemm_128x64_tn"
 KERNELS = KernelReport(
     (
-        Kernel(GEMM, 1, 30e-6, (0,)),
-        Kernel(ADD, 2, 10e-6, (0,)),
-        Kernel("Memcpy HtoD (Pageable -> Device)", 1, 10e-6, (0,)),
+        Kernel(GEMM, 1, 30e-6),
+        Kernel(ADD, 2, 10e-6),
+        Kernel("Memcpy HtoD (Pageable -> Device)", 1, 10e-6),
     ),
     trace="trace.json",
 )

@@ -28,7 +28,7 @@ def everything_hostile() -> Iterator[Any]:
     table = DeviceTable((device,), show_processes=True)
     engines = (
         EngineResult(0, error=HOSTILE),
-        EngineResult(1, HOSTILE, 1, table),
+        EngineResult(1, HOSTILE, table),
     )
     yield ClusterTable(engines, HOSTILE)
     yield OutOfMemory(where=HOSTILE, source=HOSTILE, name=HOSTILE, device=0)

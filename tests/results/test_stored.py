@@ -28,7 +28,7 @@ TIMING = CudaTiming(
     loops=3,
     precision=0.01,
     stopped_by="precision",
-    kernels=KernelReport((Kernel("k", 1, 1.0, (0,)),)),
+    kernels=KernelReport((Kernel("k", 1, 1.0),)),
     conditions=HERE,
 )
 #: A cell may end with less memory than it began with.

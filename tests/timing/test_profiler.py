@@ -36,7 +36,7 @@ def test_kernels_and_copies_are_summed_by_name() -> None:
         ]
     )
     add, copy = found.kernels
-    assert (add.name, add.count, add.devices) == ("add", 3, (0, 1))
+    assert (add.name, add.count) == ("add", 3)
     assert add.total == pytest.approx(50e-6)
     assert (copy.name, copy.count) == ("Memcpy HtoD", 1)
     assert found.visible

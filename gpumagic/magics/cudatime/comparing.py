@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -62,8 +62,8 @@ def run_on_devices(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
     try:
         with closing(Progress(delivery.shell, enabled=not options.quiet)) as progress:
 
-            def show_part(number: int, done: float, median: Callable[[], float | None]) -> None:
-                progress.update((number + done) / len(options.on), median)
+            def show_part(number: int, done: float) -> None:
+                progress.update((number + done) / len(options.on))
 
             for number, device in enumerate(options.on):
                 with _default_device(device):

@@ -43,14 +43,14 @@ class Delivery:
         self,
         loop: Loop,
         plan: Plan,
-        progress: Callable[[float, Callable[[], float | None]], None],
+        progress: Callable[[float], None],
     ) -> None:
         """Run a loop; its timing is the result, also a partial one, if one repeat is complete.
 
-        ``progress`` is called with the share done, 0 to 1, and what returns the median until now.
+        ``progress`` is called with the share done, 0 to 1.
         """
         __tracebackhide__ = True
-        benchmark = Benchmark(loop, plan, lambda done: progress(done, benchmark.median))
+        benchmark = Benchmark(loop, plan, progress)
         self.result, complete = None, False
         try:
             benchmark.run()
