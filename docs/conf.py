@@ -34,7 +34,7 @@ html_copy_source = False
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
-autodoc_default_options = {"members": True, "undoc-members": True, "exclude-members": "items_in"}
+autodoc_default_options = {"members": True, "undoc-members": True}
 
 
 def signature(app: Any, what: str, *rest: Any) -> tuple[str, None] | None:

@@ -63,6 +63,6 @@ def _strings(call: str) -> list[str]:
     try:
         node: Any = ast.parse(call.strip(), mode="eval").body
         values = [] if node.keywords else [*map(ast.literal_eval, node.args)]
-    except (SyntaxError, ValueError, AttributeError):
+    except (SyntaxError, ValueError, TypeError, AttributeError):
         return []  # IPython reports it, or it is more than a call
     return values if all(isinstance(value, str) for value in values) else []

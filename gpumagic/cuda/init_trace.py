@@ -57,8 +57,7 @@ class _Statement(NamedTuple):
             text = "%gpu … --restart"
         elif (magic := _CELL_MAGIC.match(text)) is not None:
             text, line = in_body or (f"%%{magic[1]}", line)
-        if len(text) > _LONGEST:
-            text = text[: _LONGEST - 1] + "…"
+        text = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
         return f"cell [{self.cell}] ran `{text}` (line {line})"
 
 

@@ -49,7 +49,7 @@ def _fitting(
 ) -> Iterable[str]:
     """Return what may follow the words."""
     is_gpu = SPEC in grammar.forms
-    word = next((each for each in words if not each.startswith("-")), "")
+    word = _first_word(grammar, words)
     form = word if word in grammar.verbs else SPEC if is_gpu and (word or is_cell) else PLAIN
     if form == PLAIN and word:
         return ()  # a statement
@@ -73,6 +73,19 @@ def _fitting(
     arguments = [each for each in grammar.forms[form]._actions if not each.option_strings]
     choices = [str(choice) for each in arguments for choice in each.choices or ()]
     return choices + [name for each in arguments if each.dest == "names" for name in others]
+
+
+def _first_word(grammar: Grammar, words: list[str]) -> str:
+    """Return the first word that is neither an option nor a value of one; empty without any."""
+    takes: str | None = None
+    for word in words:
+        if word.startswith("-"):
+            takes = grammar.takes(word)
+        elif takes not in ("one", "many"):
+            return word
+        elif takes == "one":
+            takes = None
+    return ""
 
 
 def _devices(fragment: str) -> Iterator[str]:

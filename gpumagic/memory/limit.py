@@ -90,11 +90,10 @@ class MemoryLimit:
                     f"cuda:{ordinal}: torch has reserved {bytes_(reserved)} already, more than the "
                     "limit; nothing new is reserved there until it is less: '%gpumem free'."
                 )
-        waits = self.size is not None and not torch_cuda.initialized()
-        if waits and cast(Any, torch_cuda.loaded()).__version__ < _BEFORE_USE:
+        if self.size is not None and cast(Any, torch_cuda.loaded()).__version__ < _BEFORE_USE:
             notes.append(
                 "This torch bounds a device once it is in use: write %gpumem limit again after the "
-                "first tensor on a GPU."
+                "first tensor on it."
             )
         return LimitState(self.size, tuple(notes))
 

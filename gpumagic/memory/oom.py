@@ -18,6 +18,7 @@ from gpumagic.memory.limit import memory_limit
 from gpumagic.memory.report import memory_report
 from gpumagic.memory.roots import NotebookReferences
 from gpumagic.memory.torch_memory import UnreadableError
+from gpumagic.render.units import bytes_
 from gpumagic.results.base import Explanation
 from gpumagic.results.holders import OutOfMemory
 from gpumagic.system import introspection
@@ -32,6 +33,7 @@ _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _REQUESTED = re.compile(rf"(?:Tried to allocate|Requested {{0,9}}:) {_SIZE}")
 _DEVICE = re.compile(r"(?:\bGPU|on device) (\d{1,4})\b")
 _UNUSED = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
+_ALLOCATED = re.compile(rf"{_SIZE} is allocated by PyTorch")
 _HINT = re.compile(r"PYTORCH_\w{0,20}CONF=expandable_segments:True")
 #: The one request that torch refuses before it counts it as a failure.
 _TOO_LARGE = "Tried to allocate more than 1EB memory"
@@ -79,12 +81,16 @@ def explain(error: BaseException, shell: Any) -> OutOfMemory | Explanation | Non
     account = survey.result()
     held = account.devices[device]
     freed = survey.held_by(lambda root: root.by_notebook)
+    gone = (_size(_ALLOCATED, text) or 0) - held.allocated
+    let_go = (
+        f"{bytes_(gone)} more were allocated when it failed, by values without a name: free now"
+    )
     return replace(
         known,
         holders=tuple(holder for holder in held.holders if holder.bytes),
         unattributed=None if survey.walked.missed else held.unattributed,
         recoverable=sum(block.size for block in freed if block.device == device),
-        notes=account.notes,
+        notes=(*account.notes, *[let_go] * (gone > held.allocated)),
     )
 
 

@@ -101,10 +101,8 @@ class _Column:
         texts = [_text(cell) for cell in cells]
         if bars and any(cell.bar is not None for cell in cells):
             is_stack = any(isinstance(cell.bar, Mapping) for cell in cells)
-            width, widest = (
-                _STACK_WIDTH if is_stack else _BAR_WIDTH,
-                max(text.cell_len for text in texts),
-            )
+            width = _STACK_WIDTH if is_stack else _BAR_WIDTH
+            widest = max(text.cell_len for text in texts)
             for text in texts:
                 text.align(column.align, widest)
             texts = [_bar(c, width) + Text(" ") + t for c, t in zip(cells, texts, strict=True)]

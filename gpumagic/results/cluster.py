@@ -16,9 +16,6 @@ from gpumagic.results.selection import status_cell
 from gpumagic.results.timing import Sample, at_most
 from gpumagic.system.text import grouped, noun, plural
 
-#: How many times as long as the median the slowest engine takes that is marked.
-_SLOW = 1.2
-
 
 @dataclass(frozen=True)
 class EngineResult:
@@ -54,11 +51,6 @@ class ClusterResult(Series[EngineResult]):
         """Return a line for each reason, with the engines that have it."""
         reasons = grouped((reason, engine) for engine, reason in self.failed.items())
         return [Line.of(f"✗ {engine_ids(of)}: {reason}", "bad") for reason, of in reasons.items()]
-
-    def _top(self, values: Mapping[int, float]) -> EngineResult | None:
-        """Return the engine with the highest of the values; None where no engine has one."""
-        measured = [each for each in self.engines if each.engine in values]
-        return max(measured, key=lambda each: values[each.engine], default=None)
 
     def _measured(self) -> list[EngineResult]:
         """Return the engines with a value."""
@@ -226,7 +218,8 @@ class ClusterTiming(ClusterResult):
     @property
     def slowest(self) -> EngineResult | None:
         """The engine with the longest time; None where no engine has a timing."""
-        return self._top(self.seconds)
+        times = self.seconds
+        return max(self._measured(), key=lambda each: times[each.engine], default=None)
 
     _index: ClassVar[tuple[str, ...]] = ("engine",)
 
@@ -271,7 +264,7 @@ class ClusterTiming(ClusterResult):
             ratio = times[slowest.engine] / median
             where = f"slowest: engine {slowest.engine} on {slowest.host}"
             text = f"{where} ({ratio:.1f}\N{MULTIPLICATION SIGN} the median)"
-            yield Line.of(text, "warn" if ratio >= _SLOW else "dim")
+            yield Line.of(text, "warn" if ratio >= 1.2 else "dim")  # less may be noise
 
 
 _BOUND = {None: DASH, "gpu": "the GPU", "host": "the host"}
@@ -290,11 +283,6 @@ class ClusterMemory(ClusterResult):
             if delta.devices
         }
 
-    @property
-    def highest(self) -> EngineResult | None:
-        """The engine with the highest peak; None where no engine used a GPU."""
-        return self._top(self.peak)
-
     def _blocks(self) -> list[Block]:
         columns: list[Column[Any]] = [
             Figures("Engine"),
@@ -304,18 +292,12 @@ class ClusterMemory(ClusterResult):
             Figures("Reserved"),
             Figures("Peak above start"),
         ]
-        peaks, top = self.peak, self.highest
         rows = [
             [str(each.engine), each.host or DASH, *row]
             for each in self._measured()
             for row in _of(each.value)
         ]
-        blocks: list[Block] = [Grid.of(rows, columns)] if rows else []
-        if top is not None and len({*peaks.values()}) > 1:
-            median = bytes_(statistics.median_low(peaks.values()), sign=True)
-            text = f"highest peak: {bytes_(peaks[top.engine], sign=True)} at engine {top.engine}"
-            blocks.append(Line.of(f"{text} on {top.host}; median {median}", "dim"))
-        return [*blocks, *self._failures()]
+        return [*([Grid.of(rows, columns)] if rows else []), *self._failures()]
 
 
 def _of(delta: MemoryDelta) -> Iterator[list[Text]]:

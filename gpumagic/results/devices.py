@@ -13,8 +13,9 @@ from gpumagic.results.base import Series
 from gpumagic.system.text import grouped
 
 _MASK, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
-#: The most processes that are shown, those with the most memory; and characters of a command.
-_MOST, _COMMAND = 50, 80
+#: The most processes that are shown, those with the most memory; and characters of a command, and
+#: of an error.
+_MOST, _COMMAND, _ERROR = 50, 80, 300
 
 
 @dataclass(frozen=True)
@@ -315,7 +316,7 @@ def errors(devices: Iterable[Device], where: str = "") -> Iterator[Line]:
     """Yield why devices could not be read, each reason once."""
     found = grouped((d.error, d.index) for d in devices if d.error is not None)
     for error, indexes in found.items():
-        yield Line.of(f"✗ {where}GPU {spans(indexes)}: {error}", "bad")
+        yield Line.of(f"✗ {where}GPU {spans(indexes)}: {shortened(error, _ERROR)}", "bad")
 
 
 def memory_cell(device: Device) -> Cell:

@@ -101,19 +101,13 @@ def _item(item: str) -> Sequence[int | str]:
         return range(first, last + 1)
     if item[:4].upper() in ("GPU-", "MIG-") and len(item) > 4:
         return [item]
-    if item == "-1":
-        raise SpecError("-1 is no GPU; to hide all GPUs write: off")
     if item.lower() in (*_WORDS, "auto"):
         raise SpecError(f"{item!r} is no part of a list; write it alone: {item}")
-    numbers = item.lower().replace("cuda:", "").split()
-    if numbers and all(number.isdecimal() and len(number) < 5 for number in numbers):
-        write = ",".join(numbers)
-        raise SpecError(f"{_quoted(item)}: GPUs have nvidia-smi's numbers here; write {write}")
     words = [*_WORDS, "auto", "watch", "plot", "ps", "doctor"]
     near = did_you_mean(item.lower(), words)
     raise SpecError(
         f"{_quoted(item)} is not a choice of GPUs{f'{near} Write' if near else '; write'} "
-        "off, on, reset, auto, an index (0), a list (0,2), a range (1-3) or a UUID"
+        "off, on, reset, auto, nvidia-smi's index (0), a list (0,2), a range (1-3) or a UUID"
     )
 
 

@@ -137,7 +137,8 @@ def without_unseen_work(timing: CudaTiming) -> CudaTiming:
     """Return ``timing`` without the GPU time of a device that showed no sign of work."""
     if timing.gpu_note != NO_SIGN:
         return timing
-    note = NO_SIGN_OF_WORK + _REPEAT_IT * (timing.loops == timing.repeat == 1)
+    is_whole = timing.loops == timing.repeat == 1 and not timing.partial
+    note = NO_SIGN_OF_WORK + _REPEAT_IT * is_whole
     return replace(timing, gpu=None, per_device={}, gpu_at_most=False, gpu_note=note, bound=None)
 
 
@@ -187,10 +188,12 @@ def gpu_times(runs: Sequence[Run], shown: tuple[int, ...] = ()) -> GpuTimes:
 
 def _not_waited_for() -> str:
     """Return a remark on an accelerator that is not CUDA's, as MPS or XPU; empty without one."""
-    torch: Any = torch_cuda.loaded()
-    if torch is None or torch_cuda.built_with_cuda() or not torch.accelerator.is_available():
-        return ""
-    return f"; the wall time does not wait for {torch.accelerator.current_accelerator().type}"
+    torch = None if torch_cuda.built_with_cuda() else torch_cuda.loaded()
+    for kind in ("mps", "xpu"):
+        backend: Any = getattr(torch, kind, None)
+        if backend is not None and backend.is_available():
+            return f"; the wall time does not wait for {kind}"
+    return ""
 
 
 def _first_used(run: Run, devices: Collection[int]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.results.cluster import ClusterMemory, ClusterTable, ClusterTiming, EngineResult
+from gpumagic.results.cluster import ClusterTable, ClusterTiming, EngineResult
 from gpumagic.results.timing import Sample
 from tests.results.examples import CLUSTER_MEMORY as MEMORY
 from tests.results.examples import CLUSTER_SELECTION as SELECTION
@@ -87,12 +87,9 @@ Engine  Host   Device                 Allocated   Reserved  Peak above start
      0  alpha  cuda:1                       0 B        0 B               0 B
      1  alpha  cuda:0                       0 B        0 B         +1.00 MiB
      2  beta   torch is not imported          –          –                 –
-highest peak: +2.00 MiB at engine 0 on alpha; median +1.00 MiB
 ✗ engine 7: the engine died"""
 
 
 def test_memory() -> None:
     check_drawing(MEMORY, MEMORIES)
     assert MEMORY.peak == {0: 2 * MIB, 1: MIB}
-    assert MEMORY.highest is MEMORY.engines[0]
-    assert ClusterMemory().highest is None

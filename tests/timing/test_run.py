@@ -31,9 +31,8 @@ def test_a_device_that_is_not_cudas_is_not_waited_for_and_that_is_said(
 ) -> None:
     torch = gpu_work.torch
     monkeypatch.setattr(torch_cuda, "built_with_cuda", lambda: False)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("mps"))
     says = "no GPU time: this torch is built without CUDA"
     for available, more in ((False, ""), (True, "; the wall time does not wait for mps")):
-        monkeypatch.setattr(torch.accelerator, "is_available", lambda found=available: found)
+        monkeypatch.setattr(torch.mps, "is_available", lambda found=available: found)
         found = summarize([Run(wall=1.0, host=1.0, cpu=0.0, readings={})])
         assert (found.gpu, found.gpu_note) == (None, says + more)

@@ -157,9 +157,11 @@ class _SingleRun(AbstractContextManager[None]):
 
     def close(self) -> None:
         """End the tracing, also where an interrupt came before that; and free the events."""
-        if self._lines is not None:
-            self._lines.close()
-        self._stopwatch.release()
+        try:
+            self._stopwatch.release()
+        finally:
+            if self._lines is not None:
+                self._lines.close()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         __tracebackhide__ = True

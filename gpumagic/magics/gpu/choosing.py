@@ -20,7 +20,7 @@ from gpumagic.selection import apply, cpu_threads, environment, gate, verify
 from gpumagic.selection.auto import Wants
 from gpumagic.selection.spec import Spec
 
-_LIFTED = "the gate is lifted, and the choice before it is in effect"
+_LIFTED, _AGAIN = "the gate is lifted", ", and the choice before it is in effect"
 
 
 def wants(options: argparse.Namespace, magics: Any, spec: str) -> Wants:
@@ -88,8 +88,8 @@ def choose(magics: Any, spec: Spec, wants: Wants, options: argparse.Namespace) -
             return gate.close(spec.text)
         lifted = spec.kind in ("on", "reset") and gate.lift()
         # An earlier choice is in effect again: 'on' here undoes only the gate.
-        chosen = verify.as_initialised(spec) if lifted and spec.kind == "on" else None
-        chosen = chosen or _choose_by_variables(magics, spec, wants, options)
+        again = verify.as_initialised(spec) if lifted and spec.kind == "on" else None
+        chosen = again or _choose_by_variables(magics, spec, wants, options)
     except BaseException:
         STATE.restore(before)
         raise
@@ -97,7 +97,7 @@ def choose(magics: Any, spec: Spec, wants: Wants, options: argparse.Namespace) -
         return gate.under_gate(chosen)
     # The variables may be unchanged; which devices this kernel can use is not.
     status: Status = "applied" if chosen.status == "unchanged" else chosen.status
-    return replace(chosen, status=status, notes=(_LIFTED, *chosen.notes))
+    return replace(chosen, status=status, notes=(_LIFTED + _AGAIN * bool(again), *chosen.notes))
 
 
 def _choose_by_variables(

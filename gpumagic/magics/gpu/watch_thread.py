@@ -135,6 +135,8 @@ class _SamplingThread(threading.Thread):
         self._every = every
         self._stop_now = threading.Event()
         self._state = driver.DriverState(loaded=False, initialized=False)
+        #: What the panel shows.
+        self._shown: tuple[Device, ...] | None = None
         #: How many cells have begun and ended.
         self._begun = self._ended = 0
 
@@ -176,9 +178,9 @@ class _SamplingThread(threading.Thread):
         if self._ended != begun or self._begun != begun:
             found = tuple(map(_certain, found))
         sample = WatchSample(time.time(), tuple(map(kept, found)))
-        changed = not self.samples or self.samples[-1].devices != sample.devices
         self.samples.append(sample)
-        if changed:
+        if self._shown != sample.devices:
+            self._shown = sample.devices
             self._show(WatchPanel(sample, self._every))
 
     def _show_end(self, reason: str) -> None:

@@ -150,6 +150,7 @@ def test_a_second_panel_takes_over_until_gpumagic_is_unloaded(
     until(lambda: len(current.samples) > 3)
     samples = tuple(current.samples)
     _, second = begin()
+    assert "GPU" in second.text, "it is there at once"
     assert "■ ended: moved to where '%gpu watch' was called again" in first.text
     assert len(threads()) == 1
     assert current.history().samples[:3] == samples[:3]
