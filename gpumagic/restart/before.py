@@ -16,6 +16,7 @@ import os
 import pickle
 import signal
 import site
+import socket
 import sys
 import threading
 import traceback
@@ -204,6 +205,7 @@ def _take_requests(kernel: Any, requests: list[list[bytes]], finish: Callable[[]
         ):  # where a user's stream cannot be flushed, none is sent
             await asyncio.wait_for(ended.wait(), _PATIENCE)
         await _quiet(requests)
+        await _disconnect(kernel.parent.shell_port)
         stream = kernel.shell_stream  # ipykernel 7 reads it in a thread, which alone may touch it
         stream.io_loop.add_callback(_unbind, stream.socket)
         await _quiet(requests)
@@ -234,22 +236,39 @@ async def _quiet(requests: list[Any]) -> None:
         seen = len(requests)
 
 
-def _unbind(socket: zmq.Socket[Any]) -> None:
-    """Disconnect the clients, so that they keep what they send until they are connected again."""
-    endpoint: Any = socket.getsockopt(zmq.LAST_ENDPOINT)
+async def _disconnect(port: int) -> None:
+    """Have the clients end their connections: what they have sent until then arrives.
+
+    They connect again after 100 ms or more. One that does not answer is cut off by `_unbind`.
+    """
+    looks = 0
+    while (found := _connections(port)) and looks < _QUIET_LOOKS:
+        for each in found:
+            with suppress(OSError), socket.socket(fileno=os.dup(each.fd)) as connection:
+                connection.shutdown(socket.SHUT_WR)
+        await asyncio.sleep(0.01)
+        looks += 1
+
+
+def _unbind(shell: zmq.Socket[Any]) -> None:
+    """Let no client connect again: it keeps what it sends until the new program listens."""
+    endpoint: Any = shell.getsockopt(zmq.LAST_ENDPOINT)
     with suppress(zmq.ZMQError):
-        socket.unbind(endpoint)
+        shell.unbind(endpoint)
 
 
 def clients(app: Any) -> int:
     """Count the connections of clients to the channels on which the kernel sends."""
-    ports = {app.shell_port, app.iopub_port}
+    return len(_connections(app.shell_port, app.iopub_port))
+
+
+def _connections(*ports: int) -> list[Any]:
     process = psutil.Process()
     try:
         found = getattr(process, "net_connections", process.connections)("tcp")
     except (psutil.Error, OSError):  # a sandbox without /proc/net
-        return 0
-    return sum(bool(each.raddr) and each.laddr.port in ports for each in found)
+        return []
+    return [each for each in found if each.raddr and each.laddr.port in ports]
 
 
 # --- the end --------------------------------------------------------------------------------------

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import zmq
 
+from gpumagic.restart import before
 from tests.restart import FREEZE, PID, answers, run_all
 from tests.support.kernels import Kernel
 
@@ -74,10 +78,44 @@ def test_a_client_that_sends_all_the_time(kernel: Kernels) -> None:
     requests, end = [k.submit("%gpu off --restart")], time.monotonic() + 2.5
     while time.monotonic() < end:
         requests.append(k.client.execute(f"print({len(requests)})", store_history=False))
-        time.sleep(0.01)
+        k.client.iopub_channel.socket.get(zmq.EVENTS)  # asked, zmq subscribes anew
+        time.sleep(0.01 if len(requests) % 4 else 0.06)
     found = answers(k.client, requests)
     assert [each.text for each in found[1:]] == [f"{n}\n" for n in range(1, len(found))]
     assert [each.order for each in found] == [*range(len(found))]
+
+
+def test_what_is_sent_while_the_clients_are_disconnected_arrives() -> None:
+    """Thousands of messages a second: none may be between the sockets when the connection ends."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as client:
+        old = context.socket(zmq.ROUTER)
+        port = old.bind_to_random_port("tcp://127.0.0.1")
+        client.connect(f"tcp://127.0.0.1:{port}")
+        sent, ends = [0], threading.Event()
+
+        def send() -> None:
+            while not ends.is_set():
+                client.send(b"%d" % sent[-1])
+                sent.append(sent[-1] + 1)
+                time.sleep(0.0001)
+
+        received = []
+        thread = threading.Thread(target=send)
+        thread.start()
+        received.append(int(old.recv_multipart()[1]))
+        asyncio.run(before._disconnect(port))
+        before._unbind(old)
+        time.sleep(0.05)
+        ends.set()
+        thread.join()
+        while old.poll(100):
+            received.append(int(old.recv_multipart()[1]))
+        old.close()
+        with context.socket(zmq.ROUTER) as new:
+            new.bind(f"tcp://127.0.0.1:{port}")
+            while len(received) < sent[-1] and new.poll(10_000):
+                received.append(int(new.recv_multipart()[1]))
+        assert received == sent[:-1]
 
 
 def test_much_output_and_figures(kernel: Kernels) -> None:
