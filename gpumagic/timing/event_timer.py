@@ -31,6 +31,8 @@ NO_WORK = 20e-6
 #: CPU seconds that the wait for an idle device takes at most. CUDA polls while it waits, so a wait
 #: is CPU time; a thread held up by other processes or by Python's lock takes none.
 _IDLE_WAIT = 0.2e-3
+#: Seconds that the looks at the devices take at most, if nothing holds up this thread.
+_HELD_UP = 0.2e-3
 #: In how many timed runs each device has worked: one within another leaves no other sign there.
 _timed: Counter[int] = Counter()
 CAPTURE = "a CUDA graph is being captured, and the GPU may not be waited for"
@@ -176,6 +178,9 @@ class EventTimer:
         self._disturbs = disturbs
         self._clocks: dict[int, _DeviceClock] = {}
         self._running: list[_DeviceClock] = []
+        #: What `stop` has found: the clocks to read, and the devices first used meanwhile.
+        self._worked: list[_DeviceClock] = []
+        self._new: set[int] = set()
         self._relaxed = graphs.RelaxedMode()
         self.note: str | None = None
 
@@ -202,13 +207,29 @@ class EventTimer:
             for clock in self._running:
                 clock.start(delay)
 
-    def stop(self) -> None:
-        """Record the first end events: the host is done, the devices perhaps not."""
+    def stop(self, host_stop: float) -> float:
+        """Record the end events: the host was done at ``host_stop``, the devices perhaps not.
+
+        Where the devices are not to be disturbed, on those with a sign of work. Returns when the
+        host is to be taken as done: later, if it was held up before it had looked at the devices,
+        for what ended meanwhile may have outlasted the code.
+        """
+        self._worked, self._new = [], set()
         with self._noting():
-            if self._devices():
-                # The current device first: short code is timed by its event.
-                for clock in reversed(self._running):
-                    clock.stop()
+            ordinals, current = self._devices(), torch_cuda.current_device()
+            if not ordinals:
+                return host_stop
+            # The current device first: short code is timed by its event.
+            for clock in reversed(self._running):
+                clock.stop()
+            new = {*ordinals} - {clock.ordinal for clock in self._running}
+            signs = {clock: clock.has_sign() or self._disturbs for clock in reversed(self._running)}
+            looked = [clock for clock in signs if signs[clock] or clock.ordinal == current]
+            if not self._captures({*new, *(clock.ordinal for clock in looked)}):
+                self._new = new
+                self._worked = [clock for clock in looked if clock.look() or signs[clock]]
+        now = perf_counter()
+        return now if now - host_stop > _HELD_UP else host_stop
 
     def finish(self, host_start: float, host_stop: float) -> dict[int, Reading]:
         """Wait for the devices, and return what each did; the host ran the code between the times.
@@ -217,20 +238,11 @@ class EventTimer:
         """
         readings: dict[int, Reading] = {}
         with self._noting():
-            ordinals, current = self._devices(), torch_cuda.current_device()
-            if not ordinals:
-                return {}
-            new = {*ordinals} - {clock.ordinal for clock in self._running}
-            signs = {clock: clock.has_sign() or self._disturbs for clock in reversed(self._running)}
-            looked = [clock for clock in signs if signs[clock] or clock.ordinal == current]
-            if self._captures({*new, *(clock.ordinal for clock in looked)}):
-                return {}
-            worked = [clock for clock in looked if clock.look() or signs[clock]]
-            for clock in worked:
+            for clock in self._worked:
                 reading = clock.read(host_start, host_stop, synchronizes=self._disturbs)
                 if reading.worked or self._disturbs:
                     readings[clock.ordinal] = reading
-            for ordinal in new:
+            for ordinal in self._new:
                 for stream in torch_cuda.busy_streams(ordinal):
                     wait_for(torch_cuda.timing_event(stream))
                 readings[ordinal] = Reading(None, False, True, perf_counter())

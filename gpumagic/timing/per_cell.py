@@ -55,7 +55,7 @@ class CellTimer(EveryCell[CellTiming]):
         if not self._includes(cell.source):
             return
         try:
-            self._timer.stop()
+            stopped = self._timer.stop(stopped)
             readings = self._timer.finish(cell.started, stopped)
             note = self._timer.note
         except KeyboardInterrupt:

@@ -57,7 +57,7 @@ class Stopwatch:
         """Stop the clocks, wait for the GPU and return the times."""
         self._stopped = perf_counter()
         self._cpu = process_time() - self._cpu_start
-        self._timer.stop()
+        self._stopped = self._timer.stop(self._stopped)
         readings = self._timer.finish(self._started, self._stopped)
         finished = max((reading.finished for reading in readings.values()), default=self._stopped)
         note = self._timer.note

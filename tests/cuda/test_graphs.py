@@ -72,7 +72,7 @@ def around_a_cell(cell: Callable[[], object]) -> EventTimer:
         timer.prepare()
         timer.start()
         cell()
-        timer.stop()
+        timer.stop(1.0)
         timer.finish(0.0, 1.0)
     return timer
 

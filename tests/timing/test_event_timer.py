@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic.timing import event_timer
+from gpumagic.timing import event_timer, run
 from gpumagic.timing.event_timer import EventTimer, Reading
 from gpumagic.timing.run import NO_SIGN_OF_WORK
 from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND, virtual_clock
@@ -106,6 +106,26 @@ def test_what_was_queued_before_does_not_count(gpu_work: Any) -> None:
     with gpumagic.cudatime() as timed:
         gpu_work.sleep(0.01)
     assert timed.gpu.median <= 0.0102 + timed.host.median
+
+
+@pytest.mark.parametrize("name", ["current stream", "unjoined side stream", "another device"])
+def test_a_host_that_is_held_up_when_the_code_has_ended(
+    name: str, gpu_work: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The GPU ends meanwhile, before anybody has looked: its time is not cut to the host's."""
+    stops: list[float] = []
+
+    def process_time() -> float:
+        stops.append(0.0)
+        time.sleep(0.1 if len(stops) == 4 else 0.0)  # it is read when a run starts and ends
+        return 0.0
+
+    monkeypatch.setattr(run, "process_time", process_time)
+    timing = gpumagic.cudatime(lambda: CASES[name][0](gpu_work), n=1, r=2, w=0)
+    assert len(stops) >= 4
+    assert timing.gpu.best >= 0.98 * 0.05
+    assert timing.wall.best >= timing.gpu.best
+    assert timing.wall.worst >= 0.1
 
 
 def test_an_idle_gpu_is_reported_as_at_most(gpu_work: Any) -> None:
@@ -213,7 +233,7 @@ def measure(timer: EventTimer, code: Any) -> tuple[dict[int, Reading], float]:
     started = time.perf_counter()
     code()
     stopped = time.perf_counter()
-    timer.stop()
+    stopped = timer.stop(stopped)
     return timer.finish(started, stopped), stopped - started
 
 
