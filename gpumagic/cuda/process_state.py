@@ -144,9 +144,7 @@ class ProcessState:
         if self.claims is not None and self.choice.claim != snapshot.choice.claim:
             self.claims.hold(snapshot.choice.claim)
         self.choice = replace(
-            snapshot.choice,
-            variables=dict(snapshot.choice.variables),
-            claim=self.choice.claim,
+            snapshot.choice, variables=dict(snapshot.choice.variables), claim=self.choice.claim
         )
 
     def _restore_threads(self, snapshot: Snapshot) -> None:

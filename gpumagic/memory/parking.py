@@ -26,13 +26,7 @@ from gpumagic.cuda import failure, storages, torch_cuda
 from gpumagic.cuda.devices import devices
 from gpumagic.cuda.storages import plain_functions
 from gpumagic.errors import DeviceError
-from gpumagic.memory.parkable import (
-    check_addresses,
-    check_host,
-    check_process,
-    parkable,
-    refuse,
-)
+from gpumagic.memory.parkable import check_addresses, check_host, check_process, parkable, refuse
 from gpumagic.memory.torch_memory import Block, Blocks
 from gpumagic.render import units
 from gpumagic.render.units import bytes_

@@ -10,18 +10,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from gpumagic.render import colors, units
-from gpumagic.render.blocks import (
-    USES,
-    Block,
-    Callout,
-    Cell,
-    Column,
-    Fold,
-    Grid,
-    Line,
-    Style,
-    Use,
-)
+from gpumagic.render.blocks import USES, Block, Callout, Cell, Column, Fold, Grid, Line, Style, Use
 from gpumagic.system.text import harmless
 
 _STYLES: Mapping[str, str] = {

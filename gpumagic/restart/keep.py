@@ -35,11 +35,7 @@ Parked = Callable[[Any], Any]
 
 
 def write(
-    shell: Any,
-    names: Iterable[str],
-    extension: str,
-    environment: Mapping[str, str],
-    parked: Parked,
+    shell: Any, names: Iterable[str], extension: str, environment: Mapping[str, str], parked: Parked
 ) -> tuple[IO[bytes], Kept]:
     """Write variables to a file without a name; `Kept.failed` has those that cannot be kept.
 

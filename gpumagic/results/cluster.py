@@ -163,12 +163,7 @@ class ClusterSelection(ClusterResult):
             if each.value is not None
         )
         rows = [
-            (
-                spans(of),
-                host,
-                status_cell(status),
-                Cell.few(devices or ["no GPU"], 4),
-            )
+            (spans(of), host, status_cell(status), Cell.few(devices or ["no GPU"], 4))
             for (host, status, devices), of in outcomes.items()
         ]
         notes = grouped((note, i) for i, chosen in self.per_engine.items() for note in chosen.notes)

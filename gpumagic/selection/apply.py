@@ -18,14 +18,7 @@ from gpumagic.errors import DeviceError, GpuMagicWarning
 from gpumagic.results.devices import Device, DeviceTable
 from gpumagic.results.selection import Selection
 from gpumagic.selection import claims, environment
-from gpumagic.selection.auto import (
-    NO_WANTS,
-    Wants,
-    candidates,
-    freest,
-    may_fit_later,
-    pick,
-)
+from gpumagic.selection.auto import NO_WANTS, Wants, candidates, freest, may_fit_later, pick
 from gpumagic.selection.spec import Spec, as_text, parse, resolve
 from gpumagic.selection.verify import verify
 

@@ -93,10 +93,7 @@ def _devices(wanted: View, table: DeviceTable) -> tuple[Device, ...]:
 
 
 def _is_late(
-    wanted: View,
-    seen: Sequence[Device],
-    state: driver.DriverState,
-    table: DeviceTable,
+    wanted: View, seen: Sequence[Device], state: driver.DriverState, table: DeviceTable
 ) -> bool:
     """Return whether the variables say other than what the initialised driver shows.
 
@@ -109,10 +106,7 @@ def _is_late(
 
 
 def shows_others(
-    wanted: View,
-    seen: Sequence[Device],
-    state: driver.DriverState,
-    table: DeviceTable,
+    wanted: View, seen: Sequence[Device], state: driver.DriverState, table: DeviceTable
 ) -> bool:
     """Return whether the initialised driver shows other devices than those wanted."""
     if state.uuids is None or (state.uuids and not seen):

@@ -39,12 +39,7 @@ class Delivery:
         except Exception as failure:
             say(self.shell, f"%cudatime: cannot show the times ({text.named(failure)})")
 
-    def benchmark(
-        self,
-        loop: Loop,
-        plan: Plan,
-        progress: Callable[[float], None],
-    ) -> None:
+    def benchmark(self, loop: Loop, plan: Plan, progress: Callable[[float], None]) -> None:
         """Run a loop; its timing is the result, also a partial one, if one repeat is complete.
 
         ``progress`` is called with the share done, 0 to 1.
