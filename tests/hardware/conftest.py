@@ -16,7 +16,7 @@ from tests.hardware.record import Figure, Record
 from tests.support import device
 
 RECORDS = Path(__file__).parent / "records"
-#: That of this run, once torch has found a real GPU.
+#: That of this run, once torch has found a GPU; of a dry run, in a temporary folder.
 _RECORD = pytest.StashKey[Record]()
 
 
@@ -39,7 +39,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 @pytest.fixture(scope="session")
-def torch(request: pytest.FixtureRequest, real: bool) -> ModuleType:
+def torch(
+    request: pytest.FixtureRequest, real: bool, tmp_path_factory: pytest.TempPathFactory
+) -> ModuleType:
     """torch on a GPU; skips, with the reason, where there is none. The record begins."""
     import torch
 
@@ -47,8 +49,8 @@ def torch(request: pytest.FixtureRequest, real: bool) -> ModuleType:
         pytest.skip(f"torch {torch.__version__} finds no GPU here")
     # torch 2.6 sets CUDA_MODULE_LOADING as it starts CUDA: here no test is blamed for that.
     torch.cuda.init()
-    if real:
-        request.config.stash[_RECORD] = Record(RECORDS, torch)
+    folder = RECORDS if real else tmp_path_factory.mktemp("records")
+    request.config.stash[_RECORD] = Record(folder, torch)
     return torch
 
 

@@ -183,7 +183,7 @@ def test_a_name_like_the_notebooks_is_the_users(
 def test_an_allocator_without_counters_is_noted(
     torch: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "PYTORCH_NO_CUDA_MEMORY_CACHING" not in str(holders({}).notes)
+    assert all("autograd" in note for note in holders({}).notes), "that of an old torch"
     monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
     for found in (holders({}), gpumagic.gpumem(), gpumagic.gpumem("1", {})):
         assert "PYTORCH_NO_CUDA_MEMORY_CACHING is set" in str(found)

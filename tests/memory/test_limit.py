@@ -99,8 +99,7 @@ def test_a_device_that_cannot_be_bounded_leaves_none_bounded(
 def test_a_process_that_is_over_the_limit_already(torch: Any) -> None:
     held = torch.empty(3 * GIB, dtype=torch.int8, device="cuda:0")
     LIMIT.set(2 * GIB)
-    (note,) = LIMIT.state().notes
-    assert "cuda:0: torch has reserved 3." in note
+    assert LIMIT.state().notes[0].startswith("cuda:0: torch has reserved 3.")
     del held
     torch.cuda.empty_cache()
-    assert LIMIT.state().notes == ()
+    assert "has reserved" not in str(LIMIT.state().notes)

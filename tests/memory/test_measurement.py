@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from types import ModuleType
 from typing import Any
 
@@ -19,7 +20,9 @@ def test_a_report_with_the_change_since_the_last(torch: ModuleType) -> None:
     keep = empty(torch, 2 * MIB)
     row = gpumagic.gpumem().devices[0]
     assert row.allocated == row.allocated_change == 2 * MIB
-    assert gpumagic.gpumem().devices[0].allocated_change == 0
+    report = gpumagic.gpumem()
+    assert report.devices[0].allocated_change == 0
+    assert json.loads(report.to_json())["devices"]["0"]["allocated"] == 2 * MIB
     del keep
 
 
@@ -47,6 +50,17 @@ def test_a_report_is_a_context_manager_too(torch: ModuleType) -> None:
     assert str(m) == str(m.result)
     assert m.to_dict() == m.result.to_dict()
     del keep
+
+
+def test_a_function(torch: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    @gpumagic.gpumem
+    def step() -> None:
+        empty(torch, 3 * MIB)
+
+    step()
+    assert step.memory.devices[0].peak == 3 * MIB
+    assert step.memory.devices[0].allocated == 0
+    assert "+3.00 MiB" in capsys.readouterr().out
 
 
 def test_a_statement(torch: ModuleType) -> None:

@@ -58,6 +58,15 @@ def test_given_numbers_are_exact(gpu_work: Any) -> None:
     assert all(0.98e-3 <= value <= 1.02e-3 for value in timing.timings)
 
 
+def test_no_repeat_is_left_out(gpu_work: Any) -> None:
+    seconds = iter([1e-3] * 9 + [20e-3])
+    timing = gpumagic.cudatime(lambda: gpu_work.sleep(next(seconds)), n=1, r=10, w=0)
+    assert len(timing.gpu.all) == 10
+    assert timing.timings == [*timing.gpu.all]
+    assert timing.gpu.worst == pytest.approx(20e-3, rel=0.02)
+    assert timing.gpu.median == pytest.approx(1e-3, rel=0.02)
+
+
 def test_cold_empties_the_cache(gpu_work: Any) -> None:
     torch = gpu_work.torch
     held = torch.cuda.memory_allocated()

@@ -95,7 +95,7 @@ def test_a_busy_host_is_no_gpu_work(
     monkeypatch.setattr(event_timer, "thread_time", time.thread_time)
     with gpumagic.cudatime() as timed:
         gpu_work.sleep(0.005)
-        virtual_gpu.slow(slow, 0.005)
+        virtual_gpu.slow(slow, 0.02)
     # Work that ends before the first question leaves no sign.
     assert {*timed.per_device} == {0} or timed.gpu_note.startswith(NO_SIGN_OF_WORK)
     assert timed.bound != "host"
@@ -123,9 +123,9 @@ def test_a_host_that_is_held_up_when_the_code_has_ended(
     monkeypatch.setattr(run, "process_time", process_time)
     timing = gpumagic.cudatime(lambda: CASES[name][0](gpu_work), n=1, r=2, w=0)
     assert len(stops) >= 4
-    assert timing.gpu.best >= 0.98 * 0.05
-    assert timing.wall.best >= timing.gpu.best
-    assert timing.wall.worst >= 0.1
+    assert 0.98 * 0.05 <= timing.gpu.best <= 1.02 * 0.05 + timing.host.best
+    assert timing.wall.worst >= timing.gpu.worst
+    assert timing.host.worst >= 0.1, "when the GPU ended is not known: not before the host"
 
 
 def test_an_idle_gpu_is_reported_as_at_most(gpu_work: Any) -> None:

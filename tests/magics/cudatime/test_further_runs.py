@@ -102,6 +102,9 @@ def test_operations_in_a_run_of_its_own(ip: Any, run_cell: Run, gpu_work: Any) -
     run_cell("%%cudatime --flops -n 3 -r 2 -w 0 -q -v many\nruns.append(1)\na @ b")
     assert ip.user_ns["many"].flops == 2 * 64 * 128 * 32, "of one loop"
     assert len(ip.user_ns["runs"]) == 2 + 3 * 2 + 1
+    ip.user_ns["linear"] = torch.nn.Linear(128, 32, device="cuda:0")
+    run_cell("%%cudatime --flops -q -v backward\nlinear(a).sum().backward()")
+    assert ip.user_ns["backward"].flops == 2 * (2 * 64 * 128 * 32), "forward, and the weight's"
 
 
 def test_joules_of_a_loop(ip: Any, run_cell: Run, gpu_work: Any) -> None:
