@@ -125,7 +125,7 @@ def test_verbs_and_choices(magic: str, line: str, verb: str, fields: dict[str, A
         ("%gpu offf", "'offf' is not a choice of GPUs"),
         ("%gpu 0,0", "GPU 0 is named twice"),
         ("%gpu auto 9", "9 GPUs are requested"),
-        ("%gpu auto --min-free 1TiB --wait 9999", "no GPU fits, 1 requested (GPU 0: only"),
+        ("%gpu auto --min-free 1TiB --wait 20", "no GPU fits, 1 requested (GPU 0: only"),
         ("%gpu -1,0", "'-1' is not a choice of GPUs; write off, on,"),
         ("%gpu 0 -v class", "'class' is not a variable name"),
         ("%gpu 1 --soft", "--soft goes with off; for other GPUs: %gpu 1 --restart"),

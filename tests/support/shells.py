@@ -93,6 +93,22 @@ def shell(*, load: bool = True) -> Iterator[InteractiveShell]:
                 _close(ip)
 
 
+@contextmanager
+def second_shell() -> Iterator[InteractiveShell]:
+    """Another shell in this process, beside the one of `shell`, with gpumagic loaded."""
+    with _python_kept(), warnings.catch_warnings():
+        config = Config()
+        config.HistoryManager.enabled = False
+        config.InteractiveShell.colors = PLAIN
+        other = InteractiveShell(config=config)
+        try:
+            other.extension_manager.load_extension("gpumagic")
+            yield other
+            other.extension_manager.unload_extension("gpumagic")
+        finally:
+            _end(other)
+
+
 def _forget_peaks() -> None:
     """Unloading keeps torch's functions wrapped as long as the user's peaks need it: no leak."""
     peaks = sys.modules.get("gpumagic.memory.peak_ledger")

@@ -115,6 +115,15 @@ def test_what_is_already_so_is_not_too_late(fresh_kernel: Kernel) -> None:
     assert k.value("(timed.gpu is None, gpumagic.gpumem().devices[0].allocated)") == (False, 1024)
 
 
+def test_a_choice_is_the_first_to_ask_whether_cuda_has_failed(
+    kernel: Callable[..., Kernel],
+) -> None:
+    trapped = kernel(load=False, env={"CUDA_VISIBLE_DEVICES": ""})
+    trapped.run("import torch; assert not torch.cuda.is_available()")
+    trapped.run("%load_ext gpumagic")
+    choose(trapped, "1", status="too-late", devices=[])
+
+
 def test_cuda_that_failed_while_all_was_hidden(kernel: Callable[..., Kernel]) -> None:
     """It is asked once; the table says so, and it stays so when the mask hides no more."""
     trapped = kernel(load=False, env={"CUDA_VISIBLE_DEVICES": ""})

@@ -223,6 +223,11 @@ def test_a_package_that_cannot_be_imported(kernel: Callable[..., Kernel], packag
     else:
         assert "This kernel sees none" in reply.text
         poor.run("%gpu reset -q")
-        for line in ("%cudatime 1", "%%cudatime -n 1 -r 1\n1", "%gpumem", "%gpumem vars"):
-            assert "torch is not imported" in poor.run(line).text, line
+        for line in ("%cudatime 42", "%%gpumem\n42", "%%cudatime -n 1 -r 1\n42", "%gpumem vars"):
+            ran = poor.run(line)
+            assert "torch is not imported" in ran.text, line
+            assert ran.value == ("42" if line in ("%cudatime 42", "%%gpumem\n42") else None)
+        report = poor.run("%gpumem").text
+        assert "79.5 GiB" in report
+        assert "torch is not imported: these are the driver's figures alone" in report
     assert poor.run("%%gpu on -q\n6 * 7").value == "42"

@@ -106,6 +106,23 @@ def test_unloading_gives_torch_its_functions_back(
     ip.extension_manager.load_extension("gpumagic")
 
 
+def test_nothing_of_ours_is_left_in_the_namespace(run_cell: Any, ip: Any) -> None:
+    before = set(ip.user_ns)
+    run_cell("%%gpumem\nmine = 1")
+    new = {name for name in set(ip.user_ns) - before if not name.startswith("_")}
+    assert new == {"mine"}
+
+
+def test_unloading_inside_the_cell(run_cell: Any, torch: ModuleType) -> None:
+    own = functions(torch)
+    ran = run_cell(
+        "%%gpumem -o -q\nget_ipython().extension_manager.reload_extension('gpumagic')\n"
+        f"x = {bytes_on(0, MIB)}"
+    )
+    assert ran.value.devices[0].allocated == MIB
+    assert functions(torch) == own
+
+
 def test_the_report(run_cell: Any, torch: ModuleType) -> None:
     keep = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda:0")
     torch.empty(30 * MIB, dtype=torch.uint8, device="cuda:0")

@@ -16,6 +16,7 @@ from gpumagic.memory.parking import PARKING
 from tests.support.kernels import PATIENCE
 from tests.support.own_files import names_our_files
 from tests.support.parking import needs_parking
+from tests.support.shells import second_shell
 
 pytestmark = needs_parking
 
@@ -72,6 +73,9 @@ def test_it_comes_back_before_any_other_cell(cells: Callable[..., Any]) -> None:
         assert cells(source).text.startswith("Brought back"), source
         assert not PARKING.active
     cells("del n, r")
+    ran = cells("%gpumem park -q\nx + 1", raising=False)
+    assert str(ran.error).splitlines()[0] == PARKED, "in the cell that parks"
+    assert cells("uses()").value == 499500.0
 
 
 def test_a_statement_of_ours_brings_it_back(cells: Callable[..., Any]) -> None:
@@ -154,6 +158,18 @@ def test_unloading_brings_it_back(cells: Callable[..., Any], ip: Any) -> None:
     assert ip.events.callbacks["pre_execute"] == before["pre_execute"]
     cells("%load_ext gpumagic")
     assert cells("uses()").value == 499500.0
+
+
+def test_two_shells_in_one_process(cells: Callable[..., Any], ip: Any) -> None:
+    """What one has parked comes back when the other is unloaded, too."""
+    with second_shell() as other:
+        cells("%gpumem park -q")
+        with pytest.raises(UsageError, match="parked already"):
+            other.run_line_magic("gpumem", "park -q")
+        other.extension_manager.unload_extension("gpumagic")
+        assert not PARKING.active
+        cells("%gpumem park -q")
+        assert cells("uses()").value == 499500.0
 
 
 # --- in a kernel ---------------------------------------------------------------------------------
