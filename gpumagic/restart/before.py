@@ -33,7 +33,7 @@ from gpumagic.restart import handover, losses
 from gpumagic.system import import_path
 from gpumagic.system.paths import working_folder
 
-#: So many looks, 10 ms apart, without a new request: all that were sent have arrived.
+#: So many looks, 10 ms apart, without a new request: all that have arrived are taken.
 _QUIET_LOOKS = 5
 #: Seconds in which the cell that asks ends, and the last output is sent.
 _PATIENCE = 5.0
@@ -204,7 +204,6 @@ def _take_requests(kernel: Any, requests: list[list[bytes]], finish: Callable[[]
             asyncio.TimeoutError
         ):  # where a user's stream cannot be flushed, none is sent
             await asyncio.wait_for(ended.wait(), _PATIENCE)
-        await _quiet(requests)
         await _disconnect(kernel.parent.shell_port)
         stream = kernel.shell_stream  # ipykernel 7 reads it in a thread, which alone may touch it
         stream.io_loop.add_callback(_unbind, stream.socket)
