@@ -19,6 +19,7 @@ import site
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -37,6 +38,8 @@ from gpumagic.system.paths import working_folder
 _QUIET_LOOKS = 5
 #: Seconds in which the cell that asks ends, and the last output is sent.
 _PATIENCE = 5.0
+#: Seconds in which a client ends its connection, if it is not stopped itself.
+_LONGEST_LEAVE = 1.0
 
 
 class Restarting(BaseException):
@@ -204,9 +207,10 @@ def _take_requests(kernel: Any, requests: list[list[bytes]], finish: Callable[[]
             asyncio.TimeoutError
         ):  # where a user's stream cannot be flushed, none is sent
             await asyncio.wait_for(ended.wait(), _PATIENCE)
-        await _disconnect(kernel.parent.shell_port)
         stream = kernel.shell_stream  # ipykernel 7 reads it in a thread, which alone may touch it
-        stream.io_loop.add_callback(_unbind, stream.socket)
+        leaving = _disconnect(stream.socket, kernel.parent.shell_port)
+        loop = stream.io_loop.asyncio_loop
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(leaving, loop))
         await _quiet(requests)
         _end(finish)
 
@@ -235,25 +239,20 @@ async def _quiet(requests: list[Any]) -> None:
         seen = len(requests)
 
 
-async def _disconnect(port: int) -> None:
+async def _disconnect(shell: zmq.Socket[Any], port: int) -> None:
     """Have the clients end their connections: what they have sent until then arrives.
 
-    They connect again after 100 ms or more. One that does not answer is cut off by `_unbind`.
+    After 100 ms or more they connect again, to the new program. Until then they keep what they send.
     """
-    looks = 0
-    while (found := _connections(port)) and looks < _QUIET_LOOKS:
+    end = time.monotonic() + _LONGEST_LEAVE
+    while (found := _connections(port)) and time.monotonic() < end:
         for each in found:
             with suppress(OSError), socket.socket(fileno=os.dup(each.fd)) as connection:
                 connection.shutdown(socket.SHUT_WR)
         await asyncio.sleep(0.01)
-        looks += 1
-
-
-def _unbind(shell: zmq.Socket[Any]) -> None:
-    """Let no client connect again: it keeps what it sends until the new program listens."""
-    endpoint: Any = shell.getsockopt(zmq.LAST_ENDPOINT)
     with suppress(zmq.ZMQError):
-        shell.unbind(endpoint)
+        endpoint: Any = shell.getsockopt(zmq.LAST_ENDPOINT)
+        shell.unbind(endpoint)  # it cuts off who is connected
 
 
 def clients(app: Any) -> int:
