@@ -242,7 +242,7 @@ async def _quiet(requests: list[Any]) -> None:
 async def _disconnect(shell: zmq.Socket[Any], port: int) -> None:
     """Have the clients end their connections: what they have sent until then arrives.
 
-    After 100 ms or more they connect again, to the new program. Until then they keep what they send.
+    They connect again after 100 ms or more, and keep what they send until then.
     """
     end = time.monotonic() + _LONGEST_LEAVE
     while (found := _connections(port)) and time.monotonic() < end:
