@@ -31,7 +31,7 @@ NO_WORK = 20e-6
 #: CPU seconds that the wait for an idle device takes at most. CUDA polls while it waits, so a wait
 #: is CPU time; a thread held up by other processes or by Python's lock takes none.
 _IDLE_WAIT = 0.2e-3
-#: Seconds that the looks at the devices take at most, if nothing holds up this thread.
+#: Seconds that the look at a device takes at most, if nothing holds up this thread.
 _HELD_UP = 0.2e-3
 #: In how many timed runs each device has worked: one within another leaves no other sign there.
 _timed: Counter[int] = Counter()
@@ -229,7 +229,7 @@ class EventTimer:
                 self._new = new
                 self._worked = [clock for clock in looked if clock.look() or signs[clock]]
         now = perf_counter()
-        return now if now - host_stop > _HELD_UP else host_stop
+        return now if now - host_stop > _HELD_UP * len(ordinals) else host_stop
 
     def finish(self, host_start: float, host_stop: float) -> dict[int, Reading]:
         """Wait for the devices, and return what each did; the host ran the code between the times.
