@@ -54,7 +54,7 @@ class _Statement(NamedTuple):
         line = min((line for _, _, line in self.code.co_lines() if line), default=1)
         text = linecache.getline(self.code.co_filename, line).strip() or "a statement"
         if _RESTART in text:
-            text = "%gpu … --restart"
+            text = "%gpu … restart"
         elif (magic := _CELL_MAGIC.match(text)) is not None:
             text, line = in_body or (f"%%{magic[1]}", line)
         text = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"

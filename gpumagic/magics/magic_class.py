@@ -95,12 +95,13 @@ class GpuMagic(ipython.Magics):
           %gpu doctor                 why torch can, or cannot, use the GPU; what helps
           %gpu cluster [PROFILE]      the GPUs of ipyparallel's engines, on all hosts
           %gpu pin                    each engine its own GPU
+          %gpu restart                a fresh kernel in place of this one, with its
+                                      GPUs; CUDA is not started; the next cells go on
 
         a choice of GPUs
-          --restart                   if it is too late, or CUDA has failed: a fresh
-                                      kernel in place of this one; the next cells go on
-          --keep NAMES | all          with --restart: bring these variables back
-          --force                     with --restart: go on although something is lost
+          --restart                   if it is too late, or CUDA has failed: restart
+          --keep NAMES | all          with both: bring these variables back
+          --force                     with both: go on although something is lost
           --soft                      with off, if it is too late: keeps the process
                                       and all variables; device-agnostic code goes to
                                       the CPU, new CUDA tensors are refused; %gpu on

@@ -59,7 +59,7 @@ def check(shell: Any, *, force: bool = False) -> None:
     if sys.platform != "linux":
         raise RestartError(
             "only Linux can replace a running process by itself: restart the kernel (Kernel > "
-            "Restart), and run this line without --restart in its first cell"
+            "Restart), and choose its GPUs in the first cell"
         )
     app = _app(shell)
     if app is None:

@@ -6,14 +6,19 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from gpumagic.cuda import driver, torch_cuda
+from gpumagic.cuda import devices, driver, torch_cuda
+from gpumagic.cuda.visible_devices import uuid_key
 
 
 class Devices:
-    """The GPUs of the old process, by UUID: each has a number in this one, or is hidden."""
+    """The GPUs of the old process, by UUID: each has a number in this one, or is hidden.
 
-    def __init__(self, uuids: Sequence[str]) -> None:
-        self._uuids = uuids
+    ``start``: something is to be moved to a GPU. Without it CUDA is not started, where NVML and the
+    variables say which GPU has which number.
+    """
+
+    def __init__(self, uuids: Sequence[str], *, start: bool = False) -> None:
+        self._uuids, self._start = [*map(uuid_key, uuids)], start
         #: What was moved, ``cuda:1 → cuda:0``; and the bytes that a GPU had no memory for.
         self.moved: set[str] = set()
         self.refused: dict[str, int] = {}
@@ -21,7 +26,7 @@ class Devices:
     def now(self, device: str) -> str:
         """Return where a device of the old process is: the same GPU, else the CPU."""
         kind, _, number = device.partition(":")
-        if kind != "cuda" or not number:
+        if kind != "cuda" or not number or not self._uuids:  # CUDA had not started
             return device if kind != "cuda" or self._visible else "cpu"
         uuid = self._uuids[int(number)] if int(number) < len(self._uuids) else ""
         place = self._visible.get(uuid)
@@ -37,8 +42,14 @@ class Devices:
         torch: Any = torch_cuda.require()
         if not torch.cuda.is_available():
             return {}
+        if not self._start:
+            table = [each for each in devices.devices(processes=False) if each.visible is not False]
+            found = {each.instance or each.uuid: each.ordinal for each in table}
+            known = {uuid_key(uuid): n for uuid, n in found.items() if uuid and n is not None}
+            if known and len(known) == len(table):
+                return known
         torch.cuda.init()
-        return {uuid: number for number, uuid in enumerate(driver.state().uuids or ())}
+        return {uuid_key(uuid): number for number, uuid in enumerate(driver.state().uuids or ())}
 
     def moved_storage(self, storage: Any, device: str) -> Any:
         """Move a storage from the host to where its device is now, if there is room."""

@@ -152,7 +152,8 @@ def restore(file: IO[bytes], shell: Any, kept: Kept) -> Restored:
     for name, lines in kept.sources.items():  # None: it is never looked for on the disk
         linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
     getattr(shell.compile, "_filename_map", {}).update(kept.cells)
-    devices, first = Devices(kept.uuids), sum(kept.buffers)
+    on_gpu = any(device.startswith("cuda") for _, device in kept.storages)
+    devices, first = Devices(kept.uuids, start=on_gpu), sum(kept.buffers)
 
     @functools.cache
     def storage(number: int) -> Any:

@@ -105,7 +105,7 @@ def after_restart(spec: Spec, *, claim: bool = True) -> Selection:
     mask = environment.now()[MASK] or ""
     chosen = tuple(mask.split(",")) if mask.startswith(("GPU-", "MIG-")) else ()
     notes: tuple[str, ...] = ()
-    if spec.kind in ("devices", "auto") and claim and found.status != "too-late":
+    if spec.kind in ("devices", "auto", "same") and claim and found.status != "too-late":
         notes = _claim(chosen, claims.others_of(chosen), table)
     else:
         claims.release()

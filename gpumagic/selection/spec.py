@@ -38,7 +38,8 @@ class Spec:
     """A parsed spec, not yet resolved on this machine."""
 
     text: str
-    kind: Literal["off", "on", "reset", "devices", "auto"]
+    #: ``same``: as it is, in the process that a restart starts.
+    kind: Literal["off", "on", "reset", "devices", "auto", "same"]
     #: For ``devices``: indexes and UUIDs (or prefixes), in the user's order.
     items: tuple[int | str, ...] = ()
     #: For ``auto``: how many devices.

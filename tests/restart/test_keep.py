@@ -203,7 +203,7 @@ def test_random_states_go_on(kept: tuple[Kernel, str]) -> None:
     assert "Tensors moved: cuda:0 → cpu, cuda:1 → cuda:0." in shown
     assert "Their GPU is hidden now; .cuda() moves them to one that is not." in shown
     started = k.value("__import__('gpumagic.cuda.init_trace', fromlist=['x']).location()")
-    assert "ran `%gpu … --restart`" in started
+    assert "ran `%gpu … restart`" in started
 
 
 def test_training_goes_on(kept: tuple[Kernel, str]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from gpumagic.cells.compile import compile_cell
 from gpumagic.cuda import devices, driver, failure
 from gpumagic.cuda.process_state import STATE
-from gpumagic.errors import DeviceError, RestartError, SpecError
+from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics import output
 from gpumagic.magics.argument_types import size
 from gpumagic.magics.output import LiveDisplay
@@ -64,13 +64,11 @@ def choose_for_kernel(
         from gpumagic.magics.gpu import restarting
 
         try:
-            restarting.begin(magics, chosen, options)
+            restarting.begin(magics, spec, options)
         except restarting.Restarting:
             raise
-        except BaseException as error:
+        except BaseException:
             STATE.restore(before)
-            if isinstance(error, KeyboardInterrupt):
-                raise RestartError("interrupted; this kernel goes on as it was") from None
             raise
     if options.restart and chosen.status in ("unchanged", "applied"):
         note = "not restarted: the choice is in effect in this process, which keeps all variables"

@@ -39,6 +39,10 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
 
         wants = choosing.wants(options, magics, text)
         return cluster.run(magics, parsed.verb, options, wants)
+    if parsed.verb == "restart":
+        from gpumagic.magics.gpu import restarting
+
+        restarting.restart(magics, options)
     result: Result
     if text:
         from gpumagic.magics.gpu import choosing

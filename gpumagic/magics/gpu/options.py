@@ -23,6 +23,7 @@ def grammar() -> Grammar:
     forms["watch"].add_argument("--every", type=duration(), metavar="SECONDS", default=1.0)
     forms["plot"].add_argument("file", nargs="?", metavar="FILE")
     forms.update({verb: _cluster(verb) for verb in ("cluster", "pin")})
+    forms["restart"] = _restart()
     forms["auto"] = _auto()
     forms[SPEC] = _choice()
     return Grammar("%gpu", forms, ("off", "none", "cpu", "on", "all", "reset"))
@@ -31,14 +32,25 @@ def grammar() -> Grammar:
 def _choice() -> Parser:
     form = Parser("%gpu")
     form.add_argument("spec", nargs="*", metavar="SPEC", default=[])
-    form.flags("--soft", "--restart", "--force", "--no-claim")
+    form.flags("--soft", "--restart", "--no-claim")
     form.add_argument("--threads", type=count(), metavar="N")
-    form.add_argument("--keep", nargs="+", action="extend", metavar="NAME")
+    _add_what_goes_on(form)
     form.needs("--restart", "--keep", "--force")
     form.apart("--soft", ("--restart",))
     form.add_targets()
     form.apart("--cluster", _ONLY_HERE)
     return form
+
+
+def _restart() -> Parser:
+    form = Parser("%gpu restart")
+    _add_what_goes_on(form)
+    return form
+
+
+def _add_what_goes_on(form: Parser) -> None:
+    form.flags("--force")
+    form.add_argument("--keep", nargs="+", action="extend", metavar="NAME")
 
 
 def _auto() -> Parser:

@@ -1,4 +1,4 @@
-"""``%gpu SPEC --restart``: begin the restart in one process, report it in the next.
+"""``%gpu restart``, ``%gpu SPEC --restart``: begin it in one process, report it in the next.
 
 In the next one this module is an IPython extension, which `gpumagic.restart.after` needs no more
 than any other: `before.restart` has named it on the command line.
@@ -18,16 +18,15 @@ from traceback import walk_stack
 from types import ModuleType
 from typing import IO, Any, NoReturn
 
-from gpumagic.cuda import failure, init_trace
+from gpumagic.cuda import driver, failure, init_trace
 from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import RestartError
 from gpumagic.magics.extension import of
 from gpumagic.magics.output import hand_over
 from gpumagic.render.units import bytes_
 from gpumagic.restart import after, before, losses
-from gpumagic.results.selection import Selection
-from gpumagic.selection import apply, cpu_threads, environment
-from gpumagic.selection.spec import parse
+from gpumagic.selection import apply, cpu_threads, environment, gate
+from gpumagic.selection.spec import Spec
 from gpumagic.system import import_path, text
 
 Restarting = before.Restarting
@@ -44,19 +43,42 @@ def check(shell: Any, *, force: bool = False) -> None:
     before.check(shell, force=force)
 
 
-def begin(magics: Any, chosen: Selection, options: argparse.Namespace) -> NoReturn:
-    """Restart the kernel under the variables just written: the choice is too late in this process.
+def restart(magics: Any, options: argparse.Namespace) -> NoReturn:
+    """Restart the kernel with the GPUs, the claim and the CPU threads that it has.
 
     Raises:
-        RestartError: refused; nothing has changed.
+        RestartError, Restarting: as for `begin`.
+    """
+    if gate.is_closed():
+        raise RestartError(
+            "this kernel refuses the GPU since '%gpu off --soft': write %gpu off --restart, or "
+            "%gpu on before %gpu restart"
+        )
+    options.no_claim = not STATE.choice.claim
+    options.threads = None if STATE.choice.threads is None else STATE.choice.threads.current
+    begin(magics, Spec("restart", "same"), options)
+
+
+def begin(magics: Any, spec: Spec, options: argparse.Namespace) -> NoReturn:
+    """Restart the kernel under the variables as they are now, those of the choice ``spec``.
+
+    Raises:
+        RestartError: refused or interrupted; nothing has changed.
         Restarting: the restart begins when the cell has ended.
     """
+    try:
+        _begin(magics, spec, options)
+    except KeyboardInterrupt:
+        raise RestartError("interrupted; this kernel goes on as it was") from None
+
+
+def _begin(magics: Any, spec: Spec, options: argparse.Namespace) -> NoReturn:
     shell, began = magics.shell, time.time()
     check(shell, force=options.force)
     comms = getattr(getattr(getattr(shell, "kernel", None), "comm_manager", None), "comms", ())
     payload: dict[str, Any] = {
         "began": began,
-        "spec": chosen.requested,
+        "spec": spec,
         "started_with": environment.started_with(),
         "options": {"output": options.output, "variable": options.variable},
         "quiet": options.quiet,
@@ -124,8 +146,8 @@ def _target(shell: Any) -> str | None:
         if isinstance(last, ast.Assign) and len(last.targets) == 1:
             return ast.unparse(last.targets[0])
     raise RestartError(
-        "what follows a restart in the same cell would not be run: make %gpu … --restart the last "
-        "line of its cell, not inside a block or a function"
+        "what follows a restart in the same cell would not be run: make it the last line of its "
+        "cell, not inside a block or a function"
     )
 
 
@@ -190,9 +212,9 @@ def _report(
 ) -> Any:
     seconds = time.time() - payload["began"] - payload["keeping"]
     environment.start_from(payload["started_with"])
-    spec = parse(payload["spec"])
+    spec = payload["spec"]
     chosen = apply.after_restart(spec, claim=payload["claim"])
-    took, kept = f"{seconds:.1f} s", list[str]()
+    took, kept, cuda = f"{seconds:.1f} s", list[str](), chosen.cuda_initialized
     if file is not None:
         from gpumagic.restart import keep
 
@@ -200,10 +222,15 @@ def _report(
         kept = [*_kept(keep.restore(file, shell, payload["kept"]))]
         took += f" ({payload['keeping']:.1f} s more to keep variables, "
         took += f"{time.time() - began:.1f} s to restore them)"
+        chosen = replace(chosen, cuda_initialized=driver.state().initialized)
     said = (
         f"The kernel was restarted in place in {took}; numbering, inputs and working folder go on."
     )
     lost = tuple(name for name in payload["variables"] if name not in shell.user_ns)
+    if chosen.cuda_initialized and not cuda:
+        kept.append("CUDA was started by what came back; a forked process cannot use it.")
+    elif spec.kind == "same" and cuda is False:
+        said += " CUDA is not started."
     notes = [said, *([] if lost else ["No variable was lost."]), *kept, *notes]
     if payload["comms"]:
         notes.append("Widgets of the old process do not answer any more.")

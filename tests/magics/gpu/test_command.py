@@ -69,7 +69,7 @@ def test_a_restart_that_fails_restores_the_whole_choice(
         raise failure
 
     monkeypatch.setattr(apply, "choose", choose)
-    monkeypatch.setattr(restarting, "begin", begin)
+    monkeypatch.setattr(restarting, "check", begin)
     run_cell("%gpu off --soft -q")
     closed, before = STATE.choice.gate, environment.now()
     assert closed is not None

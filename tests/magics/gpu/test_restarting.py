@@ -1,4 +1,4 @@
-"""``%gpu … --restart`` in real kernels, notebooks and terminals."""
+"""``%gpu restart`` and ``%gpu … --restart`` in real kernels, notebooks and terminals."""
 
 from __future__ import annotations
 
@@ -68,6 +68,73 @@ def test_only_what_is_too_late_restarts(kernel: Callable[..., Kernel]) -> None:
     assert k.value("__import__('torch').cuda.is_available()") is False
 
 
+FORKED = """
+import torch
+def child(write):
+    try:
+        torch.ones(1, device='cuda'); os.write(write, b'fine')
+    except RuntimeError as error:
+        os.write(write, str(error).encode())
+    os._exit(0)
+def asked_in_a_fork():
+    read, write = os.pipe()
+    if os.fork() == 0:
+        child(write)
+    os.close(write)
+    return open(read).read()
+"""
+
+
+def test_a_fresh_process_with_the_same_gpus_from_which_one_can_fork(
+    kernel: Callable[..., Kernel],
+) -> None:
+    """The choice, its claim and the CPU threads go on; what is not on a GPU starts no CUDA."""
+    k = kernel()
+    k.run("%gpu 2 --threads 3 -q")
+    k.run("import os, torch; rates = torch.ones(2); device = torch.device('cuda', 0); host = [1]")
+    k.run(f"seen = torch.rand(3, device=device); seen\n{FORKED}")
+    assert "forked subprocess" in k.value("asked_in_a_fork()")
+    k.run("del seen; expected = torch.cuda.get_rng_state(0)")
+    pid = k.value("os.getpid()")
+    shown = k.run("%gpu restart --keep all").text
+    assert shown.startswith("restarted: this kernel sees 1 GPU")
+    assert "cuda:0 is GPU 2" in shown
+    assert "numbering, inputs and working folder go on. CUDA is not started." in shown
+    assert "torch computes with 3 threads" in shown
+    assert k.value("(os.getpid(), host, rates.tolist(), str(device))") == (
+        *(pid, [1], [1.0, 1.0], "cuda:0"),
+    )
+    assert k.value("asked_in_a_fork()") == "fine"
+    assert "GPU 2: claimed by this kernel." in k.run("%gpu").text
+    assert k.value("torch.equal(torch.cuda.get_rng_state(device), expected)") is True
+
+    k.run("weights = torch.full((4,), 7.).to(device); gone = 1")
+    shown = k.run("again = %gpu restart --keep weights torch os -o").text
+    assert "CUDA was started by what came back; a forked process cannot use it." in shown
+    assert "CUDA is not started" not in shown
+    assert k.value("(str(weights.device), weights.cpu().sum().item())") == ("cuda:0", 28.0)
+    assert k.value("(again.status, again.cuda_initialized, 'gone' in again.lost)") == (
+        *("restarted", True, True),
+    )
+
+
+def test_a_choice_that_was_too_late_is_in_effect_after_it(kernel: Callable[..., Kernel]) -> None:
+    k = kernel()
+    k.run(FREEZE)
+    assert "Too late" in k.run("%gpu off").text
+    assert k.run("%gpu restart").text.startswith("restarted: this kernel sees no GPU")
+
+
+def test_a_closed_gate_is_not_lost_without_a_word(kernel: Callable[..., Kernel]) -> None:
+    k = kernel()
+    k.run("import torch; torch.cuda.init(); x = 1")
+    k.run("%gpu off --soft -q")
+    assert "write %gpu off --restart, or %gpu on before" in k.run(
+        "%gpu restart --keep x", raising=False
+    ).shown.replace("\n", " ")
+    assert k.value("x") == 1
+
+
 @pytest.fixture(scope="module")
 def frozen_kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     """One kernel for all refusals, which change nothing; what their cells do is undone."""
@@ -103,6 +170,9 @@ if 'child' in globals():
             "(sleep);",
         ),
         ("import sys; sys.executable = '/nowhere'\n%gpu off --restart", "/nowhere"),
+        ("%gpu restart\nx = 1", "last line of its cell"),
+        ("%gpu restart 0", "%gpu restart: unexpected '0'"),
+        ("%%gpu restart\n1", "%%gpu needs a choice of GPUs for the cell"),
         ("%gpu off --keep x", "--keep goes with --restart"),
         ("%gpu off --restart --keep kpt", "no variable kpt to keep; did you mean kept?"),
         ("gen = (i for i in [])\n%gpu off --restart --keep gen", "gen (cannot pickle 'generator'"),
