@@ -14,6 +14,9 @@ import cloudpickle
 
 from gpumagic.cuda import torch_cuda
 
+#: What IPython binds in every new shell, where `user_ns_hidden` has it; later, that has each output.
+GIVEN = ("get_ipython", "exit", "quit", "open", "In", "Out", "_dh")
+
 #: The notebook's namespace in the process that loads: what its functions have as globals.
 _namespace: dict[str, Any] = {}
 
@@ -51,11 +54,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         # into which it puts the values of the globals that they use.
         self.globals_ref[id(shell.user_ns)] = _Namespace()
         #: What every shell has, by identity: ``get_ipython``, ``exit``, and the shell itself.
-        self._given = {
-            id(value): name
-            for name, value in shell.user_ns_hidden.items()
-            if not isinstance(value, (str, int, type(None), types.ModuleType))
-        }
+        hidden = shell.user_ns_hidden
+        self._given = {id(hidden[name]): name for name in GIVEN if name in hidden}
         self._given[id(shell)] = ""
         self._numbers: dict[int, int] = {}
         # Not while torch is being imported, or after its import has failed.
@@ -135,9 +135,13 @@ class Unpickler(pickle.Unpickler):
         self._storage, self._device, self._shell = storage, device, shell
 
     def persistent_load(self, key: tuple[Any, ...]) -> Any:
-        """Return what a reference refers to."""
+        """Return what a reference refers to.
+
+        Raises:
+            KeyError: this shell has not what the other had.
+        """
         if key[0] == "shell":
-            return self._shell.user_ns.get(key[1]) if key[1] else self._shell
+            return self._shell.user_ns_hidden[key[1]] if key[1] else self._shell
         torch: Any = torch_cuda.require()
         if key[0] == "device":
             return torch.device(self._device(key[1]))

@@ -5,12 +5,13 @@ The child has the new environment, and no data: arrays are zeros, tensors are on
 
 from __future__ import annotations
 
+import builtins
 import importlib
 import io
 import os
 import pickle
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 from gpumagic.errors import RestartError
@@ -70,10 +71,16 @@ def failures(kept: Kept, extension: str, environment: Mapping[str, str]) -> dict
 
 
 class _Shell:
-    """Stands for IPython's shell, of which variables may be methods."""
+    """Stands for IPython's shell, of which variables may be methods, and for what it gives."""
 
-    def __init__(self, namespace: dict[str, Any]) -> None:
-        self.user_ns = namespace
+    def __init__(self, given: Iterable[str]) -> None:
+        self.user_ns_hidden = {name: getattr(builtins, name, print) for name in given}
+        self.user_ns_hidden.update(get_ipython=self.get_ipython, In=[], Out={}, _dh=[])
+        self.user_ns = {"__name__": "__main__", **self.user_ns_hidden}
+        vars(builtins).update(get_ipython=self.get_ipython, display=print)
+
+    def get_ipython(self) -> _Shell:
+        return self
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return print
@@ -88,7 +95,7 @@ def run(file: Any) -> NoReturn:
         importlib.import_module(extension)
         from gpumagic.cuda import torch_cuda
         from gpumagic.restart.devices import Devices
-        from gpumagic.restart.pickler import Unpickler, use_namespace
+        from gpumagic.restart.pickler import GIVEN, Unpickler, use_namespace
 
         if folder is not None:
             os.chdir(folder)
@@ -97,15 +104,15 @@ def run(file: Any) -> NoReturn:
             torch: Any = torch_cuda.require()
             return torch.UntypedStorage(kept.storages[number][0])
 
-        namespace: dict[str, Any] = {}
-        use_namespace(namespace)
+        shell = _Shell(GIVEN)
+        use_namespace(shell.user_ns)
         buffers = (bytearray(size) for size in kept.buffers)
         device = Devices(kept.uuids).now
-        loader = Unpickler(io.BytesIO(kept.body), buffers, storage, device, _Shell(namespace))
+        loader = Unpickler(io.BytesIO(kept.body), buffers, storage, device, shell)
         for name in kept.names:
             print(end=f"\0{name}\0", file=out, flush=True)
             try:
-                namespace[name] = loader.load()
+                shell.user_ns[name] = loader.load()
             except BaseException as error:
                 print(end=str(error) or type(error).__name__, file=out, flush=True)
                 os._exit(1)

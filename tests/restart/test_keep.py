@@ -163,6 +163,8 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Kernel, str
         for cell in (*(case.cell for case in cases), RANDOM):
             k.run(cell)
         names = " ".join([*(case.names for case in cases), "forks"])
+        for name in names.split():  # as notebooks do: IPython has all of them in `Out`
+            k.run(name)
         shown = k.run(f"%gpu 1 --restart --keep {names}").text
         k.run("import random, numpy as np, torch")
         yield k, shown
