@@ -14,7 +14,8 @@ import select
 import signal
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,10 +62,9 @@ class Start:
 
 
 def build(torch: Any) -> dict[str, Any]:
-    """Return versions and architectures of a torch, as plain data. Initialises nothing.
+    """Return the versions of a torch, as plain data. Initialises nothing.
 
-    Does not call ``torch.backends.cudnn.version()``, which initialises the driver, nor
-    ``torch.cuda.get_arch_list()``, which in older torch queries whether CUDA is available.
+    Does not call ``torch.backends.cudnn.version()``, which initialises the driver.
     """
     functions = torch._C
     compiled = hasattr(functions, "_cuda_getDeviceCount")
@@ -75,8 +75,16 @@ def build(torch: Any) -> dict[str, Any]:
         "cuda": torch.version.cuda,
         "hip": getattr(torch.version, "hip", None),
         "cudnn": None if cudnn is None else ".".join(map(str, cudnn.getCompileVersion())),
-        "architectures": (functions._cuda_getArchFlags() or "").split() if compiled else [],
     }
+
+
+def architectures(torch: Any) -> list[str]:
+    """Return the architectures that a torch has code for. Initialises nothing.
+
+    But from then on torch refuses CUDA in every forked child of the process: ``_cuda_getArchFlags``
+    registers its fork handler, as do ``_cuda_getDeviceCount`` and ``_cuda_init``.
+    """
+    return (torch._C._cuda_getArchFlags() or "").split()
 
 
 def start(torch: Any) -> dict[str, Any]:
@@ -102,6 +110,8 @@ def main() -> None:
         print("\n" + json.dumps({"error": reason}), flush=True)
         return
     about = build(torch)
+    if about["compiled"]:
+        about["architectures"] = architectures(torch)
     print("\n" + json.dumps(about), flush=True)
     if about["compiled"]:
         print("\n" + json.dumps(start(torch)), flush=True)
@@ -112,15 +122,25 @@ def _program() -> str:
 
     It ends without clearing torch's modules, which takes as long as a third of their import.
     """
-    functions: tuple[Any, ...] = (build, start, main)
+    functions: tuple[Any, ...] = (build, architectures, start, main)
     head = "from __future__ import annotations\nimport json, os, warnings"
     return "\n".join([head, *map(inspect.getsource, functions), "main()", "os._exit(0)"])
 
 
 def build_here() -> Build | None:
-    """Return the build of this process's torch; None where none is loaded."""
+    """Return the build of this process's torch; None where none is loaded.
+
+    Its architectures are read in a forked copy of this process, whose own children can use CUDA
+    as before.
+    """
     torch = torch_cuda.loaded()
-    return None if torch is None else Build(**build(torch))
+    if torch is None:
+        return None
+    found: Any = ()
+    if torch_cuda.built_with_cuda():
+        with suppress(OSError, ValueError):
+            found = _in_copy(architectures, torch) if hasattr(os, "fork") else architectures(torch)
+    return Build(**build(torch), architectures=found)
 
 
 def in_child(changes: Mapping[str, str], timeout: float = 120.0) -> tuple[Build, Start]:
@@ -147,7 +167,7 @@ def in_child(changes: Mapping[str, str], timeout: float = 120.0) -> tuple[Build,
     return about, Start(message=message)
 
 
-def in_fork(timeout: float = 30.0) -> Start:
+def in_fork() -> Start:
     """Return how CUDA starts in a forked copy of this process, which has the same runtime state.
 
     Starting CUDA in the copy does not change this process. An empty result where torch is not
@@ -156,19 +176,34 @@ def in_fork(timeout: float = 30.0) -> Start:
     torch = torch_cuda.loaded()
     if torch is None or not torch_cuda.built_with_cuda() or not hasattr(os, "fork"):
         return Start()
+    try:
+        return Start(**_in_copy(start, torch))
+    except OSError as error:  # no memory for it, or too many processes
+        return Start(message=f"a copy of this process could not be made: {error}")
+    except ValueError:
+        return Start(message="a copy of this process returned nothing")
+
+
+def _in_copy(function: Callable[[Any], Any], torch: Any, timeout: float = 30.0) -> Any:
+    """Return what a function of torch, `start` or `architectures`, returns in a forked copy.
+
+    Raises:
+        OSError: this process cannot be copied.
+        ValueError: the copy returned nothing within ``timeout`` seconds.
+    """
     reader, writer = os.pipe()
     with warnings.catch_warnings():
         # Python 3.12 warns where threads are not forked too; the copy calls one C function.
         warnings.simplefilter("ignore", DeprecationWarning)
         try:
             pid = os.fork()
-        except OSError as error:  # no memory for it, or too many processes
+        except OSError:
             os.close(reader)
             os.close(writer)
-            return Start(message=f"a copy of this process could not be made: {error}")
+            raise
     if pid == 0:
         try:
-            os.write(writer, json.dumps(start(torch)).encode()[:4000])
+            os.write(writer, json.dumps(function(torch)).encode()[:4000])
         finally:
             os._exit(0)
     os.close(writer)
@@ -179,10 +214,7 @@ def in_fork(timeout: float = 30.0) -> Start:
         os.close(reader)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    try:
-        return Start(**json.loads(output))
-    except ValueError:
-        return Start(message="a copy of this process returned nothing")
+    return json.loads(output)
 
 
 def start_here() -> Start:
