@@ -64,7 +64,7 @@ def install(
 
 
 def variables(spec: str) -> dict[str, str]:
-    """Return the variables that select the GPUs of ``spec``, with UUIDs for indexes.
+    """Return the variables that select the GPUs of ``spec``.
 
     Raises:
         SpecError: the spec is not valid on this machine, or needs no variable.
@@ -82,7 +82,7 @@ def variables(spec: str) -> dict[str, str]:
         )
     table = devices.devices(processes=False)
     devices.check(table)
-    return {visible_devices.MASK: ",".join(resolve(parsed, table))}
+    return visible_devices.choice(resolve(parsed, table), table)
 
 
 def _kernel_name(text: str) -> str:

@@ -59,9 +59,9 @@ def test_a_kernel_of_it_has_no_gpu(
         manager.cleanup_resources()
 
 
-def test_numbers_become_uuids() -> None:
-    table = devices(processes=False)
-    assert variables("2,0") == {"CUDA_VISIBLE_DEVICES": f"{table[2].uuid},{table[0].uuid}"}
+def test_the_order_of_numbers_is_written_too() -> None:
+    numbers = {"CUDA_VISIBLE_DEVICES": "2,0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert variables("2,0") == variables(f"{devices(processes=False)[2].uuid},0") == numbers
 
 
 @pytest.mark.parametrize("spec", ["on", "reset"])
@@ -82,7 +82,7 @@ def test_where_it_goes_and_what_it_is_called(tmp_path: Path, monkeypatch: Any) -
     assert main([*words, "--name", "one", "--display-name", "One GPU"]) == 0
     written = json.loads((tmp_path / "user" / "kernels" / "one" / "kernel.json").read_text())
     assert written["display_name"] == "One GPU"
-    assert written["env"] == {"CUDA_VISIBLE_DEVICES": devices(processes=False)[0].uuid}
+    assert written["env"] == variables("0")
     assert main(words) == 0
     assert (tmp_path / "user" / "kernels" / "python-3-gpu-0" / "kernel.json").exists()
 

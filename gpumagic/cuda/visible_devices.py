@@ -26,6 +26,18 @@ def variables(environment: Mapping[str, str | None]) -> dict[str, str]:
     return {name: value for name, value in found.items() if value is not None}
 
 
+def choice(uuids: Sequence[str], devices: Sequence[Device]) -> dict[str, str]:
+    """Return the variables that show a process these devices, or this MIG instance, in this order.
+
+    They are numbers, as many scripts read nothing else, and CUDA counts as nvidia-smi does. But for
+    a MIG instance, and where CUDA may leave out a GPU that nvidia-smi counts, they are UUIDs.
+    """
+    numbers = {device.uuid: str(device.index) for device in devices}
+    if any(device.error or device.mig for device in devices) or not numbers.keys() >= {*uuids}:
+        return {MASK: ",".join(uuids)}
+    return {MASK: ",".join(numbers[uuid] for uuid in uuids), ORDER: "PCI_BUS_ID"}
+
+
 def uuid_key(uuid: str) -> str:
     """Return a UUID as NVML and the driver both write it: without prefix, in lower case."""
     return uuid[4:].lower()

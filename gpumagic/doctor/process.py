@@ -16,7 +16,7 @@ FORK_REMEDY = (
     "multiprocessing_context='spawn')), or use CUDA in the parent only after they are started"
 )
 #: Variables that are read when CUDA is initialised, and by ``import torch``.
-_AT_INIT = (visible_devices.ORDER, "CUDA_MODULE_LOADING", "CUDA_LAUNCH_BLOCKING")
+_AT_INIT = ("CUDA_MODULE_LOADING", "CUDA_LAUNCH_BLOCKING")
 _ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 _SLOW = {
     "CUDA_LAUNCH_BLOCKING": "the host waits for every kernel, which is slow",
@@ -29,7 +29,8 @@ def mask(facts: Facts) -> Finding:
     name, table = visible_devices.MASK, facts.table
     value = os.environ.get(name)
     evidence = "not set" if value is None else f"'{value}'"
-    wanted = visible_devices.view(visible_devices.variables(os.environ), table).visible
+    view = visible_devices.view(visible_devices.variables(os.environ), table)
+    wanted = view.visible
     started = facts.state.initialized or facts.state.failed
     restart = " --restart" if started else ""
     if not table:
@@ -38,7 +39,8 @@ def mask(facts: Facts) -> Finding:
         return Finding(name, "unknown", f"{evidence}; the driver does not report what it shows")
     evidence += f", shows {len(wanted)} of {plural(len(table), 'GPU')}"
     seen = {device.index for device in table if device.visible}
-    if started and seen != wanted:
+    moved = view.indexes is not None and [*view.indexes] != [each.index for each in table.visible]
+    if started and (seen != wanted or moved):
         evidence += f": too late, this process sees {f'GPU {spans(seen)}' if seen else 'no GPU'}"
         return Finding(name, "warn", evidence, f"%gpu SPEC{restart}")
     if not wanted:

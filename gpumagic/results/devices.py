@@ -298,9 +298,11 @@ def _is_too_late(table: DeviceTable) -> bool:
         return False
     names = () if mask in ("", "-1") else tuple(mask.split(","))
     seen = [device for device in table if device.visible]
-    # Indexes depend on the order, so only UUIDs are compared; they may be shortened.
-    has_uuids = all(name.startswith("GPU-") for name in names)
-    other = has_uuids and any(d.uuid and not d.uuid.startswith(names) for d in seen)
+    if table.environment.get(_ORDER) == "PCI_BUS_ID" and all(map(str.isdecimal, names)):
+        other = any(str(d.index) not in names for d in seen)
+    else:  # numbers depend on the order, so only UUIDs are compared; they may be shortened
+        has_uuids = all(name.startswith("GPU-") for name in names)
+        other = has_uuids and any(d.uuid and not d.uuid.startswith(names) for d in seen)
     return len(seen) > len(names) or other
 
 

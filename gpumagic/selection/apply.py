@@ -102,8 +102,8 @@ def after_restart(spec: Spec, *, claim: bool = True) -> Selection:
     """Verify a choice whose variables, and whose claims, are those of the replaced process."""
     table = devices.devices(processes=False)
     found = verify(spec, environment.now(), table)
-    mask = environment.now()[MASK] or ""
-    chosen = tuple(mask.split(",")) if mask.startswith(("GPU-", "MIG-")) else ()
+    named = visible_devices.named(visible_devices.variables(environment.now()), table) or ()
+    chosen = tuple(uuid for each in named if (uuid := each.instance or each.uuid) is not None)
     notes: tuple[str, ...] = ()
     if spec.kind in ("devices", "auto", "same") and claim and found.status != "too-late":
         notes = _claim(chosen, claims.others_of(chosen), table)
@@ -143,7 +143,7 @@ def _change(
     notes = _claim(chosen, others, table) if claim else ()
     if claim and spec.kind == "auto" and not {*chosen} <= {*STATE.choice.claim}:
         notes = (*notes, _NOT_CLAIMED)  # Windows, or a container that forbids it
-    return {MASK: ",".join(chosen)}, notes
+    return visible_devices.choice(chosen, table), notes
 
 
 def _claim(uuids: tuple[str, ...], others: claims.Others, table: DeviceTable) -> tuple[str, ...]:

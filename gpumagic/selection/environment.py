@@ -16,7 +16,7 @@ def now() -> dict[str, str | None]:
 
 
 def write(change: Mapping[str, str | None]) -> None:
-    """Write the variables of a choice.
+    """Write the variables of a choice; one that it does not name is as before all choices.
 
     Raises:
         DeviceError: they do not reach the process, as the user has replaced ``os.environ``.
@@ -27,12 +27,14 @@ def write(change: Mapping[str, str | None]) -> None:
             "processes; change variables in place, by os.environ[NAME] = VALUE"
         )
     written = STATE.choice.variables
-    for name, value in change.items():
-        found = os.environ.get(name)
+    for name, found in now().items():
+        if name not in change and name not in written:
+            continue
         last = written.get(name, WrittenVariable(found, found))
         # A value that the user has written since the last choice is the one to restore.
-        written[name] = WrittenVariable(last.before if found == last.after else found, value)
-        set_variable(name, value)
+        before = last.before if found == last.after else found
+        written[name] = WrittenVariable(before, change.get(name, before))
+        set_variable(name, written[name].after)
 
 
 def undo() -> None:

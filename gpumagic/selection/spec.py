@@ -1,9 +1,8 @@
 """Parse a spec of GPUs, and resolve it to the UUIDs of devices.
 
 Pure functions: they read no environment and query neither the driver nor NVML. Numbers are always
-nvidia-smi's indexes. The results are UUIDs, which the driver and torch interpret in the same way,
-and which do not depend on ``CUDA_DEVICE_ORDER`` (CUDA C++ Programming Guide, "CUDA Environment
-Variables").
+nvidia-smi's indexes. The results are UUIDs, which name a device on any machine; what is written of
+them is up to `visible_devices.choice`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from gpumagic.cuda import devices, driver, failure, init_trace, nvml, torch_cuda, visible_devices
 from gpumagic.cuda.visible_devices import MASK, VARIABLES, View, uuid_key
-from gpumagic.results.devices import Device, DeviceTable
+from gpumagic.results.devices import Device, DeviceTable, variables
 from gpumagic.results.selection import Selection, Status, WayOut
 from gpumagic.selection import environment
 from gpumagic.selection.spec import Spec
@@ -53,8 +53,7 @@ def verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) -> 
     status: Status = "unchanged" if now == before else "applied"
     if problem is not None:
         status = "too-late"
-        value = f"{MASK} is not set" if now[MASK] is None else f"{MASK}={now[MASK]}"
-        notes.append(f"child processes see the choice: {value}")
+        notes.append(f"child processes see the choice: {variables(now)}")
     return Selection(
         requested=spec.text,
         environment=now,
@@ -75,7 +74,7 @@ def as_initialised(spec: Spec) -> Selection | None:
     if then is None:
         return None
     before = environment.now()
-    environment.write({MASK: then.get(MASK)})
+    environment.write({name: then.get(name) for name in VARIABLES})
     return verify(spec, before, devices.devices(processes=False))
 
 

@@ -20,6 +20,10 @@ def test_a_number_means_nvidia_smis_device(fresh_kernel: Kernel) -> None:
     fresh_kernel.run(TENSOR)
     uuids = fresh_kernel.value("[str(torch.cuda.get_device_properties(i).uuid) for i in (0, 1)]")
     assert [f"GPU-{uuid}" for uuid in uuids] == [d["uuid"] for d in result["devices"]]
+    # As vLLM, DeepSpeed and many scripts read it; with the order that these numbers have.
+    read = "[int(x) for x in __import__('os').environ['CUDA_VISIBLE_DEVICES'].split(',')]"
+    assert fresh_kernel.value(read) == [2, 0]
+    assert "CUDA_VISIBLE_DEVICES=2,0, CUDA_DEVICE_ORDER=PCI_BUS_ID" in result["shown"]
     table = fresh_kernel.value(
         "[(d.index, d.ordinal, d.visible) for d in __import__('gpumagic').devices()]"
     )
@@ -38,9 +42,22 @@ def test_also_where_cudas_order_is_another(kernel: Callable[..., Kernel]) -> Non
     before = mixed.run("%gpu")
     assert "cuda:?" in before.text
     assert "fastest first" in before.text
+    order = "__import__('os').environ.get('CUDA_DEVICE_ORDER')"
+    own = mixed.value(order)
+    choose(mixed, "1", status="applied")
+    assert mixed.value(order) == "PCI_BUS_ID"
+    choose(mixed, "on", status="applied")
+    assert mixed.value(order) == own  # what a choice does not write is the user's
     choose(mixed, "0", status="applied")
     mixed.run(TENSOR)
     assert mixed.value("torch.cuda.get_device_name(0)") == "Tesla T4"
+
+
+def test_uuids_where_a_gpu_does_not_answer(kernel: Callable[..., Kernel]) -> None:
+    """CUDA may not count it, and then counts the others otherwise than nvidia-smi does."""
+    broken = kernel(Scenario(devices=3, lost=[0]))
+    result = choose(broken, "2", status="applied")
+    assert result["environment"]["CUDA_VISIBLE_DEVICES"] == result["devices"][0]["uuid"]
 
 
 def test_off_before_torch_is_imported_and_after(fresh_kernel: Kernel) -> None:
