@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import secrets
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 
 from gpumagic.errors import DependencyError, SpecError
-from gpumagic.system.paths import output_path, shown
+from gpumagic.system.paths import keep_permissions, output_path, shown
 from gpumagic.system.text import harmless
 
 if TYPE_CHECKING:
@@ -221,8 +220,7 @@ class StorableResult(Result):
             try:
                 with beside.open("x", encoding="utf-8") as file:
                     file.write(text)
-                if target.exists():
-                    shutil.copymode(target, beside)
+                    keep_permissions(target, file.fileno())
                 beside.replace(target)
             finally:
                 beside.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import types
 from collections.abc import Iterator, Mapping
@@ -17,10 +18,12 @@ from gpumagic.render.units import DASH, bytes_, seconds, share
 from gpumagic.results.base import VERSION, Result, Series
 from gpumagic.results.memory import MemoryDelta
 from gpumagic.results.timing import CudaTiming, Sample
-from gpumagic.system.paths import shown, user_path
+from gpumagic.system.paths import opened, shown
 
 #: The most bytes of a file.
 _LARGEST = 64 * 2**20
+#: The most characters of an integer.
+_DIGITS = 20
 _KINDS = {kind.__name__: kind for kind in (CudaTiming, MemoryDelta)}
 
 #: ``"noise"``: the difference is not larger than the noise.
@@ -171,11 +174,9 @@ def load(path: str | Path) -> CudaTiming | MemoryDelta:
     Raises:
         SpecError: the file cannot be read, or contains no result.
     """
-    source, how = user_path(path), "--save FILE, or .save(path), writes one"
+    how = "--save FILE, or .save(path), writes one"
     try:
-        if source.exists() and not source.is_file():
-            raise SpecError(f"{shown(path)} is no regular file")
-        with source.open(encoding="utf-8-sig") as file:
+        with opened(path) as file:
             text = file.read(_LARGEST + 1)
     except FileNotFoundError as error:
         how = how.replace("FILE", shlex.quote(shown(path)))
@@ -186,7 +187,7 @@ def load(path: str | Path) -> CudaTiming | MemoryDelta:
     if len(text) > _LARGEST:
         raise SpecError(f"{shown(path)} is larger than any result of gpumagic")
     try:
-        content = json.loads(text, parse_constant=_refuse)
+        content = json.loads(text, parse_constant=_refuse, parse_float=_number, parse_int=_integer)
         if not isinstance(content, dict):
             raise ValueError("no result")
         if content.get("gpumagic") != VERSION:
@@ -225,6 +226,15 @@ def _read(kind: Any, data: Any) -> Any:
     if kind in (str, bool, int, float, type(None)) and type(data) is kind:
         return data
     raise ValueError(f"{type(data).__name__} where {kind} is expected")
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _refuse(text)
+
+
+def _integer(text: str) -> int:
+    return int(text) if len(text) <= _DIGITS else _refuse(text)
 
 
 def _refuse(name: str) -> NoReturn:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
+from typing import TextIO
 
 from gpumagic.errors import SpecError
 from gpumagic.system.text import harmless
@@ -37,13 +39,15 @@ def output_path(text: str | Path) -> Path:
     that runs before the file is written may change the working folder.
 
     Raises:
-        SpecError: the path is no regular file, its folder does not exist, or one of the two may not
-            be written.
+        SpecError: the path is no regular file, its folder does not exist, one of the two may not
+            be written, or another user has made the link.
     """
     if not str(text):
         raise SpecError("cannot write '': that is no name of a file")
     path, found = _with_status(text)
     try:
+        if path.is_symlink() and not _is_trusted(path.lstat()):
+            raise SpecError(f"cannot write {shown(text)}: another user has made this link")
         path = path.resolve() if path.is_symlink() else path.absolute()
     except OSError:
         raise SpecError(
@@ -63,6 +67,25 @@ def output_path(text: str | Path) -> Path:
     return path
 
 
+def keep_permissions(path: Path, descriptor: int) -> None:
+    """Give an open file the permissions of the user's own file at ``path``, which it will replace.
+
+    Not those of another user's file, who may have prepared it; never the bits that run a program as
+    its owner. Without such a file, those of any new file stay.
+    """
+    if not hasattr(os, "fchmod"):  # Windows
+        return
+    with suppress(FileNotFoundError):
+        old = path.lstat()
+        if stat.S_ISREG(old.st_mode) and old.st_uid == os.geteuid():
+            os.fchmod(descriptor, old.st_mode & 0o777)
+
+
+def _is_trusted(found: os.stat_result) -> bool:
+    """Return whether a file is the user's own, or the system's."""
+    return not hasattr(os, "geteuid") or found.st_uid in (0, os.geteuid())
+
+
 def _may_write(path: Path) -> bool:
     return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
@@ -80,6 +103,26 @@ def _with_status(text: str | Path) -> tuple[Path, os.stat_result | None]:
         raise SpecError(f"{shown(text)}: {error.strerror or 'no such path'}") from None
     except ValueError:
         raise SpecError(f"{shown(text)}: no path has such characters") from None
+
+
+def opened(text: str | Path) -> TextIO:
+    """Open a regular file for reading, as UTF-8, without waiting.
+
+    Raises:
+        SpecError: the path is not valid, or no regular file.
+        OSError: it cannot be opened.
+    """
+    path = user_path(text)
+
+    def opener(name: str, flags: int) -> int:
+        # Opening a pipe, or a file of which another process has a lease, would wait.
+        descriptor = os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+        os.close(descriptor)
+        raise SpecError(f"{shown(text)} is no regular file")
+
+    return open(path, encoding="utf-8-sig", opener=opener)
 
 
 def shown(text: str | Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,9 @@ from gpumagic.errors import SpecError
 from gpumagic.results.base import Conditions, differences
 from gpumagic.results.memory import DeviceMemoryDelta, MemoryDelta
 from gpumagic.results.timing import CudaTiming, Kernel, KernelReport, Sample
+from tests.support.other_user import needs_root, run_as_other_user
+
+fcntl = pytest.importorskip("fcntl", reason="of POSIX")
 
 HERE = Conditions(
     "2026-01-31T12:00:00+00:00", {0: "NVIDIA H200"}, "570.12", "2.9.0", "12.8", "3.11.7"
@@ -92,13 +96,16 @@ def test_what_is_no_result_is_refused(text: str, tmp_path: Path) -> None:
         ("bound", "other"),
         ("per_device", {"x": {"all": [1.0]}}),
         ("kernels", {"kernels": [["k", 0, 1.0]]}),
+        ("loops", 10**400),
+        ("precision", 10**400),
+        ("precision", 1e308 * 10),
     ],
 )
 def test_what_no_measurement_gives_is_refused(field: str, value: Any, tmp_path: Path) -> None:
     path = TIMING.save(tmp_path / "step.json")
     content = json.loads(path.read_text())
     content["result"][field] = value
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps(content).replace("Infinity", "1e999"))
     with pytest.raises(SpecError, match="holds no result of gpumagic"):
         gpumagic.load(path)
 
@@ -135,6 +142,64 @@ def test_a_link_is_written_through_and_what_is_read_only_stays(tmp_path: Path) -
             with pytest.raises(SpecError, match=r"cannot write .*: the file is read-only$"):
                 MEMORY.save(target)
         assert gpumagic.load(shared) == TIMING
+
+
+# --- what another user has put there --------------------------------------------------------------
+
+
+@needs_root
+@pytest.mark.parametrize("mode", [0o4777, 0o2777, 0o1777, 0o666])
+def test_the_permissions_of_another_users_file_are_not_taken(
+    mode: int, shared_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even for a moment: he could write a program into a file that has the bit."""
+    path = shared_folder / "step.json"
+    run_as_other_user(f"open({str(path)!r}, 'x').close(); os.chmod({str(path)!r}, {mode})")
+    modes = []
+    replace = Path.replace
+
+    def watched(beside: Path, target: Path) -> Path:
+        modes.append(beside.stat().st_mode)
+        return replace(beside, target)
+
+    monkeypatch.setattr(Path, "replace", watched)
+    TIMING.save(path)
+    assert path.stat().st_uid == os.geteuid()
+    (shared_folder / "new").touch()
+    assert {*modes, path.stat().st_mode} == {(shared_folder / "new").stat().st_mode}
+    assert gpumagic.load(path) == TIMING
+
+
+def test_the_bits_of_a_program_are_not_kept(tmp_path: Path) -> None:
+    path = TIMING.save(tmp_path / "step.json")
+    path.chmod(0o4751)
+    TIMING.save(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o751
+
+
+@needs_root
+def test_another_users_link_is_not_written_through(shared_folder: Path, tmp_path: Path) -> None:
+    mine, link = tmp_path / "mine.json", shared_folder / "step.json"
+    mine.write_text("mine")
+    run_as_other_user(f"os.symlink({str(mine)!r}, {str(link)!r})")
+    with pytest.raises(SpecError, match=r"cannot write .*: another user has made this link$"):
+        TIMING.save(link)
+    assert mine.read_text() == "mine"
+
+
+@pytest.mark.skipif(not hasattr(fcntl, "F_SETLEASE"), reason="leases are Linux's")
+def test_reading_waits_for_no_lease(tmp_path: Path) -> None:
+    """Of whoever holds one the system breaks it after 45 s."""
+    path = TIMING.save(tmp_path / "step.json")
+    with path.open("r+") as held:
+        fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        before = signal.signal(signal.SIGIO, signal.SIG_IGN)
+        try:
+            with pytest.raises(SpecError, match=r"cannot read .*temporarily unavailable"):
+                gpumagic.load(path)
+        finally:
+            fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+            signal.signal(signal.SIGIO, before)
 
 
 def test_an_interrupt_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
