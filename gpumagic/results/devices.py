@@ -10,7 +10,7 @@ from typing import ClassVar
 from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Text, shortened
 from gpumagic.render.units import DASH, bytes_, percent, rounded, spans
 from gpumagic.results.base import Series
-from gpumagic.system.text import grouped
+from gpumagic.system.text import grouped, plural
 
 _MASK, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 #: The most processes that are shown, those with the most memory; and characters of a command, and
@@ -61,11 +61,15 @@ class Claim:
     mine: bool = False
     #: The UUID of the MIG instance that it has chosen; None for a whole device.
     instance: str | None = None
+    #: How many processes it stands for: the many of one user beyond those that are listed are one.
+    processes: int = 1
 
     def __str__(self) -> str:
         """Return notebook or process, and the user: ``process 4711 of ann``."""
         if self.own:
             return "this kernel"
+        if self.pid is None and self.user is not None:
+            return f"{plural(self.processes, 'more process', 'more processes')} of {self.user}"
         if self.pid is None:
             return "a process outside of this container"
         who = self.notebook or f"process {self.pid}"

@@ -24,6 +24,7 @@ from gpumagic.cuda import devices as cuda_devices
 from gpumagic.cuda.process_state import STATE
 from gpumagic.results.devices import Claim, Device, DeviceTable
 from gpumagic.system import system_files
+from gpumagic.system.text import grouped
 
 #: The claims of other processes, by UUID.
 Others = Mapping[str, Sequence[Claim]]
@@ -33,6 +34,8 @@ Pick = Callable[[Others], tuple[str, ...]]
 #: Passes the locked files to the program that replaces this one: ``pid:UUID=descriptor,…``.
 _INHERITED = "_GPUMAGIC_CLAIMED"
 _FOLDER = "/dev/shm"
+#: The most claims of a user on a device whose processes are looked up.
+_MOST = 16
 
 
 class HeldClaims:
@@ -150,7 +153,10 @@ def others_of(uuids: Iterable[str]) -> dict[str, Sequence[Claim]]:
 
 
 def all_of(uuids: Iterable[str]) -> dict[str, list[Claim]]:
-    """Return the claims on each device, this process's too, as far as they are listed here."""
+    """Return the claims on each device, this process's too, as far as they are listed here.
+
+    Of each user's on a device, who may have made thousands, all but `_MOST` are counted alone.
+    """
     try:
         lines = Path("/proc/locks").read_text().splitlines()
     except OSError:
@@ -159,11 +165,26 @@ def all_of(uuids: Iterable[str]) -> dict[str, list[Claim]]:
     for words in map(str.split, lines):
         if "FLOCK" in words[1:2]:
             pids.setdefault(words[5], set()).add(int(words[4]))
+    owner, claim = cache(_owner), cache(_claim)  # one look-up of each process
     found: dict[str, list[Claim]] = {}
     for uuid in uuids:
-        claims = map(_claim, sorted(pids.get(_place(path_of(uuid)), ())))
-        found[uuid] = [claim for claim in claims if claim is not None]
+        claims = found[uuid] = []
+        own_first = sorted(pids.get(_place(path_of(uuid)), ()), key=lambda p: (p != os.getpid(), p))
+        for user, theirs in grouped((owner(pid), pid) for pid in own_first).items():
+            listed = [] if user is None else [*filter(None, map(claim, theirs[:_MOST]))]
+            if listed and len(theirs) > _MOST:
+                rest = replace(listed[-1], pid=None, notebook=None, own=False)
+                listed.append(replace(rest, processes=len(theirs) - _MOST))
+            claims += listed
     return found
+
+
+def _owner(pid: int) -> int | None:
+    """Return the user's number of a process; None if it has ended."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - of thousands
+    except OSError:
+        return None
 
 
 def _claim(pid: int) -> Claim | None:
@@ -229,7 +250,7 @@ def _listed(_: str) -> Mapping[str, Path]:
 def _place(path: Path) -> str:
     """Return device and inode of a file as ``/proc/locks`` writes them; empty without one."""
     try:
-        status = path.stat()
+        status = path.lstat()
     except OSError:
         return ""
     device = status.st_dev

@@ -138,7 +138,7 @@ def test_a_claimed_gpu_comes_last_and_a_claim_ends_with_its_process(machine: Pat
         assert auto() == (UUIDS[1],)
         assert pids(UUIDS[0]) == [other.pid]
         assert auto(8) == (*UUIDS[1:], UUIDS[0])  # all are needed
-        assert pids(UUIDS[0]) == sorted([other.pid, os.getpid()])
+        assert pids(UUIDS[0]) == [os.getpid(), other.pid]
         assert [(c.own, c.mine) for c in claims.all_of(UUIDS)[UUIDS[1]]] == [(True, True)]
         claims.release()
         assert pids(UUIDS[0]) == [other.pid]
@@ -190,6 +190,31 @@ def test_a_lock_that_another_user_never_shares_is_named_and_blocks_nothing(machi
         (claim,) = claims.all_of(UUIDS)[UUIDS[0]]
         assert (claim.pid, claim.mine) == (other.pid, False)
         assert str(claim) == f"process {other.pid} of {claim.user}"
+
+
+def test_thousands_of_claims_cost_little(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process is looked up once, and of one user's no more than 16; the others are counted."""
+    looked_up: list[int] = []
+    claim_of = claims._claim
+
+    def counted(pid: int) -> Any:
+        looked_up.append(pid)
+        return claim_of(pid)
+
+    monkeypatch.setattr(claims, "_claim", counted)
+    claims.held().hold((UUIDS[0],))
+    uids = [60_000 if os.geteuid() == 0 else 0] * 60
+    program = _MANY.replace("*auto()", "*take()") + (
+        "def take():\n    claims.held().hold(tuple(UUIDS))\n    return STATE.choice.claim\n"
+    )
+    with process(f"{program}say(together({uids}))"):
+        found = claims.all_of(UUIDS)
+        assert len(looked_up) == len({*looked_up}) <= 16 + 1
+        for uuid, listed in found.items():
+            assert listed[0].own == (uuid == UUIDS[0])
+            assert sum(claim.processes for claim in listed) == 60 + listed[0].own
+            more = listed[-1].processes
+            assert str(listed[-1]) == f"{more} more processes of {listed[-1].user}"
 
 
 def test_of_a_process_in_another_container_only_the_lock_is_seen(
