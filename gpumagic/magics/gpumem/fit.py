@@ -1,18 +1,19 @@
 """``%%gpumem --fit NAME=LOW:HIGH``: the largest value with which the cell fits into memory.
 
-It is found in few runs. The value is doubled until the peaks of two runs lie on a line; the line
-says where memory ends, and a run there confirms it. Where it was too much, the next values are a
-little smaller; what is left between the largest value that ran and the smallest that did not is
-halved.
+It is found in few runs. The value grows in large steps until the peaks of two runs lie on a line,
+which says where memory ends; from there it grows, or shrinks, until one value has run and another
+has not; what lies between them is halved.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import math
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,12 +21,13 @@ from gpumagic.cells.compile import CompiledCell
 from gpumagic.cells.coroutines import run_or_await
 from gpumagic.cuda import torch_cuda
 from gpumagic.errors import DeviceError, SpecError
-from gpumagic.magics.output import hand_over
+from gpumagic.magics.output import LiveDisplay, hand_over, say
 from gpumagic.memory.limit import LIMIT, memory_limit
 from gpumagic.memory.measurement import Measurement
 from gpumagic.memory.report import memory_report
 from gpumagic.results.allocator import Fit, FitRun
 from gpumagic.results.memory import DeviceMemoryDelta
+from gpumagic.system import introspection
 from gpumagic.system.text import plural
 
 _Deltas = Mapping[int, DeviceMemoryDelta]
@@ -41,21 +43,19 @@ def run(magics: Any, options: argparse.Namespace, cell: CompiledCell) -> Any:
     __tracebackhide__ = True
     fit = options.fit
     search = FitSearch(fit.low, fit.high)
-    namespace = magics.shell.user_ns
-    absent = object()
-    before = namespace.get(fit.name, absent)
+    told = _Told(magics.shell, fit.name, quiet=options.quiet)
 
     async def search_largest() -> Any:
         __tracebackhide__ = True
-        found = None
-        try:
+        with closing(told):
             while (value := search.next()) is not None:
-                namespace[fit.name] = value
+                told.begin(value)
                 fits, devices = await _run_once(cell, fit.name, value)
                 if not torch_cuda.contexts():
                     raise DeviceError(
                         "--fit: the cell uses no GPU: CUDA is not in use in this process"
                     )
+                told.end(value, fits=fits)
                 used = max(devices, key=lambda i: devices[i].peak, default=None)
                 peak = devices[used].peak if used is not None else 0
                 search.runs.append(FitRun(value, peak if fits else None))
@@ -63,17 +63,38 @@ def run(magics: Any, options: argparse.Namespace, cell: CompiledCell) -> Any:
                     # Less where the first run has created what stays: an optimizer's state.
                     search.available = _available(used)
                 LIMIT.apply()
-            found = search.largest
-        finally:
-            if found is not None:
-                namespace[fit.name] = found
-            elif before is absent:
-                namespace.pop(fit.name, None)
-            else:
-                namespace[fit.name] = before
+        if search.largest is not None:
+            magics.shell.user_ns[fit.name] = search.largest
         return hand_over(magics.shell, _result(fit.name, search), options)
 
     return run_or_await(search_largest, is_async=cell.is_async)
+
+
+class _Told:
+    """What is said before and while the cell runs: in a notebook one line, which grows."""
+
+    def __init__(self, shell: Any, name: str, *, quiet: bool) -> None:
+        self._shell, self._name, self._quiet = shell, name, quiet
+        self._ran: list[str] = []
+        self._live = LiveDisplay(shell, quiet=quiet)
+
+    def begin(self, value: int) -> None:
+        """Say with which value the cell runs now."""
+        line = f"--fit: the cell runs several times, {RUNS} at most"
+        if hasattr(self._shell, "kernel"):
+            self._live.text(f"{line}: {self._name} = {', '.join([*self._ran, f'{value:,} …'])}")
+        elif not (self._quiet or self._ran):
+            say(self._shell, line)
+
+    def end(self, value: int, *, fits: bool) -> None:
+        """Say how that ended; in a terminal, whose lines have the cell's output between them."""
+        self._ran.append(f"{value:,} {'fits' if fits else 'does not fit'}")
+        if not (self._quiet or hasattr(self._shell, "kernel")):
+            say(self._shell, f"{self._name} = {self._ran[-1]}")
+
+    def close(self) -> None:
+        """Remove the line: the result has all runs."""
+        self._live.close()
 
 
 def _available(ordinal: int) -> int | None:
@@ -95,31 +116,47 @@ async def _run_once(cell: CompiledCell, name: str, value: int) -> tuple[bool, _D
         SpecError: the cell sets the variable itself.
     """
     __tracebackhide__ = True
-    # In a copy of the namespace, so that what a run makes ends with it.
-    namespace = {**cell.globals, name: value}
-    separate = cell.locals is not cell.globals
-    local = {**cell.locals, name: value} if separate else namespace
-    once = replace(cell, globals=namespace, locals=local)
     measurement = Measurement()
     failed = False
     try:
-        await once.run(measurement)
-        if local.get(name) is not value:
-            raise SpecError(f"--fit {name}: the cell sets {name} itself; leave that out")
+        # In the notebook's own namespace, which the functions of other cells see.
+        with _restored(cell.globals) as namespace:
+            local = namespace if cell.locals is namespace else dict(cell.locals)
+            namespace[name] = local[name] = value
+            await replace(cell, locals=local).run(measurement)
+            if local.get(name) is not value:
+                raise SpecError(f"--fit {name}: the cell sets {name} itself; leave that out")
     except RuntimeError as error:
-        torch: Any = torch_cuda.loaded()
-        if torch is None or not isinstance(error, torch.cuda.OutOfMemoryError):
+        if not _ran_out(error):
             raise
         failed = True
         _forget(error)
-    finally:
-        # Not cleared: functions that the cell made may live on in objects of the user's.
-        del namespace, local, once
-        gc.collect()
-        torch_cuda.empty_cache()
+    gc.collect()
+    torch_cuda.empty_cache()
     devices = measurement.result.devices
     # Also where the cell has caught the error itself.
     return not (failed or any(delta.ooms for delta in devices.values())), devices
+
+
+@contextmanager
+def _restored(namespace: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Put the variables back that the block changes or deletes, and delete the new ones."""
+    before = dict(namespace)
+    try:
+        yield namespace
+    finally:
+        for name in namespace.keys() - before.keys():
+            del namespace[name]
+        namespace.update(before)
+
+
+def _ran_out(error: RuntimeError) -> bool:
+    """Return whether memory ran out: torch's allocator says so, or a library that allocates."""
+    torch: Any = torch_cuda.loaded()
+    if torch is not None and isinstance(error, torch.cuda.OutOfMemoryError):
+        return True
+    said = introspection.message(error)
+    return "CUDA error: out of memory" in said or "STATUS_ALLOC_FAILED" in said
 
 
 def _forget(error: BaseException) -> None:
@@ -133,7 +170,7 @@ def _forget(error: BaseException) -> None:
 def _result(name: str, search: FitSearch) -> Fit:
     times = plural(len(search.runs), "time")
     notes = [
-        f"the cell ran {times}; its new variables are gone, but it changed your own objects "
+        f"the cell ran {times}; all variables are as before, but it changed your own objects "
         "each time (a training step updates the model)"
     ]
     if len({run.peak for run in search.runs}) == 1 < len(search.runs):
@@ -145,11 +182,13 @@ def _result(name: str, search: FitSearch) -> Fit:
 
 # --- the search -----------------------------------------------------------------------------------
 
-
 #: Runs at most.
-RUNS = 24
-#: Far above the largest value that ran, the next one is smaller by this part of what failed.
-_STEPS_DOWN = (256, 32, 4)
+RUNS = 12
+#: The search ends where all values that may fit, too, are above the largest that ran by this part
+#: of it at most; below `_SMALL`, where there are none.
+_PRECISION, _SMALL = 0.02, 64
+#: The second value is so many times the first one; others at most so many times the largest.
+_SECOND, _FARTHEST = 8, 32
 
 
 @dataclass
@@ -182,23 +221,50 @@ class FitSearch:
         best, failed = self.largest, self._failed
         if not self.runs:
             return self.low
-        if best is None or self.is_exact or len(self.runs) >= RUNS:
+        if best is None or best == self.high or len(self.runs) >= RUNS:
             return None
-        predicted = self._predicted()
+        guess = self._predicted()
+        # If that one fails, all is known: the least that is worth a run.
+        least = int(best * (1 + _PRECISION if best >= _SMALL else 1)) + 1
         if failed is None:
-            wanted = 2 * max(best, 1) if predicted is None else max(predicted, best + 1)
-            return min(wanted, self.high)
+            return min(max(self._above(best, guess), least), self.high)
+        if failed <= least:
+            return None
+        # If that one runs, all is known.
+        most = math.ceil((failed - 1) / (1 + _PRECISION))
+        most = most if most >= _SMALL else failed - 1
         failures = sum(not run.fits for run in self.runs)
-        if predicted is not None and failures <= len(_STEPS_DOWN) and 2 * best < failed:
-            return max(failed - max(failed // _STEPS_DOWN[failures - 1], 1), best + 1)
-        return (best + failed) // 2
+        if guess is not None and guess >= failed and not self.runs[-1].fits and failures <= 3:
+            # Less fits than was predicted: go down in growing steps.
+            guess = most - int(failed * _PRECISION * (4 ** (failures - 1) - 1))
+        elif guess is None or len(self.runs) % 2:
+            guess = math.isqrt(best * failed)
+        return min(max(guess, least), most)
+
+    def _above(self, best: int, guess: int | None) -> int:
+        """Return a larger value where none has failed."""
+        if guess is None:
+            return _SECOND * max(best, 1)
+        if guess > best:
+            return min(guess, _FARTHEST * best)
+        # More fits than the line allows: go on in steps that double, from the least one.
+        before = max(run.value for run in self.runs if run.value < best)
+        return 3 * best - 2 * before if best < 2 * before else best
 
     def _predicted(self) -> int | None:
-        """Return the largest value that the line through the last two peaks allows, or None."""
+        """Return the largest value that the peaks so far allow, or None.
+
+        By a line through the last two, or a parabola through three where they bend upwards.
+        """
         ran = sorted((run.value, run.peak) for run in self.runs if run.peak is not None)
         if self.available is None or len(ran) < 2:
             return None
         (x1, y1), (x2, y2) = ran[-2:]
         if y2 <= y1:
             return None
-        return int(x2 + (self.available - y2) * (x2 - x1) / (y2 - y1))
+        slope, bend, more = (y2 - y1) / (x2 - x1), 0.0, self.available - y2
+        if len(ran) > 2 and more > 0:
+            x0, y0 = ran[-3]
+            bend = max((slope - (y1 - y0) / (x1 - x0)) / (x2 - x0), 0.0)
+            slope += bend * (x2 - x1)  # at x2
+        return int(x2 + 2 * more / (slope + math.sqrt(slope**2 + 4 * bend * more)))
