@@ -19,7 +19,7 @@ from pathlib import Path
 from . import elf
 
 SOURCES = Path(__file__).parent / "src"
-_ENGINE = ("engine.c", "memory.c", "visibility.c", "driver.c", "state.c")
+_ENGINE = ("engine.c", "memory.c", "visibility.c", "driver.c", "pace.c", "state.c")
 # Looked up by name at run time (cudaGetDriverEntryPoint), so in no table of undefined symbols.
 _LOOKED_UP = re.compile(rb"\0(cu[A-Z][A-Za-z0-9_]+)(?=\0)")
 _NVML_NAMES = re.compile(r'_nvmlGetFunctionPointer\("(nvml\w+)"')
@@ -128,7 +128,7 @@ def _build(directory: Path) -> None:
     preload, state = directory / "preload", "state.c"
     for library, sources, pattern, error in (
         (directory / "driver" / "libcuda.so.1", _ENGINE, "cu(?!File)[A-Z]", 801),
-        (directory / "nvml" / "libnvidia-ml.so.1", ("nvml.c", state), "nvml[A-Z]", 3),
+        (directory / "nvml" / "libnvidia-ml.so.1", ("nvml.c", "pace.c", state), "nvml[A-Z]", 3),
         (preload / f"libcudart.so.{major}", ("runtime.c", state), "(__)?cuda[A-Z]", 801),
         (preload / f"libcublas.so.{major}", ("cublas.c", state), "cublas(?!Lt)", 15),
         (preload / f"libcublasLt.so.{major}", ("cublaslt.c", state), "cublasLt", 15),

@@ -13,7 +13,7 @@ def virtual_clock() -> Iterator[None]:
 
     A launch takes what `World.set_launch_cost` says, a sleep or a wait for the GPU exactly its
     time, and reading the clock half a microsecond; all else takes none, however long the machine is
-    at it.
+    at it. `time.thread_time` is the same without the sleeps.
     For one thread at a time: another's timeouts, and asyncio's timers, go by the real clock.
 
     Raises:

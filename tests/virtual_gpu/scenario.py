@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from . import profiles
 from .layout import CONSTANTS, FIELDS, State
 
 GiB = 2**30
@@ -65,7 +66,8 @@ class Scenario:
     `lost`: GPUs that fell off the bus. `cuda_order`: nvidia-smi's index of each CUDA ordinal where
     CUDA_DEVICE_ORDER is unset (the fastest first). `host_pids`: NVML reports pids of another
     namespace. `container`: this process is in one. `files`: what else lies below /dev, /proc and so
-    on, or something else than is there by default; None takes a file away.
+    on, or something else than is there by default; None takes a file away. `profile`: what calls
+    take, one of `profiles.PROFILES` or a file; default: as ``VGPU_PROFILE`` says, else nothing.
     """
 
     devices: Sequence[GPU] | int = 2
@@ -79,6 +81,7 @@ class Scenario:
     cuda_version: int = 13000
     container: bool = False
     files: Mapping[str, str | None] = field(default_factory=dict)
+    profile: str | None = None
 
     @property
     def gpus(self) -> list[GPU]:
@@ -150,6 +153,7 @@ class Scenario:
         for slot, (name, code) in enumerate(self.faults.items()):
             fill_rule(state.rules[slot], name, code)
         state.n_rules = len(self.faults)
+        fill_profile(state, profiles.profile(self.profile))
         return state
 
 
@@ -188,6 +192,18 @@ def set_fields(state: Any, **fields: Any) -> None:
         elif name == "name":
             value = value.encode()
         setattr(state, name, value)
+
+
+def fill_profile(state: Any, profile: profiles.Profile) -> None:
+    """Store what calls and first uses take."""
+    state.persistence = profile.persistence
+    state.launch_cost_ns = round(1000 * profile.launch)
+    for name, value in profiles.nanoseconds(profile).items():
+        setattr(state.profile, name, value)
+    costs = list(profiles.costs(profile).items())
+    for index, slot in enumerate(state.costs):
+        name, slot.ns = costs[index] if index < len(costs) else ("", 0)
+        slot.name = name.encode()
 
 
 def fill_external(state: Any, process: ExternalProcess) -> None:

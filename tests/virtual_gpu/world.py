@@ -14,8 +14,16 @@ from typing import Any
 
 from .build import cache_root, libraries
 from .layout import CONSTANTS, State
+from .profiles import profile
 from .remap import remap
-from .scenario import ExternalProcess, Scenario, fill_external, fill_rule, set_fields
+from .scenario import (
+    ExternalProcess,
+    Scenario,
+    fill_external,
+    fill_profile,
+    fill_rule,
+    set_fields,
+)
 
 STATE = "VIRTUAL_GPU_STATE"
 _OWNER = "VIRTUAL_GPU_OWNER"
@@ -34,6 +42,7 @@ class World:
             self._map = mmap.mmap(file.fileno(), 0)
         self._state = State.from_buffer(self._map)
         self._begin = bytes(self._map[: State.processes.offset])
+        self._costs_changed = False
         _known[str(self.path)] = self
 
     @classmethod
@@ -80,6 +89,26 @@ class World:
     def set_launch_cost(self, seconds: float) -> None:
         """Every launch keeps the host at work for `seconds` at least."""
         self._state.launch_cost_ns = round(seconds * 1e9)
+
+    def set_profile(self, name: str) -> None:
+        """What calls and first uses take from now on: one of `profiles.PROFILES`, or a file."""
+        fill_profile(self._state, profile(name))
+        self._costs_changed = True
+        self._put_costs()
+
+    def _put_costs(self) -> None:
+        costs = {cost.name: cost.ns for cost in self._state.costs}
+        for call in self._state.calls:
+            call.cost_ns = costs.get(call.name, 0)
+
+    def share(self, index: int, ours: float, theirs: float) -> None:
+        """Somebody else's work and ours have GPU `index` in turns, for so many seconds each."""
+        gpu = self._gpu(index)
+        gpu.slice_ns, gpu.theirs_ns = round(ours * 1e9), round(theirs * 1e9)
+
+    def set_persistence(self, on: bool) -> None:
+        """Whether the driver stays attached to GPUs that nobody uses."""
+        self._state.persistence = on
 
     def lose(self, index: int) -> None:
         """GPU `index` falls off the bus: NVML answers 15, CUDA 999."""
@@ -139,6 +168,22 @@ class World:
             if call.name.decode() == name:
                 call.unimplemented = call.total = 0
 
+    def sessions(self, pid: int | None = None) -> int:
+        """Sessions of NVML that our processes (or one of them) hold open."""
+        return sum(
+            process.sessions
+            for process in self._state.processes
+            if process.pid and (pid is None or process.pid == pid)
+        )
+
+    def clients(self, index: int) -> int:
+        """Our processes that keep GPU `index` in use, by a context or NVML: they bar its reset."""
+        return sum(
+            bool(process.attached[index]) or any(process.has_context[index])
+            for process in self._state.processes
+            if process.pid
+        )
+
     def used(self, index: int, pid: int | None = None) -> int:
         """Bytes that our processes (or one of them) use on GPU `index`, contexts included."""
         return sum(
@@ -156,6 +201,9 @@ class World:
         for call in self._state.calls:
             if call.count:
                 call.count = 0
+        if self._costs_changed:
+            self._costs_changed = False
+            self._put_costs()
 
     def _gpu(self, index: int) -> Any:
         if not 0 <= index < self._state.n_gpus:

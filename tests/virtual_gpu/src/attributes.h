@@ -20,7 +20,7 @@ static inline int vg_attribute(const struct vg_device *device, int attribute)
     case 10: return 32;                                /* warp */
     case 11: return 2147483647;                        /* pitch */
     case 12: return 65536;                             /* registers per block */
-    case 13: return VG_SM_CLOCK * 1000;                /* kHz */
+    case 13: return (int)vg_state()->profile.full_clock * 1000;                /* kHz */
     case 14: return 512;                               /* texture alignment */
     case 15: return 1;                                 /* overlap */
     case 16: return device->mig >= 0 ? VG_MIG_MULTIPROCESSORS : VG_MULTIPROCESSORS;

@@ -1,8 +1,8 @@
 /* Preloaded: a monotonic clock of the process's own, which goes on by what is done and not while the process is held up.
  *
  * While it is on, reading it takes READING, and sleeping takes what was asked for and no time at all. The virtual GPU reads the
- * same clock: what a kernel, a launch or a wait takes on it is what the scenario says, on any machine. CPU clocks and the
- * calendar's stay real. Waits with a deadline of threads, locks and sockets are the operating system's and stay real too.
+ * same clock: what a kernel, a launch or a wait takes on it is what the scenario says, on any machine. A thread's CPU time goes on
+ * with it, but for sleeps; a process's, and the calendar's clock, stay real. Waits with a deadline of threads, locks and sockets are the operating system's and stay real too.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -20,6 +20,7 @@
 
 static atomic_int on;
 static _Atomic int64_t passed; /* what the clock shows, ns */
+static _Atomic int64_t slept;  /* of it, in sleep */
 
 /* libc's own functions. They are looked up when this library is loaded, since a look-up may allocate, and an allocator may ask
  * for the time; whoever asks before that gets the kernel's answer. */
@@ -46,7 +47,7 @@ static int64_t nanoseconds(const struct timespec *time)
 
 static int ours(clockid_t clock)
 {
-    return clock == CLOCK_MONOTONIC && atomic_load_explicit(&on, memory_order_relaxed);
+    return (clock == CLOCK_MONOTONIC || clock == CLOCK_THREAD_CPUTIME_ID) && atomic_load_explicit(&on, memory_order_relaxed);
 }
 
 static void pass_until(int64_t when)
@@ -54,6 +55,8 @@ static void pass_until(int64_t when)
     int64_t now = atomic_load(&passed);
     while (now < when && !atomic_compare_exchange_weak(&passed, &now, when))
         ;
+    if (now < when)
+        atomic_fetch_add(&slept, when - now);
 }
 
 VG_EXPORT int clock_gettime(clockid_t clock, struct timespec *time)
@@ -61,6 +64,8 @@ VG_EXPORT int clock_gettime(clockid_t clock, struct timespec *time)
     if (!ours(clock))
         return real_gettime(clock, time);
     int64_t now = atomic_fetch_add(&passed, READING) + READING;
+    if (clock == CLOCK_THREAD_CPUTIME_ID)
+        now -= atomic_load(&slept);
     *time = (struct timespec){now / SECOND, now % SECOND};
     return 0;
 }

@@ -30,6 +30,9 @@ static int work(struct vg_stream *stream, double operations)
 {
     if (!engine())
         return NOT_INITIALIZED;
+    static int done;
+    if (!__atomic_exchange_n(&done, 1, __ATOMIC_RELAXED))
+        vg_spend(vg_state()->profile.first_product);
     struct vg_work product = {.cost_ns = VG_KERNEL_NS + (int64_t)(operations / 400e3)};
     return engine()->submit(stream, &product) ? EXECUTION_FAILED : 0;
 }

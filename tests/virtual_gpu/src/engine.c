@@ -5,6 +5,7 @@
  */
 #define _GNU_SOURCE
 #include "engine.h"
+#include "pace.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -20,8 +21,9 @@
 #define DISABLE_TIMING 2u
 #define NON_BLOCKING 1u
 #define QUEUE 1024                   /* launches that a stream holds before the host waits */
-#define CONTEXT_BYTES (500ll << 20)
-#define LATENCY_NS 2000              /* from a launch to the kernel's beginning, on an idle device */
+#define SCHEDULE 7u                  /* the flags of a context that say how its waits wait */
+#define BLOCKING_SYNC 4u
+#define BLOCKING_EVENT 1u
 
 struct capture;
 
@@ -109,32 +111,27 @@ void vg_let_go(void)
     pthread_mutex_unlock(&lock);
 }
 
-int64_t vg_now(void)
+/* Work that ended before this is known to the host to have ended. */
+static int64_t seen(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    return vg_now() - vg_state()->profile.seen_late;
 }
 
-/* Sleeps, then spins for the last 60 µs: the kernel wakes a sleeper about so late. */
-static void wait_until(int64_t when)
+/* As the context's flags say, else as the profile does: by spinning; by sleeping; or by sleeping, and spinning for the last
+ * 60 us, as the kernel wakes a sleeper about so late. */
+static void wait_until(int64_t when, const struct vg_device *device, int blocking)
 {
-    int64_t now;
+    unsigned schedule = device->flags & SCHEDULE;
+    int64_t spins = blocking || schedule == BLOCKING_SYNC ? -1 : schedule ? 1 : vg_state()->profile.spins;
+    int64_t now, early = spins < 0 ? 0 : 60000;
+    when += vg_state()->profile.seen_late;
     while ((now = vg_now()) < when) {
-        if (when - now < 80000)
+        if (spins > 0 || when - now < early + early / 3)
             continue;
-        int64_t wake = when - 60000;
+        int64_t wake = when - early;
         struct timespec until = {wake / 1000000000, wake % 1000000000};
         clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
     }
-}
-
-/* A launch keeps the host at work, and at least so long on any processor. */
-static void spend(int64_t cost_ns)
-{
-    if (cost_ns > 0)
-        for (int64_t end = vg_now() + cost_ns; vg_now() < end;)
-            ;
 }
 
 /* ---- devices and contexts ---- */
@@ -151,6 +148,7 @@ int engine_initialize(void)
     vg_hold();
     if (!tried) {
         tried = 1;
+        vg_spend(vg_state()->profile.initialize);
         n_devices = vg_visible_devices(devices);
         init_result = n_devices > 0 ? VG_OK : VG_NO_DEVICE;
         initialized = init_result == VG_OK;
@@ -217,15 +215,18 @@ static struct vg_stream *add_stream(struct vg_device *device, unsigned flags, in
 
 static int make_context(struct vg_device *device)
 {
+    static int further;
+    const struct vg_profile *profile = &vg_state()->profile;
     int error = engine_ready();
     if (error)
         return error;
     vg_hold();
     error = alive(device);
     if (!error && !device->has_context) {
-        if (vg_charge(device->gpu, device->mig, CONTEXT_BYTES) != 0)
+        if (vg_charge(device->gpu, device->mig, profile->context_bytes) != 0)
             error = VG_OUT_OF_MEMORY;
         if (!error) {
+            vg_spend(further++ ? profile->further_context : profile->context);
             vg_mark_context(device->gpu, device->mig, 1);
             device->has_context = 1;
             if (!device->streams)
@@ -257,7 +258,7 @@ int engine_reset_context(int ordinal)
     vg_hold();
     if (device->has_context) {
         vg_forget_device_memory(ordinal);
-        vg_charge(device->gpu, device->mig, -CONTEXT_BYTES);
+        vg_charge(device->gpu, device->mig, -vg_state()->profile.context_bytes);
         vg_mark_context(device->gpu, device->mig, 0);
         device->has_context = 0;
         device->retained = 0;
@@ -351,7 +352,7 @@ static int is_legacy(const struct vg_stream *stream)
 /* When work submitted now can begin: after the stream's own, and the legacy stream and the blocking ones wait for each other. */
 static int64_t earliest(const struct vg_stream *stream)
 {
-    int64_t start = vg_now() + LATENCY_NS;
+    int64_t start = vg_now() + vg_state()->profile.latency;
     if (stream->ready > start)
         start = stream->ready;
     if (is_legacy(stream)) {
@@ -384,7 +385,7 @@ int engine_submit(struct vg_stream *handle, const struct vg_work *work)
     if (error)
         return error;
     int64_t room_at = 0;
-    spend(vg_state()->launch_cost_ns);
+    vg_spend(vg_state()->launch_cost_ns);
     vg_hold();
     if (stream->capture) {
         error = add_step(stream, work);
@@ -393,7 +394,7 @@ int engine_submit(struct vg_stream *handle, const struct vg_work *work)
     }
     error = blocked_by_capture(stream);
     if (!error) {
-        stream->ready = earliest(stream) + work->cost_ns;
+        stream->ready = vg_end_of(stream->device->hardware, earliest(stream), work->cost_ns);
         unsigned at = stream->queued++ % QUEUE;
         room_at = stream->queue[at];
         stream->queue[at] = stream->ready;
@@ -401,7 +402,7 @@ int engine_submit(struct vg_stream *handle, const struct vg_work *work)
     vg_let_go();
     if (!error) {
         vg_perform(work);
-        wait_until(room_at); /* the queue is full: the host waits, as it does on hardware */
+        wait_until(room_at, stream->device, 0); /* the queue is full: the host waits, as it does on hardware */
     }
     return error;
 }
@@ -411,8 +412,11 @@ int engine_stream_create(int ordinal, unsigned flags, int priority, struct vg_st
     int error = engine_use(ordinal);
     if (error)
         return error;
+    struct vg_device *device = engine_device(ordinal);
+    if (vg_charge(device->gpu, device->mig, vg_state()->profile.stream_bytes) != 0)
+        return VG_OUT_OF_MEMORY;
     vg_hold();
-    *result = add_stream(engine_device(ordinal), flags, priority);
+    *result = add_stream(device, flags, priority);
     vg_let_go();
     return VG_OK;
 }
@@ -433,6 +437,7 @@ int engine_stream_destroy(struct vg_stream *stream)
         }
     if (stream->capture)
         stream->capture->invalid = 1;
+    vg_charge(stream->device->gpu, stream->device->mig, -vg_state()->profile.stream_bytes);
     stream->magic = 0;
     free(stream->queue);
     free(stream);
@@ -516,7 +521,7 @@ int engine_stream_query(struct vg_stream *handle)
     vg_let_go();
     if (!error)
         error = engine_unsafe_call();
-    return error ? error : ready > vg_now() ? VG_NOT_READY : VG_OK;
+    return error ? error : ready > seen() ? VG_NOT_READY : VG_OK;
 }
 
 int engine_stream_synchronize(struct vg_stream *handle)
@@ -543,7 +548,7 @@ int engine_stream_synchronize(struct vg_stream *handle)
         error = engine_unsafe_call();
     if (error)
         return error;
-    wait_until(ready);
+    wait_until(ready, stream->device, 0);
     struct vg_pool_numbers pool;
     engine_pool_numbers(ordinal, &pool, 0);
     if (pool.reserved > pool.used && pool.reserved > pool.threshold) {
@@ -568,7 +573,7 @@ int engine_device_synchronize(int ordinal)
         if (stream->ready > ready)
             ready = stream->ready;
     vg_let_go();
-    wait_until(ready);
+    wait_until(ready, device, 0);
     return engine_stream_synchronize(NULL);
 }
 
@@ -626,7 +631,7 @@ int engine_event_record(struct vg_event *event, struct vg_stream *handle)
         event->stream = stream;
     } else if (!(error = blocked_by_capture(stream))) {
         event->capture = 0;
-        event->when = stream->ready = earliest(stream);
+        event->when = stream->ready = vg_end_of(stream->device->hardware, earliest(stream), 0);
         event->recorded = 1;
     }
     vg_let_go();
@@ -643,7 +648,7 @@ int engine_event_record_context(struct vg_event *event, int ordinal)
     if (!device || !device->has_context || device != event->device)
         return VG_INVALID_HANDLE;
     vg_hold();
-    int64_t when = vg_now() + LATENCY_NS;
+    int64_t when = vg_now() + vg_state()->profile.latency;
     for (struct vg_stream *stream = device->streams; stream; stream = stream->next) {
         if (stream->capture) {
             stream->capture->invalid = 1;
@@ -698,7 +703,7 @@ int engine_event_query(struct vg_event *event)
         error = engine_unsafe_call();
     if (error)
         return error;
-    return event->recorded && event->when > vg_now() ? VG_NOT_READY : VG_OK;
+    return event->recorded && event->when > seen() ? VG_NOT_READY : VG_OK;
 }
 
 int engine_event_synchronize(struct vg_event *event)
@@ -713,7 +718,7 @@ int engine_event_synchronize(struct vg_event *event)
     if (error)
         return error;
     if (event->recorded)
-        wait_until(event->when);
+        wait_until(event->when, event->device, event->flags & BLOCKING_EVENT);
     return alive(event->device);
 }
 
@@ -728,10 +733,13 @@ int engine_event_elapsed(float *milliseconds, struct vg_event *start, struct vg_
         return VG_INVALID_HANDLE;
     if (start->capture || end->capture)
         return VG_CAPTURED_EVENT;
-    int64_t now = vg_now();
+    int64_t now = seen(), step = vg_state()->profile.resolution;
     if (start->when > now || end->when > now)
         return VG_NOT_READY;
-    *milliseconds = (float)((double)(end->when - start->when) / 1e6);
+    int64_t from = start->when, to = end->when;
+    if (step > 0)
+        from -= from % step, to -= to % step;
+    *milliseconds = (float)((double)(to - from) / 1e6);
     return alive(start->device);
 }
 

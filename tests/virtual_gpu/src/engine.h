@@ -42,7 +42,7 @@ struct vg_device {
     int ordinal;
     int gpu; /* nvidia-smi's index */
     int mig; /* instance, or -1 */
-    const struct vg_gpu *hardware;
+    struct vg_gpu *hardware;
     const char *uuid;
     const char *name;
     uint64_t memory;
@@ -147,7 +147,6 @@ int vg_visible_devices(struct vg_device devices[VG_MAX_GPUS * (VG_MAX_MIG + 1)])
 /* engine.c: one lock for all of the engine's tables. */
 void vg_hold(void);
 void vg_let_go(void);
-int64_t vg_now(void);
 
 /* memory.c */
 int vg_reserve_address(size_t bytes, void **result);

@@ -1,5 +1,6 @@
 /* libnvidia-ml.so.1: what nvidia-smi, nvidia-ml-py, gpustat, nvitop and PyTorch ask. It knows nothing of CUDA_VISIBLE_DEVICES. */
 #define _GNU_SOURCE
+#include "pace.h"
 #include "state.h"
 
 #include <fcntl.h>
@@ -97,9 +98,9 @@ static int text(char *result, unsigned length, const char *value)
     {                                                                                                                      \
         FAULTS(function);                                                                                                  \
         __atomic_fetch_add(&users, 1, __ATOMIC_RELAXED);                                                                   \
+        vg_count_session(1);                                                                                               \
         return 0;                                                                                                          \
     }
-INIT(nvmlInit, (void))
 INIT(nvmlInit_v2, (void))
 INIT(nvmlInitWithFlags, (unsigned flags __attribute__((unused))))
 
@@ -110,7 +111,31 @@ VG_EXPORT int nvmlShutdown(void)
     int before = __atomic_load_n(&users, __ATOMIC_RELAXED);
     while (before && !__atomic_compare_exchange_n(&users, &before, before - 1, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         ;
+    if (before)
+        vg_count_session(-1);
     return 0;
+}
+
+/* The first question about a GPU attaches the driver to it: at once where it is attached already. */
+static void attach(int gpu)
+{
+    const struct vg_profile *profile = &vg_state()->profile;
+    int first, first_of_any;
+    vg_attach(gpu, &first, &first_of_any);
+    int64_t cost = !first ? 0 : first_of_any && !vg_state()->persistence ? profile->attach_cold : profile->attach;
+    struct timespec pause = {cost / 1000000000, cost % 1000000000};
+    while (cost && clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, &pause))
+        ;
+}
+
+/* The old way attaches all of them. */
+VG_EXPORT int nvmlInit(void)
+{
+    FAULTS(nvmlInit);
+    int error = nvmlInit_v2();
+    for (int gpu = 0; gpu < vg_state()->n_gpus && !error; gpu++)
+        attach(gpu);
+    return error;
 }
 
 VG_EXPORT const char *nvmlErrorString(int error)
@@ -199,6 +224,7 @@ COUNT(nvmlDeviceGetCount_v2)
             return INVALID_ARGUMENT;                                                                                       \
         if (vg_state()->gpus[index].lost)                                                                                  \
             return GPU_IS_LOST;                                                                                            \
+        attach((int)index);                                                                                                \
         *result = handle_of((int)index, -1);                                                                               \
         return 0;                                                                                                          \
     }
@@ -220,6 +246,7 @@ VG_EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, struct handle **result
             continue;
         if (state->gpus[i].lost)
             return GPU_IS_LOST;
+        attach(i);
         *result = handle_of(i, mig);
         return 0;
     }
@@ -237,6 +264,7 @@ VG_EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, struct handle **result
             if (vg_state()->gpus[i].pci_bus == bus) {                                                                      \
                 if (vg_state()->gpus[i].lost)                                                                              \
                     return GPU_IS_LOST;                                                                                    \
+                attach(i);                                                                                                 \
                 *result = handle_of(i, -1);                                                                                \
                 return 0;                                                                                                  \
             }                                                                                                              \
@@ -274,7 +302,7 @@ NUMBER(nvmlDeviceGetArchitecture, 0, architecture(gpu->compute_capability))
 NUMBER(nvmlDeviceGetNumGpuCores, 0, VG_MULTIPROCESSORS * 128)
 NUMBER(nvmlDeviceGetMemoryBusWidth, 0, 5120)
 NUMBER(nvmlDeviceGetComputeMode, 0, 0)
-NUMBER(nvmlDeviceGetPersistenceMode, 0, 1)
+NUMBER(nvmlDeviceGetPersistenceMode, 0, vg_state()->persistence)
 NUMBER(nvmlDeviceGetDisplayMode, 0, 0)
 NUMBER(nvmlDeviceGetDisplayActive, 0, 0)
 NUMBER(nvmlDeviceGetAccountingMode, 0, 0)
@@ -513,23 +541,23 @@ VG_EXPORT int nvmlDeviceGetPowerManagementLimitConstraints(struct handle *handle
     return 0;
 }
 
-#define CLOCK(function)                                                                                                    \
+#define CLOCK(function, sm)                                                                                                \
     VG_EXPORT int function(struct handle *handle, unsigned domain, unsigned *result)                                       \
     {                                                                                                                      \
         GPU_FIELD(function, VG_CLOCKS);                                                                                    \
-        *result = domain == 2 ? VG_MEMORY_CLOCK : VG_SM_CLOCK; /* 0 graphics, 1 SM, 2 memory, 3 video */              \
+        *result = domain == 2 ? VG_MEMORY_CLOCK : (unsigned)(sm); /* 0 graphics, 1 SM, 2 memory, 3 video */               \
         return 0;                                                                                                          \
     }
-CLOCK(nvmlDeviceGetClockInfo)
-CLOCK(nvmlDeviceGetMaxClockInfo)
-CLOCK(nvmlDeviceGetApplicationsClock)
-CLOCK(nvmlDeviceGetDefaultApplicationsClock)
+CLOCK(nvmlDeviceGetClockInfo, vg_clock(gpu, vg_now()))
+CLOCK(nvmlDeviceGetMaxClockInfo, vg_state()->profile.full_clock)
+CLOCK(nvmlDeviceGetApplicationsClock, vg_state()->profile.full_clock)
+CLOCK(nvmlDeviceGetDefaultApplicationsClock, vg_state()->profile.full_clock)
 
 VG_EXPORT int nvmlDeviceGetClock(struct handle *handle, unsigned domain, unsigned kind, unsigned *result)
 {
     GPU_FIELD(nvmlDeviceGetClock, VG_CLOCKS);
     (void)kind;
-    *result = domain == 2 ? VG_MEMORY_CLOCK : VG_SM_CLOCK;
+    *result = domain == 2 ? VG_MEMORY_CLOCK : (unsigned)vg_clock(gpu, vg_now());
     return 0;
 }
 
@@ -540,8 +568,9 @@ VG_EXPORT int nvmlDeviceGetClock(struct handle *handle, unsigned domain, unsigne
         *result = (expression);                                                                                            \
         return 0;                                                                                                          \
     }
-REASONS(nvmlDeviceGetCurrentClocksThrottleReasons, 0)
-REASONS(nvmlDeviceGetCurrentClocksEventReasons, 0)
+#define IDLE (vg_clock(gpu, vg_now()) < (double)vg_state()->profile.full_clock / 2)
+REASONS(nvmlDeviceGetCurrentClocksThrottleReasons, IDLE)
+REASONS(nvmlDeviceGetCurrentClocksEventReasons, IDLE)
 REASONS(nvmlDeviceGetSupportedClocksThrottleReasons, 0x1FF)
 REASONS(nvmlDeviceGetSupportedClocksEventReasons, 0x1FF)
 

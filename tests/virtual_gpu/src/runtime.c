@@ -814,11 +814,53 @@ VG_EXPORT int cudaEventElapsedTime(float *milliseconds, struct vg_event *start, 
 static void *spin_kernels[16];
 static int n_spin_kernels;
 
+/* Every kernel of the program, and the number of its module. */
+static struct kernel { const void *function; uint32_t module; } *kernels;
+static size_t n_kernels, room;
+static uint32_t n_modules;
+static pthread_mutex_t first_uses = PTHREAD_MUTEX_INITIALIZER;
+
+static void add_kernel(const void *function, uint32_t module)
+{
+    if (n_kernels == room) {
+        room = room ? 2 * room : 4096;
+        kernels = realloc(kernels, room * sizeof *kernels);
+        if (!kernels)
+            abort();
+    }
+    kernels[n_kernels++] = (struct kernel){function, module};
+}
+
+/* A kernel's first launch finds its code, and loads its module's where none of that was launched before. */
+static void first_launch(const void *function)
+{
+    static const void *known[4096]; /* by address: those that were launched */
+    static unsigned char loaded[1 << 16];
+    const struct vg_profile *profile = &vg_state()->profile;
+    int64_t cost = 0;
+    if (!profile->first_launch && !profile->module)
+        return;
+    size_t at = (uintptr_t)function / 16 % 4096, end = at;
+    pthread_mutex_lock(&first_uses);
+    while (known[at] && known[at] != function && (at = (at + 1) % 4096) != end)
+        ;
+    if (!known[at]) {
+        known[at] = function;
+        cost = profile->first_launch;
+        for (size_t i = 0; i < n_kernels; i++)
+            if (kernels[i].function == function && !loaded[kernels[i].module % sizeof loaded]) {
+                loaded[kernels[i].module % sizeof loaded] = 1;
+                cost += profile->module;
+            }
+    }
+    pthread_mutex_unlock(&first_uses);
+    vg_spend(cost);
+}
+
 VG_EXPORT void **__cudaRegisterFatBinary(void *binary)
 {
-    static void *handle;
     (void)binary;
-    return &handle;
+    return (void **)(uintptr_t)++n_modules;
 }
 
 VG_EXPORT void __cudaRegisterFatBinaryEnd(void **handle)
@@ -834,7 +876,8 @@ VG_EXPORT void __cudaUnregisterFatBinary(void **handle)
 VG_EXPORT void __cudaRegisterFunction(void **handle, const char *host, char *device, const char *name, int limit, void *thread,
                                       void *block, void *block_dim, void *grid_dim, int *warp)
 {
-    (void)handle, (void)device, (void)limit, (void)thread, (void)block, (void)block_dim, (void)grid_dim, (void)warp;
+    (void)device, (void)limit, (void)thread, (void)block, (void)block_dim, (void)grid_dim, (void)warp;
+    add_kernel(host, (uint32_t)(uintptr_t)handle);
     if (strstr(name, "spin_kernel") && n_spin_kernels < 16)
         spin_kernels[n_spin_kernels++] = (void *)(uintptr_t)host;
 }
@@ -875,6 +918,7 @@ VG_EXPORT int __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared
 static int launch(const void *function, void **arguments, struct vg_stream *stream)
 {
     struct vg_work work = {.cost_ns = VG_KERNEL_NS};
+    first_launch(function);
     for (int i = 0; i < n_spin_kernels; i++)
         if (spin_kernels[i] == function) {
             int64_t cycles = *(int64_t *)arguments[0]; /* each a nanosecond */
@@ -1057,7 +1101,7 @@ VG_EXPORT int cudaStreamGetCaptureInfo_v3(struct vg_stream *stream, int *status,
 
 VG_EXPORT int cudaThreadExchangeStreamCaptureMode(int *mode)
 {
-    CALL(cudaThreadExchangeStreamCaptureMode);
+    CALL_HERE(cudaThreadExchangeStreamCaptureMode); /* makes a context; the driver's own does not */
     return keep(engine->capture_mode(mode));
 }
 

@@ -53,6 +53,20 @@ struct vg_state *vg_state(void)
     return state;
 }
 
+int64_t vg_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+void vg_spend(int64_t ns)
+{
+    if (ns > 0)
+        for (int64_t end = vg_now() + ns; vg_now() < end;)
+            ;
+}
+
 /* A lock over processes, which a holder killed with SIGKILL cannot keep. */
 void vg_lock(void)
 {
@@ -73,6 +87,15 @@ void vg_unlock(void)
     __atomic_store_n(&vg_state()->lock, 0, __ATOMIC_RELEASE);
 }
 
+static int64_t cost_of(const char *name)
+{
+    const struct vg_cost *costs = vg_state()->costs;
+    for (int i = 0; i < VG_MAX_COSTS && costs[i].name[0]; i++)
+        if (strcmp(costs[i].name, name) == 0)
+            return costs[i].ns;
+    return 0;
+}
+
 static struct vg_call *find_call(const char *name)
 {
     struct vg_state *state = vg_state();
@@ -88,6 +111,8 @@ static struct vg_call *find_call(const char *name)
         if (strncmp(call->name, name, VG_NAME - 1) == 0)
             found = call;
     }
+    if (found)
+        found->cost_ns = cost_of(name);
     vg_unlock();
     return found;
 }
@@ -157,6 +182,7 @@ int vg_enter(struct vg_call **slot, const char *name)
     if (call) {
         __atomic_fetch_add(&call->count, 1, __ATOMIC_RELAXED);
         __atomic_fetch_add(&call->total, 1, __ATOMIC_RELAXED);
+        vg_spend(call->cost_ns);
     }
     struct vg_state *state = vg_state();
     int fault = state->n_rules > 0 ? apply_rules(state, name) : 0;
@@ -299,6 +325,38 @@ void vg_mark_context(int gpu, int mig, int present)
     struct vg_process *process = own_entry(present);
     if (process)
         process->has_context[gpu][1 + mig] = present;
+    vg_unlock();
+}
+
+void vg_count_session(int change)
+{
+    vg_lock();
+    struct vg_process *process = own_entry(1);
+    if (process && (process->sessions += change) <= 0) {
+        process->sessions = 0;
+        memset(process->attached, 0, sizeof process->attached);
+    }
+    vg_unlock();
+}
+
+void vg_attach(int gpu, int *first, int *first_of_any)
+{
+    const struct vg_state *state = vg_state();
+    vg_lock();
+    vg_reap();
+    *first_of_any = 1;
+    for (int i = 0; i < VG_MAX_PROCESSES; i++) {
+        const struct vg_process *process = &state->processes[i];
+        if (process->pid && process->attached[gpu])
+            *first_of_any = 0;
+        for (int part = 0; process->pid && part < VG_PARTS; part++)
+            if (process->has_context[gpu][part])
+                *first_of_any = 0;
+    }
+    struct vg_process *process = own_entry(1);
+    *first = process && !process->attached[gpu];
+    if (process)
+        process->attached[gpu] = 1;
     vg_unlock();
 }
 

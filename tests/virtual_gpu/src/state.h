@@ -16,13 +16,13 @@
 #define VG_MAX_PROCESSES 128
 #define VG_MAX_EXTERNAL 64
 #define VG_MAX_RULES 64
+#define VG_MAX_COSTS 192
 #define VG_MAX_CALLS 4096
 #define VG_NAME 72
 
 /* What every GPU has. */
 #define VG_MULTIPROCESSORS 132
 #define VG_MIG_MULTIPROCESSORS 16
-#define VG_SM_CLOCK 1980 /* MHz; always at its highest */
 #define VG_MEMORY_CLOCK 2619
 
 /* Fields that NVML answers with NVML_ERROR_NOT_SUPPORTED: bits of vg_gpu.unsupported. */
@@ -69,6 +69,10 @@ struct vg_gpu {
     uint32_t integrated;
     uint32_t lost;
     uint32_t n_mig;
+    int64_t ramp_from;  /* when the clock began to rise, and until when there is work */
+    int64_t busy_until;
+    int64_t slice_ns;   /* beside a neighbour: how long this GPU is ours at a time, and how long theirs */
+    int64_t theirs_ns;
     struct vg_mig mig[VG_MAX_MIG];
 };
 
@@ -84,6 +88,34 @@ struct vg_rule {
     int64_t seen;
 };
 
+/* CPU time that every call of this name takes. */
+struct vg_cost {
+    char name[VG_NAME];
+    int64_t ns;
+};
+
+/* What a card takes beside that, in nanoseconds where nothing else is said: see profiles.py, which fills it in. */
+struct vg_profile {
+    int64_t initialize;      /* CPU time of the first cuInit */
+    int64_t context;         /* of a process's first context, by whatever call it is made */
+    int64_t further_context; /* of one on a further GPU */
+    int64_t module;          /* of the first launch of any kernel of a module */
+    int64_t first_launch;    /* of each kernel's first launch */
+    int64_t first_product;   /* of the first product */
+    int64_t latency;         /* from a launch to the kernel's beginning, on an idle device */
+    int64_t seen_late;       /* from the end of work to where the host can see it */
+    int64_t resolution;      /* of an event */
+    int64_t attach;          /* of NVML's first handle of a GPU */
+    int64_t attach_cold;     /* the same without persistence mode, where nobody has the GPU in use */
+    int64_t clock_ramp;      /* from the idle clock to the full one; 0: it never moves */
+    int64_t clock_fall;      /* of idleness before the clock falls */
+    int64_t idle_clock;      /* MHz */
+    int64_t full_clock;
+    int64_t context_bytes;
+    int64_t stream_bytes;
+    int64_t spins;           /* whether a wait uses CPU time: 0 for its last 60 us, 1 all of it, -1 none */
+};
+
 struct vg_process {
     int32_t pid;  /* 0: the entry is free */
     int32_t dead; /* what every call that needs a context answers; 0: its context lives */
@@ -91,6 +123,8 @@ struct vg_process {
     /* Bytes in use: [gpu][0] of the whole GPU, [gpu][1 + i] of its MIG instance i. */
     int64_t used[VG_MAX_GPUS][VG_PARTS];
     int32_t has_context[VG_MAX_GPUS][VG_PARTS];
+    int32_t sessions;              /* of NVML that are open */
+    int32_t attached[VG_MAX_GPUS]; /* to the GPUs that one has a handle of */
 };
 
 struct vg_external {
@@ -107,6 +141,7 @@ struct vg_call {
     uint64_t count;     /* since the last reset */
     uint64_t total;
     uint32_t unimplemented;
+    int64_t cost_ns;
 };
 
 struct vg_state {
@@ -121,6 +156,9 @@ struct vg_state {
     char driver_version[80];
     int32_t cuda_order[VG_MAX_GPUS]; /* nvidia-smi's index of each CUDA ordinal, fastest first */
     int64_t launch_cost_ns; /* that a launch keeps the host for, at least */
+    int32_t persistence; /* mode: the driver stays attached to the GPUs */
+    struct vg_profile profile;
+    struct vg_cost costs[VG_MAX_COSTS];
     struct vg_gpu gpus[VG_MAX_GPUS];
     struct vg_rule rules[VG_MAX_RULES];
     struct vg_external external[VG_MAX_EXTERNAL];
@@ -132,6 +170,11 @@ struct vg_state {
 
 /* The mapped state; an empty one (no GPUs) when the process runs under no scenario. */
 struct vg_state *vg_state(void);
+
+/* CLOCK_MONOTONIC, in nanoseconds. */
+int64_t vg_now(void);
+/* Keeps the processor at work, at least so long on any. */
+void vg_spend(int64_t ns);
 
 /* Counts a call of `name` (the slot is kept by the caller) and says how a rule makes it fail: 0 goes well. */
 int vg_enter(struct vg_call **slot, const char *name);
@@ -154,6 +197,10 @@ uint64_t vg_capacity(int gpu, int mig);
 /* Adds `bytes` (may be negative) to this process's use; 0, or -1 where the device has not that much left. */
 int vg_charge(int gpu, int mig, int64_t bytes);
 void vg_mark_context(int gpu, int mig, int present);
+/* This process opens (1) or closes (-1) a session of NVML; with the last one it lets go of all GPUs. */
+void vg_count_session(int change);
+/* NVML takes a GPU in use for this process: whether it is the first that asks for it, and the first of any. */
+void vg_attach(int gpu, int *first, int *first_of_any);
 /* Forgets this process's use: at exit, and when exec put a new image in place of an old one. */
 void vg_forget_process(void);
 void vg_lock(void);

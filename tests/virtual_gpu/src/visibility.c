@@ -9,7 +9,7 @@
 
 static void add(struct vg_device *devices, int *count, int gpu, int mig)
 {
-    const struct vg_gpu *hardware = &vg_state()->gpus[gpu];
+    struct vg_gpu *hardware = &vg_state()->gpus[gpu];
     struct vg_device *device = &devices[*count];
     memset(device, 0, sizeof *device);
     device->ordinal = (*count)++;
