@@ -55,6 +55,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run tests/vendor on NVIDIA's own libraries, unpacked by `make test-vendor`",
     )
+    parser.addoption(
+        "--cuts",
+        default="1",
+        help="how often each notebook of tests/notebooks is restarted: a number, or all, which is "
+        "before every cell",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
