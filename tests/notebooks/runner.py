@@ -62,7 +62,7 @@ class Page:
 
 def pages() -> list[Path]:
     """Return the files of the notebooks."""
-    return sorted(PAGES.glob("*.py"))
+    return sorted(PAGES.glob("*.ipy"))
 
 
 def run(kernel: Kernel, page: Page, cuts: Sequence[int] = ()) -> Iterator[str]:
