@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.kernels import Kernel, running_kernel
-from tests.support.parking import CAN_PARK
 
 EVERY_MODULE = """
 import gpumagic, importlib, pkgutil
@@ -39,8 +38,7 @@ def test_the_magics(windows: Kernel) -> None:
     assert "GPU" in windows.run("%%cudatime -n 2 -r 3\ny = x + x").shown
     assert "y = x + x" in windows.run("%%cudatime --lines\ny = x + x").shown
     assert "1.50 KiB" in windows.run("%%gpumem\nz = x + x").shown
-    park = ["%gpumem park"] if CAN_PARK else []
-    for line in ("%gpumem", "%gpumem vars", *park, "%gpu -p", "%gpu doctor"):
+    for line in ("%gpumem", "%gpumem vars", "%gpu -p", "%gpu doctor"):
         assert windows.run(line).shown
 
 

@@ -155,7 +155,7 @@ def dead_context_note() -> str | None:
     dead = dead_context()
     if dead is None:
         return None
-    return f"CUDA has failed in this process ({dead}): %gpu reset --restart starts it again."
+    return f"CUDA has failed in this process ({dead}): %gpu restart --keep all starts it again."
 
 
 # --- no GPU --------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Detect CUDA graphs: that are being captured, without ending the capture, and that were.
+"""Detect CUDA graphs that are being captured, without ending the capture.
 
 A capture, in this thread or another one, ends with an error when a capturing stream is queried, or
 when a device is synchronised. In torch's capture mode ("global") it also ends when any thread
@@ -9,12 +9,10 @@ knows only the calling thread's current stream.
 from __future__ import annotations
 
 import ctypes
-import gc
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any
 
 from gpumagic.cuda import driver, torch_cuda
-from gpumagic.system import introspection
 
 #: CU_STREAM_CAPTURE_MODE_RELAXED: no call of this thread is unsafe for other threads' captures.
 _RELAXED = 2
@@ -87,24 +85,3 @@ class RelaxedMode:
     def __exit__(self, *error: object) -> None:
         if self._exchange is not None:
             self._exchange(self._pointer)
-
-
-def captured() -> int:
-    """Return the number of ``torch.cuda.CUDAGraph`` objects that have captured something."""
-    base = cast(Any, torch_cuda.loaded())._C._CUDAGraph
-    things = gc.get_objects()
-    # By `id`: the hash of a type may be the user's code.
-    kinds = {id(type(each)): type(each) for each in things}
-    graphs = {number for number, kind in kinds.items() if introspection.derives(kind, base)}
-    if not graphs:
-        return 0
-    return sum(_has_captured(base, each) for each in things if id(type(each)) in graphs)
-
-
-def _has_captured(base: Any, graph: Any) -> bool:
-    """Return whether a graph was captured, and not reset since."""
-    try:
-        base.pool(graph)
-    except RuntimeError:
-        return False
-    return True

@@ -33,8 +33,8 @@ def explain(error: BaseException) -> Explanation | None:
     text = full_text(error)
     if failure.is_cuda_error(text) and (dead := failure.check_context()) is not None:
         return Explanation(
-            f"gpumagic: CUDA has failed in this process: {dead}. It works again after %gpu reset "
-            "--restart --keep all, with the variables on the host, or after a restart of the "
+            f"gpumagic: CUDA has failed in this process: {dead}. It works again after %gpu restart "
+            "--keep all, with the variables on the host, or after a restart of the "
             f"kernel. {_LINE_OF_FAILURE}."
         )
     if re.search(_NO_START, text) and not driver.is_initialized():
@@ -89,6 +89,11 @@ def _forked(_: str) -> str:
     )
 
 
+def _before_a_launcher(_: str) -> str:
+    location = init_trace.location() or "CUDA is initialised in this process"
+    return f"{location}. To do: %gpu restart; what it keeps on a GPU would initialise CUDA again"
+
+
 def _ordinal(_: str) -> str:
     seen = [device for device in devices.devices(processes=False) if device.ordinal is not None]
     listed = ", ".join(f"cuda:{d.ordinal} (GPU {d.index})" for d in seen)
@@ -117,6 +122,7 @@ _NO_START = (
 #: documentation (cudaError_t). `gpumagic.memory` explains out of memory.
 _LINES: list[tuple[str, Callable[[str], str]]] = [
     ("Cannot re-initialize CUDA in forked subprocess", _forked),
+    ("CUDA has been initialized before the `notebook_launcher`", _before_a_launcher),
     (
         "no kernel image is available",
         _diagnosed("torch has kernels for this GPU, as far as known, so check extensions"),

@@ -48,7 +48,7 @@ def gpus(facts: Facts) -> Finding | None:
     if not broken:
         return None
     usable = [str(d.index) for d in facts.table if d.error is None and d.visible is not False]
-    restart = " --restart" if facts.state.initialized or facts.state.failed else ""
+    restart = " --restart --keep all" if facts.state.initialized or facts.state.failed else ""
     remedy_here = f"%gpu {','.join(usable)}{restart}" if usable else None
     evidence = "; ".join(f"{name}: {error}" for name, error in broken.items())
     cause = f"no answer from {', '.join(broken)}"

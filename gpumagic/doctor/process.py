@@ -13,7 +13,7 @@ from gpumagic.system.text import plural
 
 FORK_REMEDY = (
     "start workers by 'spawn' (multiprocessing.set_start_method('spawn'), DataLoader(…, "
-    "multiprocessing_context='spawn')), or use CUDA in the parent only after they are started"
+    "multiprocessing_context='spawn')), or fork in a process that has not used CUDA: %gpu restart"
 )
 #: Variables that are read when CUDA is initialised, and by ``import torch``.
 _AT_INIT = ("CUDA_MODULE_LOADING", "CUDA_LAUNCH_BLOCKING")
@@ -32,7 +32,7 @@ def mask(facts: Facts) -> Finding:
     view = visible_devices.view(visible_devices.variables(os.environ), table)
     wanted = view.visible
     started = facts.state.initialized or facts.state.failed
-    restart = " --restart" if started else ""
+    restart = " --restart --keep all" if started else ""
     if not table:
         return Finding(name, "ok", evidence)
     if wanted is None or (started and any(device.visible is None for device in table)):
@@ -78,10 +78,10 @@ def cuda(facts: Facts) -> Finding:
         return Finding(subject, "bad", f"{cause} (reported by torch)", FORK_REMEDY, cause)
     if state.failed:
         cause = failure.start_cause()
-        return Finding(subject, "bad", cause, "%gpu on --restart", cause)
+        return Finding(subject, "bad", cause, "%gpu on --restart --keep all", cause)
     if dead is not None:
         cause = f"CUDA has failed in this process ({dead})"
-        remedy = "%gpu reset --restart --keep all"
+        remedy = "%gpu restart --keep all"
         return Finding(subject, "bad", f"{cause}, which lasts until it ends", remedy, cause)
     if state.initialized is None:
         return Finding(subject, "unknown", "the driver does not report its state")
@@ -95,7 +95,7 @@ def cuda(facts: Facts) -> Finding:
     evidence = f"CUDA is initialised{count}; contexts on {contexts}{where}"
     if state.uuids == ():
         cause = "CUDA was initialised in this process when no GPU was visible"
-        return Finding(subject, "bad", evidence, "%gpu on --restart", cause)
+        return Finding(subject, "bad", evidence, "%gpu on --restart --keep all", cause)
     return Finding(subject, "ok", evidence)
 
 
@@ -119,5 +119,5 @@ def start(facts: Facts) -> Finding | None:
     cause, remedy = reason, None
     if expected and not reason and not facts.state.initialized:
         cause = "CUDA finds no device, although the environment variables show some"
-        remedy = "restart the kernel: a failed start of CUDA lasts until the process ends"
+        remedy = "%gpu restart --keep all: a failed start of CUDA lasts until the process ends"
     return Finding(subject, "bad", evidence, remedy, cause)

@@ -40,8 +40,6 @@ class Extension:
         self.memory_history: History | None = None
         #: ``%gpu watch``; None until first asked for.
         self.watch: Watch | None = None
-        #: ``%gpumem park``; None until first asked for.
-        self.parking: Any = None
         #: The results of ``%%cudatime --name``.
         self.named_timings: dict[str, CudaTiming] = {}
         #: The last report of ``%gpumem``, for the change since.

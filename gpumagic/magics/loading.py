@@ -13,8 +13,6 @@ from operator import attrgetter
 from traceback import walk_stack
 from typing import TYPE_CHECKING, Any
 
-from IPython.core.error import UsageError
-
 from gpumagic.cells.hooks import CellHook
 from gpumagic.cuda import init_trace
 from gpumagic.cuda.process_state import STATE
@@ -77,20 +75,10 @@ def load(shell: Any) -> None:
 
 
 def unload(shell: Any) -> None:
-    """Unload gpumagic from ``shell``, unless variables would be lost by it.
-
-    A failure is one line, and the rest is undone nevertheless.
-    """
+    """Unload gpumagic from ``shell``; a failure is one line, and the rest is undone."""
     extension = find(shell)
     if extension is None:
         return
-    from gpumagic.errors import DeviceError
-
-    try:
-        if extension.parking is not None:
-            extension.parking.release()
-    except DeviceError as error:
-        raise UsageError(f"gpumagic stays loaded: {error}") from None
     try:
         extension.undo.close()
     except Exception as error:  # the user may have unloaded a part of torch

@@ -211,11 +211,6 @@ class GpuMagic(ipython.Magics):
                                       and the rest; adds up to the byte
           %gpumem free [NAMES]        delete these variables and what the notebook
                                       itself keeps, collect garbage, empty the cache
-          %gpumem park                copy all to the host and give the GPU's memory
-                                      back, until a cell has other lines than %gpu and
-                                      %gpumem; variables stay (torch 2.12)
-          %gpumem park --after 15min  by itself after so long without a cell; park off
-          %gpumem unpark              bring it back now
           %gpumem limit 16GiB         at most so much of each GPU for torch; limit off
           %gpumem record on           the allocator's history, by torch; record off
           %gpumem cells               live memory by the cell that allocated it

@@ -9,6 +9,4 @@ What holds it
     (``%gpumem vars`` and ``free``).
 Too little
     `oom` (the report below an out-of-memory).
-Parking it in host memory
-    `parking` (``%gpumem park``), `parkable` (which memory can be taken, and when none is).
 """

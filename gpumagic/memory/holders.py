@@ -236,7 +236,7 @@ def free(shell: Any, names: Sequence[str] = ()) -> Freed:
     if dead is not None:
         raise DeviceError(
             f"nothing was freed or deleted: CUDA has failed in this process ({dead}); "
-            "%gpu reset --restart starts it again"
+            "%gpu restart --keep all starts it again"
         )
     before, steps = _held(), list[FreeStep]()
     holding, notes = _survey(shell, names)
@@ -257,7 +257,7 @@ def free(shell: Any, names: Sequence[str] = ()) -> Freed:
         done = f"deleted: {', '.join(names)}" if names else "nothing was deleted"
         raise DeviceError(
             f"the cache was not emptied ({done}): {text.reason(error)}; "
-            "if CUDA goes on to fail, %gpu reset --restart starts it again"
+            "if CUDA goes on to fail, %gpu restart --keep all starts it again"
         ) from None
     steps.append(FreeStep("empty the cache", _held()))
     unknown = PLUGGABLE if torch_cuda.allocator_backend() == "pluggable" else None

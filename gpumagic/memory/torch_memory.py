@@ -41,8 +41,6 @@ class Block(NamedTuple):
     #: As it was requested, and as the allocator has rounded it.
     requested: int
     size: int
-    #: The handle of the stream for which it was allocated.
-    stream: int
 
 
 class Blocks:
@@ -73,16 +71,13 @@ class Blocks:
         self.all: list[Block] = []
         #: By CUDA ordinal, the allocated bytes by the allocator's counters.
         self.allocated: dict[int, int] = {}
-        #: Whether a CUDA graph or a MemPool has segments of its own.
-        self.private = False
         for segment in torch_cuda.memory_snapshot():
-            device, stream = segment["device"], segment["stream"]
-            self.private |= tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0)
+            device = segment["device"]
             for block in segment["blocks"]:
                 if block["state"] == "active_allocated":
                     size = block["size"]
                     requested = block.get("requested_size", size)
-                    self.all.append(Block(device, block["address"], requested, size, stream))
+                    self.all.append(Block(device, block["address"], requested, size))
         for ordinal in torch_cuda.contexts():
             self.allocated[ordinal], _ = torch_cuda.memory_held(ordinal)
         found = dict.fromkeys(self.allocated, 0)
@@ -149,7 +144,7 @@ class TorchGraph:
         """Return where the storage of a tensor, or a ``storage``, begins; 0 without memory."""
         try:
             return cast(int, thing.data_ptr()) if storage else self._address(thing)
-        except Exception:  # sparse, a subclass that wraps others, parked
+        except Exception:  # sparse, a subclass that wraps others
             return 0
 
     def _of_tensor(self, tensor: Any) -> list[tuple[str, Any]]:

@@ -51,6 +51,13 @@ class Devices:
         torch.cuda.init()
         return {uuid_key(uuid): number for number, uuid in enumerate(driver.state().uuids or ())}
 
+    def moved_device(self, device: str) -> str:
+        """Return where a device is now, for an object that names it."""
+        place = self.now(device)
+        if place != device:
+            self.moved.add(f"{device} → {place}")
+        return place
+
     def moved_storage(self, storage: Any, device: str) -> Any:
         """Move a storage from the host to where its device is now, if there is room."""
         place = self.now(device)

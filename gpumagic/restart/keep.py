@@ -27,15 +27,11 @@ from gpumagic.restart.handover import Kept
 from gpumagic.restart.pickler import Pickler, Unpickler, use_namespace
 from gpumagic.system import text
 
-#: Returns the bytes of a storage whose content is parked, as a tensor on the CPU; else None.
-Parked = Callable[[Any], Any]
-
-
 # --- in the old process ---------------------------------------------------------------------------
 
 
 def write(
-    shell: Any, names: Iterable[str], extension: str, environment: Mapping[str, str], parked: Parked
+    shell: Any, names: Iterable[str], extension: str, environment: Mapping[str, str]
 ) -> tuple[IO[bytes], Kept]:
     """Write variables to a file without a name; `Kept.failed` has those that cannot be kept.
 
@@ -49,9 +45,9 @@ def write(
         file = tempfile.TemporaryFile(prefix="gpumagic-")  # noqa: SIM115 - the next process's
         while True:
             kept, pickler, bad = _pickled(shell, left)
-            bad = bad or _lost_with_context(pickler, parked)
+            bad = bad or _lost_with_context(pickler)
             bad = bad or trial.failures(kept, extension, environment)
-            bad = bad or _write_data(file, kept, pickler, parked)
+            bad = bad or _write_data(file, kept, pickler)
             if not bad:
                 break
             failed.update(bad)
@@ -91,13 +87,13 @@ def _pickled(shell: Any, names: Sequence[str]) -> tuple[Kept, Pickler, dict[str,
     return kept, pickler, bad
 
 
-def _lost_with_context(pickler: Pickler, parked: Parked) -> dict[str, str]:
+def _lost_with_context(pickler: Pickler) -> dict[str, str]:
     """Return the variables whose GPU memory cannot be read any more, as far as these are known."""
     if failure.check_context() is None:
         return {}
     lost: dict[str, str] = {}
     for number, storage in enumerate(pickler.storages):
-        if storage.device.type == "cuda" and parked(storage) is None:
+        if storage.device.type == "cuda":
             lost.update(dict.fromkeys(pickler.users[number], LOST_WITH_CONTEXT))
     return lost
 
@@ -105,7 +101,7 @@ def _lost_with_context(pickler: Pickler, parked: Parked) -> dict[str, str]:
 LOST_WITH_CONTEXT = "on the GPU, which cannot be read any more"
 
 
-def _write_data(file: IO[bytes], kept: Kept, pickler: Pickler, parked: Parked) -> dict[str, str]:
+def _write_data(file: IO[bytes], kept: Kept, pickler: Pickler) -> dict[str, str]:
     """Write the bytes of arrays and tensors; or return the variables that a GPU does not give."""
     size = sum(kept.buffers) + sum(size for size, _ in kept.storages)
     free = shutil.disk_usage(tempfile.gettempdir()).free
@@ -116,8 +112,7 @@ def _write_data(file: IO[bytes], kept: Kept, pickler: Pickler, parked: Parked) -
         file.write(buffer.raw())
     for number, storage in enumerate(pickler.storages):
         try:
-            copy = parked(storage)
-            file.write(_bytes(storage if copy is None else copy.untyped_storage()))
+            file.write(_bytes(storage))
         except RuntimeError as error:
             return dict.fromkeys(pickler.users[number], text.reason(error))
     file.truncate()
@@ -168,7 +163,7 @@ def restore(file: IO[bytes], shell: Any, kept: Kept) -> Restored:
     for size in kept.buffers:
         buffers.append(memoryview(bytearray(size)))
         _fill(file, buffers[-1])
-    loader = Unpickler(io.BytesIO(kept.body), buffers, storage, devices.now, shell)
+    loader = Unpickler(io.BytesIO(kept.body), buffers, storage, devices.moved_device, shell)
     done, failed = list[str](), dict(kept.failed)
     for name in kept.names:
         try:

@@ -1,4 +1,4 @@
-"""What torch's allocator was asked to do: history, limit, fit, memory freed or parked."""
+"""What torch's allocator was asked to do: history, limit, fit, memory freed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Text
-from gpumagic.render.units import bytes_, seconds
+from gpumagic.render.units import bytes_
 from gpumagic.results.base import Result
 
 _VIZ = "https://docs.pytorch.org/memory_viz"
@@ -199,93 +199,6 @@ class Freed(Result):
         allocated = f"allocated {_change(before.allocated, held.allocated)}"
         change = f"{allocated}, reserved {_change(before.reserved, held.reserved)}"
         return [Grid.of(rows, columns), Line.of(change, "good")]
-
-
-@dataclass(frozen=True)
-class DeviceParking:
-    """The parking of one device's memory. Bytes."""
-
-    #: As the allocator counts it.
-    parked: int
-    #: Allocated memory that could not be parked, by the reason.
-    stays: Mapping[str, int]
-    #: Of torch's allocator.
-    reserved_before: int
-    reserved_after: int
-    #: Held by this process outside torch's allocator (CUDA context, libraries); None if unknown.
-    outside: int | None = None
-
-    @property
-    def stay(self) -> int:
-        """The bytes that could not be parked."""
-        return sum(self.stays.values())
-
-
-@dataclass(frozen=True, repr=False)
-class ParkedMemory(Result):
-    """The result of ``%gpumem park``, by CUDA ordinal."""
-
-    devices: Mapping[int, DeviceParking] = field(default_factory=dict)
-    #: For copying.
-    seconds: float = 0.0
-    notes: tuple[str, ...] = ()
-
-    @property
-    def parked(self) -> int:
-        """The bytes of all devices."""
-        return sum(device.parked for device in self.devices.values())
-
-    def _blocks(self) -> list[Block]:
-        if not self.parked:
-            return [Line.of("There is nothing to park."), *self._stays(), *Line.notes(self.notes)]
-        columns: list[Column[tuple[int, DeviceParking]]] = [
-            Column("Device", lambda of: f"cuda:{of[0]}"),
-            Figures("Parked", lambda of: Cell(bytes_(of[1].parked), "good")),
-            Figures("Stays", lambda of: Cell(bytes_(of[1].stay), "warn" if of[1].stays else "")),
-            Figures("Reserved", lambda of: _change(of[1].reserved_before, of[1].reserved_after)),
-            Figures("Non-PyTorch", lambda of: bytes_(of[1].outside), rank=1),
-        ]
-        text = (
-            f"Copied to host memory in {_speed(self.parked, self.seconds)}; it comes back before "
-            "the next cell with other lines than %gpu and %gpumem, and by %gpumem unpark"
-        )
-        grid = Grid.of(self.devices.items(), columns)
-        return [grid, *self._stays(), *Line.notes((text, *self.notes))]
-
-    def _stays(self) -> list[Line]:
-        return [
-            Line.of(f"cuda:{ordinal}: {bytes_(size)} stay: {reason}; see %gpumem vars", "warn")
-            for ordinal, device in self.devices.items()
-            for reason, size in device.stays.items()
-        ]
-
-
-@dataclass(frozen=True, repr=False)
-class Unparked(Result):
-    """The memory that was brought back from the host."""
-
-    #: Bytes by CUDA ordinal.
-    devices: Mapping[int, int] = field(default_factory=dict)
-    storages: int = 0
-    #: For copying.
-    seconds: float = 0.0
-    #: Seconds since it was parked.
-    parked_for: float = 0.0
-
-    def _blocks(self) -> list[Block]:
-        if not self.storages:
-            return [Line.of("Nothing is parked.", "dim")]
-        sizes = ", ".join(f"{bytes_(n)} to cuda:{ordinal}" for ordinal, n in self.devices.items())
-        speed = _speed(sum(self.devices.values()), self.seconds)
-        # Of a long time the milliseconds are of no interest; of a short one they are all there is.
-        passed = round(self.parked_for, 1) if self.parked_for >= 1 else self.parked_for
-        return [Line.of(f"Brought back {sizes} in {speed}, parked for {seconds(passed)}.", "dim")]
-
-
-def _speed(size: int, took: float) -> str:
-    """Return how long a copy took, and bytes per second where that is known."""
-    rate = f" ({bytes_(round(size / took))}/s)" if took and size else ""
-    return f"{seconds(took)}{rate}"
 
 
 def _change(before: int | None, after: int | None) -> str:

@@ -122,10 +122,11 @@ def _ways_out(spec: Spec, seen: Sequence[Device]) -> tuple[WayOut, ...]:
     """Return the commands that help where it is too late, without those that would be refused."""
     ways = []
     if sys.platform == "linux":  # elsewhere no process is replaced in place
-        effect = "starts the kernel again in place; --keep NAME … keeps variables"
-        ways.append(WayOut(f"%gpu {spec.text} --restart", effect))
+        again, effect = f"%gpu {spec.text} --restart", "starts the kernel again in place; "
+        ways.append(WayOut(f"{again} --keep all", f"{effect}variables come back"))
+        ways.append(WayOut(again, f"{effect}variables are lost"))
     if seen and spec.kind == "off" and failure.check_context() is None:
-        effect = "keeps everything: new work goes to the CPU, or is refused"
+        effect = "new code runs on the CPU; .cuda() raises an error"
         ways.append(WayOut(f"%gpu {spec.text} --soft", effect))
     return tuple(ways)
 

@@ -17,14 +17,6 @@ _GPUS = "/proc/driver/nvidia/gpus"
 #: A GPU that was not used since the machine started has question marks instead.
 _UUID = re.compile(r"^GPU UUID:\s*(GPU-[0-9a-f-]+)\s*$", re.MULTILINE)
 
-#: A limit of version 1 above this is none.
-_NO_LIMIT = 1 << 60
-#: The files of limit and usage, and the field of ``memory.stat`` for cached files, by version.
-_NAMES = {
-    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    2: ("memory.max", "memory.current", "inactive_file"),
-}
-
 
 def at(path: str) -> Path:
     """Return the location of the absolute ``path``."""
@@ -59,7 +51,7 @@ def listed_devices() -> tuple[tuple[int, str | None, Path], ...]:
 def control_groups(controller: str) -> Iterator[tuple[int, Path]]:
     """Yield version and folder of each control group that limits this process, up to the root.
 
-    ``controller`` is ``cpu`` or ``memory``. A container sees its own group as the root.
+    ``controller`` is, for example, ``cpu``. A container sees its own group as the root.
     """
     root = at("/sys/fs/cgroup")
     for line in (read("/proc/self/cgroup") or "").splitlines():
@@ -76,28 +68,3 @@ def control_groups(controller: str) -> Iterator[tuple[int, Path]]:
                 if not folder.is_relative_to(mount):
                     break
                 yield version, folder
-
-
-def available_memory() -> int:
-    """Return the bytes of host memory that this process can allocate without swapping.
-
-    By what the machine has left, and its control groups.
-    """
-    import psutil
-
-    groups = (_unused(folder, *_NAMES[number]) for number, folder in control_groups("memory"))
-    unused = [size for size in groups if size is not None]
-    return min([int(psutil.virtual_memory().available), *unused])
-
-
-def _unused(folder: Path, limit: str, usage: str, cache: str) -> int | None:
-    """Return a group's limit less its usage without cached files; None without a limit."""
-    try:
-        most, used = int((folder / limit).read_text()), int((folder / usage).read_text())
-        statistics = (folder / "memory.stat").read_text().splitlines()
-    except (OSError, ValueError):  # no such group, or "max"
-        return None
-    if most >= _NO_LIMIT:
-        return None
-    cached = [int(line.split()[1]) for line in statistics if line.startswith(f"{cache} ")]
-    return max(most - used + sum(cached), 0)

@@ -26,6 +26,7 @@ from tests.virtual_gpu import GPU, Scenario, World
         ("The NVIDIA driver on your system is too old (found version 12000).", "driver"),
         ("CUDA driver version is insufficient for CUDA runtime version", "driver"),
         ("Cannot re-initialize CUDA in forked subprocess. To use", "spawn"),
+        ("CUDA has been initialized before the `notebook_launcher` could", "To do: %gpu restart;"),
         ("Torch not compiled with CUDA enabled", "built without CUDA"),
     ],
 )
@@ -139,7 +140,7 @@ NO_GPU = {
     "hidden": (
         Scenario(),
         {"CUDA_VISIBLE_DEVICES": "-1"},
-        "every GPU is hidden from this process: CUDA_VISIBLE_DEVICES=-1. To do: %gpu on --restart",
+        "hidden from this process: CUDA_VISIBLE_DEVICES=-1. To do: %gpu on --restart --keep all",
     ),
     "no driver": (Scenario(devices=2, driver=False), {}, "libcuda.so.1 cannot be loaded"),
     # torch's runtime returns 35 (too old) for it if it is built for CUDA 13, else 100.
@@ -169,7 +170,7 @@ def test_a_start_that_failed_earlier_is_named_as_the_cause(kernel: Callable[...,
     fresh = kernel()
     fresh.run("%%gpu off -q\nimport torch\ntorch.ones(2, requires_grad=True).sum().backward()")
     failed = fresh.run("torch.ones(1, device='cuda')", raising=False)
-    assert "does not start again in this process. To do: %gpu on --restart" in failed.text
+    assert "not start again in this process. To do: %gpu on --restart --keep all" in failed.text
 
 
 def test_what_stands_at_the_end_of_a_long_text_is_read() -> None:

@@ -108,8 +108,6 @@ def test_verbs_and_choices(magic: str, line: str, verb: str, fields: dict[str, A
         ("%gpumem --lines", "--lines needs a statement or a cell"),
         ("%gpumem limit 0", "0 bytes are no limit"),
         ("%gpumem limit 3GiB 4GiB", "unexpected '4GiB'"),
-        ("%gpumem park now", "%gpumem park: write off, or nothing, not 'now'"),
-        ("%gpumem park --after 15min", "only in a kernel"),
         ("%%gpumem --fit batch\n1", "'batch' is not a range; write batch=1:4096"),
         ("%%gpumem --fit 3=1:2\n1", "'3=1:2' is not a range"),
         ("%%gpumem --fit x=9:1\n1", "'x=9:1' runs backwards"),

@@ -13,7 +13,6 @@ import pytest
 
 from tests.restart import FREEZE
 from tests.support.kernels import Kernel, running_kernel
-from tests.support.parking import needs_parking
 from tests.virtual_gpu import World
 
 
@@ -202,7 +201,7 @@ def test_random_states_go_on(kept: tuple[Kernel, str]) -> None:
     k, shown = kept
     assert k.value(AS_RANDOM) == (True, True, True, True)
     assert "Not kept: CUDA's random state of cuda:0, cuda:2, cuda:3." in shown
-    assert "Tensors moved: cuda:0 → cpu, cuda:1 → cuda:0." in shown
+    assert "Tensors and devices moved: cuda:0 → cpu, cuda:1 → cuda:0." in shown
     assert "Their GPU is hidden now; .cuda() moves them to one that is not." in shown
     started = k.value("__import__('gpumagic.cuda.init_trace', fromlist=['x']).location()")
     assert "ran `%gpu … restart`" in started
@@ -244,8 +243,8 @@ def test_what_is_on_the_host_survives_a_dead_context(kernel: Callable[..., Kerne
     )
     k.run("import torch; " + END)
     failed = k.run("torch.cuda.synchronize()", raising=False)
-    assert "--restart --keep all, with the variables on the host" in failed.text
-    shown = k.run("%gpu reset --restart --keep all").text
+    assert "%gpu restart --keep all, with the variables on the host" in failed.text
+    shown = k.run("%gpu restart --keep all").text
     assert "Lost: 4 variables (model, optimizer, inputs, stream)." in shown
     for name in ("model", "optimizer", "inputs"):
         assert f"Not kept: {name} (on the GPU, which cannot be read any more)." in shown
@@ -291,21 +290,3 @@ def test_a_full_disk_is_said_before_anything_is_lost(kernel: Callable[..., Kerne
     assert "they need 0.0 GiB, and it has 0.0 GiB; TMPDIR names another folder" in refused
     assert k.value("(int(array.sum()), child.poll())") == (2**20, None)
     k.run("child.kill()")
-
-
-@needs_parking
-def test_what_is_parked_is_kept_without_room_on_the_device(
-    kernel: Callable[..., Kernel], child_environment: Callable[..., dict[str, str]]
-) -> None:
-    """The bytes go from the host's copies to the file, also if the context has died since."""
-    environment = child_environment()
-    k, world = kernel(env=environment), World.current(environment)
-    k.run("import torch; big = torch.arange(4. * 2**20).cuda(); part = big[5:9]; host = [1]")
-    free = k.value("torch.cuda.mem_get_info(0)[0] + torch.cuda.memory_reserved(0)")
-    k.run("%gpumem park -q")
-    world.add_process(0, 42424242, free - 2**20)
-    shown = k.run("%gpu 0,1 --restart --keep big part host").text
-    assert "On the CPU, since cuda:0 has too little free memory for it: 16.0 MiB." in shown
-    assert k.value("(part.tolist(), big[-1].item(), big.data_ptr() + 20 == part.data_ptr())") == (
-        *([5.0, 6.0, 7.0, 8.0], 4 * 2**20 - 1.0, True),
-    )

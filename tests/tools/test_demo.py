@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.parking import CAN_PARK
+from tests.support.newest import IS_NEWEST
 from tests.tools.demo.committed import VARIES, words
 from tests.tools.demo.runner import (
     SOURCES,
@@ -69,8 +69,7 @@ def test_shows_what_is_committed(path: Path) -> None:
     committed, notebook = nbformat.read(path, as_version=4), executed(path, virtual_machine())
     assert [cell.source for cell in committed.cells] == [cell.source for cell in notebook.cells]
     for cell, again in zip(code_cells(committed), code_cells(notebook), strict=True):
-        # older versions of torch word it otherwise
-        if CAN_PARK and VARIES not in cell.metadata.get("tags", []):
+        if IS_NEWEST and VARIES not in cell.metadata.get("tags", []):
             assert words(cell) == words(again), cell.source
 
 
@@ -82,8 +81,6 @@ def test_runs_on_one_gpu(name: str) -> None:
 
 def executed(path: Path, machine: Machine) -> nbformat.NotebookNode:
     """The notebook, in which every cell with one of our magics shows something: HTML and text."""
-    if not CAN_PARK and "%gpumem park" in path.read_text(encoding="utf-8"):
-        pytest.skip("this torch cannot park memory")
     notebook = execute(path, machine)
     shown = 0
     for cell in code_cells(notebook):

@@ -12,7 +12,7 @@ import pytest
 import gpumagic
 import gpumagic.cluster
 from tests.support.device import ROOT
-from tests.support.parking import CAN_PARK
+from tests.support.newest import IS_NEWEST
 from tests.tools.demo.committed import VARIES, words_in
 from tests.tools.demo.runner import VIRTUAL_NOTE, execute, virtual_machine
 from tests.tools.docs.pages import DOCS, as_notebook, cells, has_cells, pages, shown
@@ -102,8 +102,6 @@ OURS = re.compile(r"%%?(gpu|cudatime|gpumem)\b(?!.* -q)")
 )
 def test_the_cells_of_a_page(page: Path, tmp_path: Path) -> None:
     """They show what is written below them; if not: ``make notebooks``."""
-    if not CAN_PARK and any("%gpumem park" in cell.source for cell in cells(page)[0]):
-        pytest.skip("this torch cannot park memory")
     assert VIRTUAL_NOTE in TEXTS[page]
     notebook = execute(as_notebook(page), virtual_machine(), folder=tmp_path)
     executed = [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -115,7 +113,7 @@ def test_the_cells_of_a_page(page: Path, tmp_path: Path) -> None:
         else:  # the reply of a cell that fails is an error, which ends the execution
             assert all("GpuMagicWarning" in line for line in said.splitlines()), said
         assert cell.output or not OURS.match(cell.source), f"{cell.source} shows nothing"
-        if CAN_PARK and cell.tag != VARIES:  # older versions of torch word it otherwise
+        if IS_NEWEST and cell.tag != VARIES:
             assert words_in(cell.output) == words_in(shown(now)), cell.source
 
 

@@ -57,7 +57,7 @@ def choose_for_kernel(
     # Without --restart only the errors of cells are known.
     dead = failure.check_context() if options.restart else failure.dead_context()
     if dead is not None:
-        again = f"%gpu {chosen.requested} --restart starts it again"
+        again = f"%gpu {chosen.requested} --restart --keep all starts it again"
         note = f"CUDA has failed in this process ({dead}): {again}"
         chosen = replace(chosen, notes=(note, *chosen.notes))
     if options.restart and (dead is not None or chosen.status == "too-late"):
@@ -199,5 +199,5 @@ def _say_what_stays(shell: Any, failed: bool) -> None:
         output.say(
             shell,
             f"{failure.start_cause()}: this kernel sees no GPU any more. To change that: "
-            "%gpu on --restart, or restart the kernel.",
+            "%gpu on --restart --keep all.",
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -91,14 +90,6 @@ def _table(*, processes: bool) -> DeviceTable:
     found = devices(processes=processes)
     if not found.cuda_failed and failure.has_failed(found):
         found = devices(processes=processes)
-    return replace(found, gated=gate.is_closed(), notes=(*found.notes, *_notes()))
-
-
-def _notes() -> list[str]:
-    """Return lines on this process: a context that is destroyed, memory that is parked."""
-    notes = [failure.dead_context_note()]
-    if "gpumagic.memory.parking" in sys.modules:
-        from gpumagic.memory.parking import PARKING
-
-        notes.append(PARKING.note() if PARKING.active else None)
-    return [note for note in notes if note is not None]
+    note = failure.dead_context_note()
+    notes = found.notes if note is None else (*found.notes, note)
+    return replace(found, gated=gate.is_closed(), notes=notes)

@@ -159,7 +159,6 @@ def _keep(
     Raises:
         RestartError: some cannot be kept, and ``--force`` was not given.
     """
-    from gpumagic.memory.parking import PARKING
     from gpumagic.restart import keep
 
     names = [name for word in options.keep for name in word.split(",") if name]
@@ -171,9 +170,7 @@ def _keep(
     if unknown:
         hint = text.did_you_mean(unknown[0], losses.variables(shell))
         raise RestartError(f"there is no variable {' or '.join(unknown)} to keep{hint}")
-    file, kept = keep.write(
-        *(shell, dict.fromkeys([*modules, *names]), __name__, variables), parked=PARKING.host_copy
-    )
+    file, kept = keep.write(shell, dict.fromkeys([*modules, *names]), __name__, variables)
     # Where CUDA has failed, waiting helps nothing: it goes on with what is left.
     asked = {name: why for name, why in kept.failed.items() if name not in modules}
     if asked and not options.force and failure.dead_context() is None:
@@ -245,14 +242,21 @@ def _report(
     return value
 
 
+#: How tensors that are on the CPU now come to a GPU, by whether every GPU is hidden.
+_BACK = {
+    True: "To move tensors back: %gpu on, then .cuda().",
+    False: "Their GPU is hidden now; .cuda() moves them to one that is not.",
+}
+
+
 def _kept(restored: Any) -> Iterator[str]:
     """Yield notes on what was restored, where to, and on what was not, and why."""
     if restored.names:
         yield f"Kept: {', '.join(restored.names)}."
     if restored.devices.moved:
-        moved = f"Tensors moved: {', '.join(sorted(restored.devices.moved))}."
-        hidden = restored.devices.any_visible and "cpu" in moved
-        yield moved + " Their GPU is hidden now; .cuda() moves them to one that is not." * hidden
+        moved = f"Tensors and devices moved: {', '.join(sorted(restored.devices.moved))}."
+        hidden = not restored.devices.any_visible
+        yield f"{moved} {_BACK[hidden]}" if "cpu" in moved else moved
     for device, size in restored.devices.refused.items():
         yield f"On the CPU, since {device} has too little free memory for it: {bytes_(size)}."
     for name, reason in restored.failed.items():
@@ -277,13 +281,11 @@ def _session(shell: Any) -> dict[str, Any]:
 def _modes(shell: Any) -> list[tuple[str, str]]:
     """Return name and line of each magic that turns on again what is on."""
     extension, found = of(shell), list[tuple[str, str]]()
-    timing, memory, parking = extension.cell_timing, extension.cell_memory, extension.parking
+    timing, memory = extension.cell_timing, extension.cell_memory
     if timing is not None and timing.watching:
         found.append(("cudatime", f"on -q --above {timing.above:f}s"))
     if memory is not None and memory.watching:
         found.append(("gpumem", "on -q"))
-    if parking is not None and parking.after is not None:
-        found.append(("gpumem", f"park -q --after {parking.after:f}s"))
     limit = sys.modules.get("gpumagic.memory.limit")
     if limit is not None and limit.LIMIT.size is not None:
         found.append(("gpumem", f"limit -q {limit.LIMIT.size}"))

@@ -14,12 +14,11 @@ from gpumagic.cuda import failure
 from gpumagic.errors import SpecError
 from gpumagic.magics.argument_types import expanded
 from gpumagic.magics.baseline import Baseline
-from gpumagic.magics.gpumem import fit, park
+from gpumagic.magics.gpumem import fit
 from gpumagic.magics.gpumem.options import VERBS, grammar
 from gpumagic.magics.output import hand_over, say
 from gpumagic.memory.limit import LIMIT
 from gpumagic.memory.measurement import Measurement
-from gpumagic.memory.parking import PARKING
 from gpumagic.memory.report import memory_report
 from gpumagic.render.units import bytes_
 from gpumagic.results.memory import MemoryDelta
@@ -65,8 +64,6 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
         return cluster.run_cell(magics, "gpumem", parsed, cell, code)
     source = code if cell is None else cell
     header = None if cell is None else f"%%gpumem {line}".rstrip()
-    if PARKING.active:  # the cell may have only lines of ours, and a statement in them
-        park.of_shell(magics.shell).bring_back()
     compiled = compile_cell(magics.shell, source, header=header, local_ns=local_ns)
     if options.fit is not None:
         return fit.run(magics, options, compiled)
@@ -121,7 +118,7 @@ def _report(magics: Any, options: argparse.Namespace) -> Any:
     report = extension.memory_report = memory_report(extension.memory_report)
     LIMIT.apply()
     failure.check_context()
-    notes = (failure.dead_context_note(), _limit_note(), PARKING.note())
+    notes = (failure.dead_context_note(), _limit_note())
     more = [note for note in notes if note is not None]
     if more:
         report = replace(report, notes=(*report.notes, *more))

@@ -8,7 +8,7 @@ import re
 from functools import cache
 from typing import NamedTuple
 
-from gpumagic.magics.argument_types import duration, size
+from gpumagic.magics.argument_types import size
 from gpumagic.magics.parsing import BASELINE, PLAIN, Grammar, Parser
 
 #: Without an argument ``limit`` shows the limit.
@@ -19,7 +19,6 @@ _RANGE = re.compile(r"([^\W\d]\w*)=(\d{1,18}):(\d{1,18})")
 VERBS = {
     "per_cell": ("on", "off", "log", "plot"),
     "verbs": ("vars", "free", "limit", "record", "cells", "snapshot"),
-    "park": ("park", "unpark"),
 }
 
 
@@ -34,8 +33,6 @@ def grammar() -> Grammar:
         "size", nargs="?", type=_size_or_off, default=SHOW, metavar="SIZE|off"
     )
     forms["plot"].add_argument("file", nargs="?", metavar="FILE")
-    forms["park"].add_argument("state", nargs="?", choices=("off",))
-    forms["park"].add_argument("--after", type=duration(), metavar="TIME")
     return Grammar("%gpumem", {PLAIN: _run(), **forms})
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from typing import Any
 
 from gpumagic.magics.argument_types import expanded
@@ -12,8 +11,6 @@ from gpumagic.magics.gpumem.options import SHOW
 from gpumagic.magics.output import hand_over
 from gpumagic.memory import torch_memory
 from gpumagic.memory.limit import LIMIT
-from gpumagic.memory.parking import PARKING
-from gpumagic.render.units import bytes_
 from gpumagic.results.base import Result
 from gpumagic.system.paths import output_path
 
@@ -29,7 +26,9 @@ def run(verb: str, magics: Any, options: argparse.Namespace) -> Any:
     shell = magics.shell
     result: Result
     if verb in ("vars", "free"):
-        result = _holders(verb, shell, options)
+        from gpumagic.memory.holders import free, holders
+
+        result = holders(shell=shell) if verb == "vars" else free(shell, options.names)
     elif verb == "snapshot":
         result = torch_memory.write_snapshot(output_path(expanded(shell, options.file)))
     elif verb == "cells":
@@ -52,22 +51,3 @@ def _record(shell: Any, switch: str | None) -> Result:
     recorded = extension.memory_history
     change = {"on": recorded.on, "off": recorded.off}.get(switch or "", recorded.state)
     return change()
-
-
-def _holders(verb: str, shell: Any, options: argparse.Namespace) -> Result:
-    """Return what holds GPU memory, or what was freed; and a note on what is parked."""
-    if verb == "vars":
-        from gpumagic.memory.holders import holders
-
-        found: Any = holders(shell=shell)
-        notes = [PARKING.note()]
-    else:
-        from gpumagic.memory.holders import free
-
-        before = sum(PARKING.size().values())
-        found = free(shell, options.names)
-        deleted = before - sum(PARKING.size().values())
-        told = f"of what was parked in host memory, {bytes_(deleted)} are deleted"
-        notes = [told if deleted else None, PARKING.note()]
-    noted: Result = replace(found, notes=(*found.notes, *filter(None, notes)))
-    return noted

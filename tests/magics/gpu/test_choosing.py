@@ -106,7 +106,7 @@ def test_too_late_after(
     assert "This kernel still sees 4 GPUs" in result["shown"]
     assert "see the choice: CUDA_VISIBLE_DEVICES=-1" in result["shown"]
     assert f"✗ Too late for 'off': {because}" in result["shown"]
-    for way in ("%gpu off --restart", "%gpu off --soft"):
+    for way in ("%gpu off --restart --keep all", "%gpu off --restart", "%gpu off --soft"):
         assert f"┃ {way}  " in result["shown"]
     warning = "the choice 'off' is not in effect in this process: see above"
     assert result["stderr"] == f"%gpu:1: GpuMagicWarning: {warning}\n"

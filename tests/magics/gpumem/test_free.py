@@ -271,7 +271,8 @@ def test_an_error_of_cuda_of_unknown_cause_is_one_line(
     (line,) = ran.stderr.strip().splitlines()
     assert line == (
         "UsageError: the cache was not emptied (deleted: x): CUDA error: CUDA-capable device(s) "
-        "is/are busy or unavailable; if CUDA goes on to fail, %gpu reset --restart starts it again"
+        "is/are busy or unavailable; if CUDA goes on to fail, %gpu restart --keep all starts it "
+        "again"
     )
     assert "Traceback" not in "".join(f"{each.stdout}{each.stderr}" for each in (ran, *others))
     assert "x" not in ip.user_ns

@@ -92,7 +92,7 @@ def virtual_machine() -> Machine:
 
 
 def without_memory_figures() -> Machine:
-    """A machine whose NVML does not report memory: a DGX Spark, whose CPU shares it."""
+    """A machine whose NVML does not report memory: with a GB10, whose CPU shares it."""
     from tests.virtual_gpu import GPU, Scenario, environment
 
     unsupported = frozenset({"memory", "temperature", "power"})
