@@ -9,17 +9,31 @@ import os
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 #: ``descriptor:pid`` of the file, in the environment of the new program.
 VARIABLE = "GPUMAGIC_RESTARTED"
+
+
+#: Each array and storage begins at a multiple of so many bytes: CPUs read aligned numbers.
+_ALIGNMENT = 64
+
+
+class Variable(NamedTuple):
+    """What is known of a variable beside its pickle."""
+
+    #: Its type; "" for what the new process has anyway.
+    kind: str
+    #: Where its pickle ends, and how many arrays it and those before it have.
+    end: int
+    buffers: int
 
 
 @dataclass(frozen=True)
 class Kept:
     """What the new process needs, beside the file, to load the variables."""
 
-    names: Sequence[str]
+    variables: Mapping[str, Variable]
     #: The pickles of all variables, one after the other.
     body: bytes
     #: The bytes of each part of the file: arrays, then storages of tensors with their devices.
@@ -34,6 +48,19 @@ class Kept:
     random: Mapping[str, Any] = field(default_factory=dict)
     #: Why variables that were to be kept are lost.
     failed: Mapping[str, str] = field(default_factory=dict)
+    #: The variables with a tensor that comes back without its autograd graph.
+    without_graph: Sequence[str] = ()
+
+    def places(self) -> list[tuple[int, int]]:
+        """Return where each part of the file begins, and its bytes; at last, where the file ends.
+
+        First the arrays, then the storages.
+        """
+        found, begin = list[tuple[int, int]](), 0
+        for size in (*self.buffers, *(size for size, _ in self.storages), 0):
+            found.append((begin, size))
+            begin += size + -size % _ALIGNMENT
+        return found
 
 
 def give(state: dict[str, Any]) -> str:

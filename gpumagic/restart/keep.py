@@ -13,7 +13,7 @@ import random
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -23,7 +23,7 @@ from gpumagic.cuda.storages import as_bytes, plain_functions
 from gpumagic.errors import RestartError
 from gpumagic.restart import trial
 from gpumagic.restart.devices import Devices
-from gpumagic.restart.handover import Kept
+from gpumagic.restart.handover import Kept, Variable
 from gpumagic.restart.pickler import Pickler, Unpickler, use_namespace
 from gpumagic.system import text
 
@@ -31,14 +31,22 @@ from gpumagic.system import text
 
 
 def write(
-    shell: Any, names: Iterable[str], extension: str, environment: Mapping[str, str]
+    shell: Any,
+    names: Iterable[str],
+    extension: str,
+    environment: Mapping[str, str],
+    *,
+    optional: Container[str] = (),
+    force: bool = False,
 ) -> tuple[IO[bytes], Kept]:
     """Write variables to a file without a name; `Kept.failed` has those that cannot be kept.
 
     A child process with the new environment has loaded all that is kept, and ``extension``.
 
     Raises:
-        RestartError: the file cannot be written, or Python does not start in that environment.
+        RestartError: some that are not ``optional`` cannot be kept, and neither ``force`` is given
+            nor has CUDA failed; the file cannot be written, or Python does not start in that
+            environment.
     """
     left, failed = list(names), dict[str, str]()
     try:
@@ -46,11 +54,20 @@ def write(
         while True:
             kept, pickler, bad = _pickled(shell, left)
             bad = bad or _lost_with_context(pickler)
-            bad = bad or trial.failures(kept, extension, environment)
             bad = bad or _write_data(file, kept, pickler)
+            tried = not bad
+            bad = bad or trial.failures(kept, file, extension, environment)
+            failed.update(bad)
+            # Where CUDA has failed, waiting helps nothing: it goes on with what is left.
+            missed = [name for name in failed if name not in optional]
+            if tried and missed and not force and failure.dead_context() is None:
+                file.close()
+                reasons = "; ".join(f"{name} ({failed[name]})" for name in missed)
+                raise RestartError(
+                    f"cannot keep {reasons}. Keep others, or add --force to lose these"
+                )
             if not bad:
                 break
-            failed.update(bad)
             left = [name for name in left if name not in bad]
     except OSError as error:
         raise RestartError(
@@ -61,28 +78,31 @@ def write(
 
 
 def _pickled(shell: Any, names: Sequence[str]) -> tuple[Kept, Pickler, dict[str, str]]:
-    """Pickle the variables; also return the first that has no pickle, and why.
-
-    What is shared with one that fails cannot be pickled again by the same pickler.
-    """
-    out, bad = io.BytesIO(), dict[str, str]()
+    """Pickle the variables; also return those that have no pickle, and why."""
+    variables, bad = dict[str, Variable](), dict[str, str]()
+    out = io.BytesIO()
     pickler = Pickler(out, shell)
     for name in names:
-        pickler.name = name
+        value = shell.user_ns[name]
         try:
-            pickler.dump(shell.user_ns[name])
+            pickler.add(name, value)
         except Exception as error:
-            bad = {name: text.reason(error)}
-            break
+            bad[name] = text.reason(error)
+            # What it shares with others it cannot pickle again; the next one looks at the others.
+            pickler = Pickler(io.BytesIO(), shell)
+            continue
+        kind = "" if pickler.is_given(value) else trial.type_name(value)
+        variables[name] = Variable(kind, out.tell(), len(pickler.buffers))
     numbers = getattr(shell.compile, "_filename_map", {})
     kept = Kept(
-        names,
+        variables,
         out.getvalue(),
         [buffer.raw().nbytes for buffer in pickler.buffers],
         [(each.nbytes(), str(each.device)) for each in pickler.storages],
         {name: linecache.getlines(name) for name in pickler.files if not Path(name).exists()},
         {name: numbers[name] for name in pickler.files if name in numbers},
         driver.state().uuids or (),
+        without_graph=pickler.without_graph(shell.user_ns),
     )
     return kept, pickler, bad
 
@@ -103,19 +123,21 @@ LOST_WITH_CONTEXT = "on the GPU, which cannot be read any more"
 
 def _write_data(file: IO[bytes], kept: Kept, pickler: Pickler) -> dict[str, str]:
     """Write the bytes of arrays and tensors; or return the variables that a GPU does not give."""
-    size = sum(kept.buffers) + sum(size for size, _ in kept.storages)
+    places = kept.places()
+    size = places[-1][0]
     free = shutil.disk_usage(tempfile.gettempdir()).free
     if size > free:
         raise OSError(f"they need {size / 2**30:.1f} GiB, and it has {free / 2**30:.1f} GiB")
-    file.seek(0)
-    for buffer in pickler.buffers:
+    for buffer, (place, _) in zip(pickler.buffers, places, strict=False):
+        file.seek(place)
         file.write(buffer.raw())
     for number, storage in enumerate(pickler.storages):
+        file.seek(places[len(pickler.buffers) + number][0])
         try:
             file.write(_bytes(storage))
         except RuntimeError as error:
             return dict.fromkeys(pickler.users[number], text.reason(error))
-    file.truncate()
+    file.truncate(size)
     file.flush()
     return {}
 
@@ -139,6 +161,8 @@ class Restored:
     devices: Devices
     #: The GPUs of the old process whose random state is lost.
     random_lost: Sequence[str]
+    #: Those that have come back without their autograd graph.
+    without_graph: Sequence[str]
 
 
 def restore(file: IO[bytes], shell: Any, kept: Kept) -> Restored:
@@ -148,36 +172,37 @@ def restore(file: IO[bytes], shell: Any, kept: Kept) -> Restored:
         linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
     getattr(shell.compile, "_filename_map", {}).update(kept.cells)
     on_gpu = any(device.startswith("cuda") for _, device in kept.storages)
-    devices, first = Devices(kept.uuids, start=on_gpu), sum(kept.buffers)
+    devices, places = Devices(kept.uuids, start=on_gpu), kept.places()
 
     @functools.cache
     def storage(number: int) -> Any:
         torch: Any = torch_cuda.require()
         size, device = kept.storages[number]
         made = torch.UntypedStorage(size)
-        file.seek(first + sum(each for each, _ in kept.storages[:number]))
-        _fill(file, _bytes(made))
+        _fill(file, places[len(kept.buffers) + number][0], _bytes(made))
         return devices.moved_storage(made, device)
 
     buffers = []
-    for size in kept.buffers:
+    for place, size in places[: len(kept.buffers)]:
         buffers.append(memoryview(bytearray(size)))
-        _fill(file, buffers[-1])
+        _fill(file, place, buffers[-1])
     loader = Unpickler(io.BytesIO(kept.body), buffers, storage, devices.moved_device, shell)
     done, failed = list[str](), dict(kept.failed)
-    for name in kept.names:
+    for name in kept.variables:
         try:
             shell.user_ns[name] = loader.load()
             done.append(name)
         except Exception as error:  # the others may refer to it; the trial has loaded them all
-            failed.update(dict.fromkeys(kept.names[len(done) :], text.named(error)))
+            failed.update(dict.fromkeys([*kept.variables][len(done) :], text.named(error)))
             break
     shell.user_ns["__builtins__"] = builtins  # cloudpickle puts the dictionary there
     lost = _restore_random(kept.random, devices.now) if kept.random else []
-    return Restored(done, failed, devices, lost)
+    graphless = [name for name in kept.without_graph if name in done]
+    return Restored(done, failed, devices, lost, graphless)
 
 
-def _fill(file: IO[bytes], memory: memoryview) -> None:
+def _fill(file: IO[bytes], place: int, memory: memoryview) -> None:
+    file.seek(place)
     if file.readinto(memory) != len(memory):  # type: ignore[attr-defined]
         raise EOFError("the file of the kept variables is too short")
 

@@ -1,21 +1,29 @@
-"""The pickle of a notebook's variables: cloudpickle's, and what it and torch leave out."""
+"""The pickle of a notebook's variables: cloudpickle's, and what it, torch and NumPy leave out."""
 
 from __future__ import annotations
 
+import copyreg
 import functools
+import importlib
 import io
 import pickle
 import sys
 import types
+import warnings
+import weakref
 from collections.abc import Callable, Iterable
 from typing import IO, Any
 
 import cloudpickle
 
 from gpumagic.cuda import torch_cuda
+from gpumagic.restart.mapped_files import MappedFiles
+from gpumagic.system import introspection
 
-#: What IPython binds in every new shell, where `user_ns_hidden` has it; later, that has each output.
+#: What IPython binds in every new shell, and has in `user_ns_hidden`, as later each output.
 GIVEN = ("get_ipython", "exit", "quit", "open", "In", "Out", "_dh")
+#: Python's limit of nested calls: a chain of objects takes some for each. 8 MiB of stack hold more.
+_DEEPEST = 10_000
 
 #: The notebook's namespace in the process that loads: what its functions have as globals.
 _namespace: dict[str, Any] = {}
@@ -49,17 +57,43 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         #: The variable that is being pickled; and those that have a storage, by its number.
         self.name = ""
         self.users: dict[int, set[str]] = {}
+        #: The variables with a tensor that has an autograd graph.
+        self._graphs: dict[str, None] = {}
         super().__init__(file, protocol=5, buffer_callback=self.buffers.append)
         # cloudpickle gives each set of functions a copy of their globals; ours have the notebook's,
         # into which it puts the values of the globals that they use.
         self.globals_ref[id(shell.user_ns)] = _Namespace()
-        #: What every shell has, by identity: ``get_ipython``, ``exit``, and the shell itself.
         hidden = shell.user_ns_hidden
         self._given = {id(hidden[name]): name for name in GIVEN if name in hidden}
         self._given[id(shell)] = ""
         self._numbers: dict[int, int] = {}
         # Not while torch is being imported, or after its import has failed.
         self._torch: Any = torch_cuda.loaded() if hasattr(torch_cuda.loaded(), "Tensor") else None
+        self._files = MappedFiles()
+        self._numpy: Any = sys.modules.get("numpy")
+
+    def add(self, name: str, value: Any) -> None:
+        """Pickle a variable."""
+        self.name, limit = name, sys.getrecursionlimit()
+        sys.setrecursionlimit(max(limit, _DEEPEST))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch's, of what `_tensor` sees to
+                self.dump(value)
+        finally:
+            sys.setrecursionlimit(limit)
+
+    def is_given(self, value: Any) -> bool:
+        """Return whether the new process has ``value`` anyway."""
+        return id(value) in self._given
+
+    def without_graph(self, namespace: dict[str, Any]) -> list[str]:
+        """Return the variables with a tensor that comes back without its autograd graph.
+
+        A value that has another name, too, is looked through for the first one only.
+        """
+        values = {id(namespace[name]) for name in self._graphs}
+        return [name for name, value in namespace.items() if id(value) in values]
 
     def persistent_id(self, value: Any) -> Any:
         """Refer to what the new process has anyway, to devices, and to the bytes of tensors."""
@@ -73,26 +107,35 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if issubclass(kind, (torch.storage.TypedStorage, torch.UntypedStorage)):
             typed = issubclass(kind, torch.storage.TypedStorage)
             untyped = value._untyped_storage if typed else value
+            if untyped.device.type == "cpu":
+                self._files.refuse(untyped.data_ptr())
             number = self._numbers.setdefault(untyped._cdata, len(self.storages))
             if number == len(self.storages):
                 self.storages.append(untyped)
             self.users.setdefault(number, set()).add(self.name)
-            # torch.load, too, returns a typed storage for either.
-            return "storage", number, value.dtype if typed else torch.uint8
+            return "storage", number, value.dtype if typed else None
+        if issubclass(kind, torch.Tensor) and not value.is_leaf:  # also where it is met again
+            self._graphs[self.name] = None
         return None
 
     def reducer_override(self, value: Any) -> Any:
-        """Reduce gradients, code, files and caches, which torch and cloudpickle leave out."""
-        kind = type(value)
-        if self._torch is not None and issubclass(kind, self._torch.Tensor):
-            reduced = value.__reduce_ex__(5)
-            if value.is_leaf and value.grad is not None and len(reduced) == 2:
-                return (*reduced, value.grad, None, None, _set_grad)
-            return reduced
+        """Reduce what torch, NumPy and cloudpickle leave out, or copy where it is shared."""
+        kind, torch, numpy = type(value), self._torch, self._numpy
+        if torch is not None and issubclass(kind, torch.Tensor):
+            return self._tensor(value)
+        if torch is not None and issubclass(kind, torch.optim.Optimizer):
+            base, reduces = torch.optim.Optimizer, object.__reduce_ex__
+            if kind.__reduce_ex__ is reduces and kind.__getstate__ is base.__getstate__:
+                return _optimizer, (kind,), dict(vars(value))  # torch leaves out hooks and others
+        if numpy is not None and issubclass(kind, numpy.ndarray):
+            mapped = self._files.reduced(value)
+            return super().reducer_override(value) if mapped is None else mapped
         if kind is types.CodeType:
             self.files.add(value.co_filename)
             make, arguments = self.dispatch_table[types.CodeType](value)
             return _code, (make, arguments, value.co_filename)
+        if name := introspection.imported_as(value):
+            return importlib.import_module, (name,)
         standard = (sys.stdin, sys.stdout, sys.stderr)
         is_file = issubclass(kind, io.IOBase) and not issubclass(kind, (io.StringIO, io.BytesIO))
         if is_file and value not in standard:
@@ -100,11 +143,44 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if kind is functools._lru_cache_wrapper and value.__module__ == "__main__":
             options = value.cache_parameters()
             return _cached, (value.__wrapped__, options["maxsize"], options["typed"])
+        if kind is weakref.ref and value.__callback__ is None and value() is not None:
+            return weakref.ref, (value(),)
         return super().reducer_override(value)
 
+    def _tensor(self, value: Any) -> Any:
+        """Reduce a tensor with its gradient and hooks, and without its graph, which has no pickle.
 
-def _set_grad(tensor: Any, grad: Any) -> None:
-    tensor.grad = grad
+        It would come back as a leaf that requires grad: its ``backward()`` would do nothing.
+        """
+        make, arguments, *more = value.__reduce_ex__(5)
+        storage = self._torch.storage  # as in `torch.save`, each is a typed one
+        wrap = functools.partial(storage.TypedStorage, dtype=self._torch.uint8, _internal=True)
+        arguments = [
+            wrap(wrap_storage=each) if type(each) is storage.UntypedStorage else each
+            for each in arguments
+        ]
+        hooks = "_backward_hooks", "_post_accumulate_grad_hooks"  # not before torch 2.1
+        names = ("grad", *hooks) if value.is_leaf else ("grad",) * value.retains_grad
+        found = {name: getattr(value, name, None) for name in names}
+        attributes = {name: each for name, each in found.items() if each is not None}
+        if not value.is_leaf:
+            attributes["requires_grad"] = False
+        if more or not attributes:
+            return make, tuple(arguments), *more
+        return make, tuple(arguments), attributes, None, None, _set_attributes
+
+
+def _set_attributes(made: Any, attributes: dict[str, Any]) -> None:
+    for name, value in attributes.items():
+        setattr(made, name, value)
+
+
+def _optimizer(kind: Any) -> Any:
+    """Make an optimizer whose class has its hooks in place, before its own ``step`` is loaded."""
+    torch: Any = torch_cuda.require()
+    made = copyreg.__newobj__(kind)  # type: ignore[attr-defined]
+    torch.optim.Optimizer.__setstate__(made, {"defaults": {}})
+    return made
 
 
 def _code(make: Any, arguments: tuple[Any, ...], file: str) -> types.CodeType:
@@ -145,5 +221,7 @@ class Unpickler(pickle.Unpickler):
         torch: Any = torch_cuda.require()
         if key[0] == "device":
             return torch.device(self._device(key[1]))
-        wrapped = self._storage(key[1])
-        return torch.storage.TypedStorage(wrap_storage=wrapped, dtype=key[2], _internal=True)
+        storage, dtype = self._storage(key[1]), key[2]
+        if dtype is None:
+            return storage
+        return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)

@@ -1,23 +1,29 @@
 """Load the kept variables in a child process first, so that what fails is known before the restart.
 
-The child has the new environment, and no data: arrays are zeros, tensors are on the CPU.
+The child has the new environment and the variables' data: the file of the bytes is mapped, so that
+only what is written to is copied. Tensors are on the CPU.
 """
 
 from __future__ import annotations
 
 import builtins
+import functools
 import importlib
 import io
+import mmap
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from pickletools import genops
+from typing import IO, Any, NoReturn
 
+from gpumagic.cuda import torch_cuda
 from gpumagic.errors import RestartError
 from gpumagic.restart import handover
-from gpumagic.restart.handover import Kept
-from gpumagic.system import child_process, import_path, text
+from gpumagic.restart.handover import Kept, Variable
+from gpumagic.system import child_process, import_path, introspection, text
 from gpumagic.system.paths import working_folder
 
 #: Seconds for a child to load all variables.
@@ -29,42 +35,69 @@ import os, pickle, sys
 with os.fdopen(int(sys.argv[1]), "rb") as file:
     sys.path[:] = pickle.load(file)
     from gpumagic.restart import trial
-    trial.run(file)
+    trial.run(file, int(sys.argv[2]))
 """
 
 
-def failures(kept: Kept, extension: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """Import ``extension`` and load the pickles in a child; return what fails first, and why.
+def type_name(value: Any) -> str:
+    """Return the module and the name of a value's type."""
+    kind = type(value)
+    return f"{introspection.module_of(kind)}.{kind.__qualname__}"
+
+
+def failures(
+    kept: Kept, data: IO[bytes], extension: str, environment: Mapping[str, str]
+) -> dict[str, str]:
+    """Import ``extension`` and load the variables in a child; return what fails, and why.
+
+    ``data`` is the file of the bytes of arrays and tensors.
 
     Raises:
         RestartError: no process starts in that environment.
     """
-    if not kept.names:
-        return {}
+    failed = dict[str, str]()
+    while len(failed) < len(kept.variables):
+        done = _child(kept, data, extension, environment, [*failed])
+        words = done.stdout.split("\0")[1:]  # a name, its type or why it fails, the next name, …
+        said = dict(zip(words[::2], words[1::2], strict=False))
+        if not said:
+            why = child_process.last_error(done.stderr)
+            raise RestartError(f"the new process would not start: {why}")
+        for name, answer in said.items():
+            kind = kept.variables[name].kind
+            if answer.startswith("!"):
+                failed[name] = text.reason(answer[1:])
+            elif answer != f"={kind}":
+                failed[name] = f"it would come back as {answer[1:]}, not {kind}"
+        if words[-1] and {*said, *failed} == {*kept.variables}:
+            break
+        failed[[*said][-1]] = f"a process that loads it ends with status {done.returncode}"
+    return failed
+
+
+def _child(
+    kept: Kept,
+    data: IO[bytes],
+    extension: str,
+    environment: Mapping[str, str],
+    skipped: Sequence[str],
+) -> child_process.Done:
     with handover.in_memory() as file:
         pickle.dump([entry for entry in sys.path if entry], file)
-        folders = import_path.module_folders()
-        pickle.dump((sys.path, folders, working_folder(), extension, kept), file)
+        more = import_path.module_folders(), working_folder(), extension, kept, skipped
+        pickle.dump((sys.path, *more), file)
         file.seek(0)
         try:
-            done = child_process.python(
+            return child_process.python(
                 _PROGRAM,
-                str(file.fileno()),
+                *(str(file.fileno()), str(data.fileno())),
                 environment=environment,
                 timeout=_TIMEOUT,
-                pass_fds=[file.fileno()],
+                pass_fds=[file.fileno(), data.fileno()],
                 start_new_session=True,  # an interrupt from the terminal must not reach it
             )
         except child_process.TimeoutExpired:
             raise RestartError("loading the variables takes more than ten minutes") from None
-    said = done.stdout.split("\0")  # "", a name, "", the next name, …, and why the last one fails
-    if done.returncode == 0 and said[-1] == "ok":
-        return {}
-    if len(said) == 1:
-        why = child_process.last_error(done.stderr)
-        raise RestartError(f"the new process would not start: {why}")
-    died = f"a process that loads it ends with status {done.returncode}"
-    return {said[-2]: text.reason(said[-1] or died)}
 
 
 # --- in the child ---------------------------------------------------------------------------------
@@ -86,35 +119,76 @@ class _Shell:
         return print
 
 
-def run(file: Any) -> NoReturn:
-    """Say the name of each variable, then why it does not load; at last, ok."""
-    sys.path[:], folders, folder, extension, kept = pickle.load(file)
+def _parts(kept: Kept, descriptor: int) -> list[memoryview]:
+    """Return the arrays, then the storages, in memory that is the file's until it is written to."""
+    places = kept.places()
+    size = places[-1][0]
+    whole = memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY) if size else b"")
+    return [whole[place : place + size] for place, size in places]
+
+
+class _Loader:
+    """Loads the variables one by one, and goes on behind one that fails."""
+
+    def __init__(self, body: bytes, buffers: Sequence[Any], make: Callable[..., Any]) -> None:
+        self._body, self._buffers, self._make = body, buffers, make
+        self._loader = make(io.BytesIO(body), buffers)
+        #: So much of the pickles was looked through, and has so many objects for others to share.
+        self._counted = self._shared = 0
+
+    def load(self) -> Any:
+        return self._loader.load()
+
+    def skip(self, variable: Variable) -> None:
+        """Go on behind a variable as if it had been loaded: what others share with it is None."""
+        file = io.BytesIO(self._body)
+        while self._counted < variable.end:
+            file.seek(self._counted)
+            self._shared += sum(code.name == "MEMOIZE" for code, _, _ in genops(file))
+            self._counted = file.tell()
+        memo = self._loader.memo.copy()
+        # A memo cannot be set: a pickle of its own puts each object there, in order.
+        shared = map(memo.get, range(self._shared))
+        puts = (pickle.NEXT_BUFFER + pickle.MEMOIZE + pickle.POP) * self._shared
+        first = pickle.PROTO + b"\5" + puts + pickle.NONE + pickle.STOP
+        buffers = chain(shared, self._buffers[variable.buffers :])
+        self._loader = self._make(io.BytesIO(first + self._body[variable.end :]), buffers)
+        self._loader.load()
+
+
+def run(file: Any, descriptor: int) -> NoReturn:
+    """Say the name of each variable, then its type, or ``!`` and why it does not load."""
+    sys.path[:], folders, folder, extension, kept, skipped = pickle.load(file)
     out, sys.stdout = os.fdopen(os.dup(1), "w"), sys.stderr
     os.dup2(2, 1)
     with import_path.restricted_to(folders):
         importlib.import_module(extension)
-        from gpumagic.cuda import torch_cuda
         from gpumagic.restart.devices import Devices
         from gpumagic.restart.pickler import GIVEN, Unpickler, use_namespace
 
         if folder is not None:
             os.chdir(folder)
+        shell, device, parts = _Shell(GIVEN), Devices(kept.uuids).now, _parts(kept, descriptor)
 
+        @functools.cache
         def storage(number: int) -> Any:
             torch: Any = torch_cuda.require()
-            return torch.UntypedStorage(kept.storages[number][0])
+            part = parts[len(kept.buffers) + number]
+            made = torch.frombuffer(part, dtype=torch.uint8) if part else torch.empty(0)
+            return made.untyped_storage()
 
-        shell = _Shell(GIVEN)
         use_namespace(shell.user_ns)
-        buffers = (bytearray(size) for size in kept.buffers)
-        device = Devices(kept.uuids).now
-        loader = Unpickler(io.BytesIO(kept.body), buffers, storage, device, shell)
-        for name in kept.names:
+        make = lambda *parts: Unpickler(*parts, storage, device, shell)  # noqa: E731
+        loader = _Loader(kept.body, parts[: len(kept.buffers)], make)
+        for name, variable in kept.variables.items():
+            if name in skipped:
+                loader.skip(variable)
+                continue
             print(end=f"\0{name}\0", file=out, flush=True)
             try:
-                shell.user_ns[name] = loader.load()
+                value = shell.user_ns[name] = loader.load()
+                print(end=f"={variable.kind and type_name(value)}", file=out, flush=True)
             except BaseException as error:
-                print(end=str(error) or type(error).__name__, file=out, flush=True)
-                os._exit(1)
-    print(end="\0ok", file=out, flush=True)
+                print(end=f"!{text.reason(error)}", file=out, flush=True)
+                loader.skip(variable)
     os._exit(0)

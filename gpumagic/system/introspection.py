@@ -9,6 +9,7 @@ the slots of Python's and torch's own types, and in an instance's dictionary.
 from __future__ import annotations
 
 import builtins
+import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from inspect import CO_OPTIMIZED
@@ -93,6 +94,13 @@ def module_file(module: Any) -> str | None:
     """Return a module's ``__file__``, or None."""
     file = dict.get(module_attributes(module), "__file__")
     return file if type(file) is str else None
+
+
+def imported_as(value: Any) -> str | None:
+    """Return the name that imports ``value``, a module of whatever type; else None."""
+    name = dict.get(module_attributes(value), "__name__")
+    found = type(name) is str and name != "__main__" and sys.modules.get(name) is value
+    return name if found else None
 
 
 def local_variables(frame: types.FrameType) -> list[tuple[str, Any]]:

@@ -15,10 +15,9 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from traceback import walk_stack
-from types import ModuleType
 from typing import IO, Any, NoReturn
 
-from gpumagic.cuda import driver, failure, init_trace
+from gpumagic.cuda import driver, init_trace
 from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import RestartError
 from gpumagic.magics.extension import of
@@ -28,6 +27,7 @@ from gpumagic.restart import after, before, losses
 from gpumagic.selection import apply, cpu_threads, environment, gate
 from gpumagic.selection.spec import Spec
 from gpumagic.system import import_path, text
+from gpumagic.system.introspection import imported_as
 
 Restarting = before.Restarting
 
@@ -170,24 +170,17 @@ def _keep(
     if unknown:
         hint = text.did_you_mean(unknown[0], losses.variables(shell))
         raise RestartError(f"there is no variable {' or '.join(unknown)} to keep{hint}")
-    file, kept = keep.write(shell, dict.fromkeys([*modules, *names]), __name__, variables)
-    # Where CUDA has failed, waiting helps nothing: it goes on with what is left.
-    asked = {name: why for name, why in kept.failed.items() if name not in modules}
-    if asked and not options.force and failure.dead_context() is None:
-        file.close()
-        reasons = "; ".join(f"{name} ({reason})" for name, reason in asked.items())
-        raise RestartError(f"cannot keep {reasons}. Keep others, or add --force to lose these")
-    return file, kept
+    return keep.write(
+        *(shell, dict.fromkeys([*modules, *names]), __name__, variables),
+        optional=modules,
+        force=options.force,
+    )
 
 
 def _modules(shell: Any) -> list[str]:
     """Return the names of the modules that the notebook has imported."""
     variables = losses.variables(shell)
-    return [
-        name
-        for name, value in variables.items()
-        if type(value) is ModuleType and sys.modules.get(value.__name__) is value
-    ]
+    return [name for name, value in variables.items() if imported_as(value)]
 
 
 # --- in the new process ---------------------------------------------------------------------------
@@ -253,6 +246,8 @@ def _kept(restored: Any) -> Iterator[str]:
     """Yield notes on what was restored, where to, and on what was not, and why."""
     if restored.names:
         yield f"Kept: {', '.join(restored.names)}."
+    if restored.without_graph:
+        yield f"Without their graph: {', '.join(restored.without_graph)}."
     if restored.devices.moved:
         moved = f"Tensors and devices moved: {', '.join(sorted(restored.devices.moved))}."
         hidden = not restored.devices.any_visible
