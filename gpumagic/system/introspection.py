@@ -16,7 +16,9 @@ from inspect import CO_OPTIMIZED
 from typing import Any, cast
 
 _OF_TYPE = vars(type)
-_MRO, _NAME, _CLASS_DICT = (_OF_TYPE[name].__get__ for name in ("__mro__", "__name__", "__dict__"))
+_MRO, _NAME, _CLASS_DICT, _MODULE = (
+    _OF_TYPE[name].__get__ for name in ("__mro__", "__name__", "__dict__", "__module__")
+)
 #: `issubclass` without the hooks of a metaclass.
 _DERIVES = type.__subclasscheck__
 _MODULE_DICT = vars(types.ModuleType)["__dict__"].__get__
@@ -88,6 +90,18 @@ def module_attributes(module: Any) -> dict[str, Any]:
     if not is_a(module, types.ModuleType):
         return {}
     return cast("dict[str, Any]", _MODULE_DICT(module) or {})
+
+
+def module_of(kind: type) -> str:
+    """Return a type's ``__module__``; "" if that is no string.
+
+    On Python 3.10 it may be a slot of the type's objects, as for Cython's functions.
+    """
+    try:
+        module = _MODULE(kind)
+    except AttributeError:  # deleted
+        return ""
+    return module if type(module) is str else ""
 
 
 def module_file(module: Any) -> str | None:
