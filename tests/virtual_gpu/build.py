@@ -25,6 +25,15 @@ _LOOKED_UP = re.compile(rb"\0(cu[A-Z][A-Za-z0-9_]+)(?=\0)")
 _NVML_NAMES = re.compile(r'_nvmlGetFunctionPointer\("(nvml\w+)"')
 
 
+#: The variants of NVML's library, by their folders: the bytes of a process in the third version of
+#: the list (0: no such version), and the functions that are not there, after ``nvmlX``.
+NVML = {
+    "nvml": (24, "$"),
+    "nvml-535.54": (32, r"\w*RunningProcessDetailList"),
+    "nvml-535.98": (0, r"\w*RunningProcess(DetailList|es_v3)"),
+}
+
+
 class BuildError(RuntimeError):
     """The libraries cannot be built here: no torch, no CUDA build of it, or no C compiler."""
 
@@ -126,9 +135,13 @@ def _build(directory: Path) -> None:
     major, minor = map(int, cuda.groups())
     defines = (f"-DVG_CUDART_MAJOR={major}", f"-DVG_CUDART_VERSION={major * 1000 + minor * 10}")
     preload, state = directory / "preload", "state.c"
+    for folder, (size, missing) in NVML.items():
+        names = sorted(name for name in wanted() if re.match(f"nvml[A-Z](?!{missing})", name))
+        library = directory / folder / "libnvidia-ml.so.1"
+        sources = ("nvml.c", "pace.c", state)
+        compile_library(library, sources, (*defines, f"-DVG_PROCESS_BYTES={size}"), names, 3)
     for library, sources, pattern, error in (
         (directory / "driver" / "libcuda.so.1", _ENGINE, "cu(?!File)[A-Z]", 801),
-        (directory / "nvml" / "libnvidia-ml.so.1", ("nvml.c", "pace.c", state), "nvml[A-Z]", 3),
         (preload / f"libcudart.so.{major}", ("runtime.c", state), "(__)?cuda[A-Z]", 801),
         (preload / f"libcublas.so.{major}", ("cublas.c", state), "cublas(?!Lt)", 15),
         (preload / f"libcublasLt.so.{major}", ("cublaslt.c", state), "cublasLt", 15),

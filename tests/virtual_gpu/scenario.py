@@ -31,7 +31,11 @@ class Mig:
 
 @dataclass(frozen=True)
 class GPU:
-    """One GPU: bytes, watts, °C, percent."""
+    """One GPU: bytes, watts, °C, percent.
+
+    `denied`: fields that NVML tells of its MIG instances only. `mig_mode`: default, whether it has
+    such.
+    """
 
     name: str = "NVIDIA H100 80GB HBM3"
     memory: int = 80 * GiB
@@ -44,7 +48,10 @@ class GPU:
     reserved: int = 512 * MiB
     integrated: bool = False
     unsupported: frozenset[str] = frozenset()
+    denied: frozenset[str] = frozenset()
+    compute_mode: str = "default"
     mig: Sequence[Mig] = ()
+    mig_mode: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -62,20 +69,22 @@ class Scenario:
     """A virtual machine. Indexes are nvidia-smi's.
 
     `devices`: how many default GPUs, or the GPUs. `driver`, `nvml`: whether libcuda.so.1 and
-    libnvidia-ml.so.1 can be found. `faults`: error code by call name ("nvml*" for all of a prefix).
-    `lost`: GPUs that fell off the bus. `cuda_order`: nvidia-smi's index of each CUDA ordinal where
-    CUDA_DEVICE_ORDER is unset (the fastest first). `host_pids`: NVML reports pids of another
-    namespace. `container`: this process is in one. `files`: what else lies below /dev, /proc and so
-    on, or something else than is there by default; None takes a file away. `profile`: what calls
-    take, one of `profiles.PROFILES` or a file; default: as ``VGPU_PROFILE`` says, else nothing.
+    libnvidia-ml.so.1 can be found; or which of `build.NVML`, by its driver's version ("535.54").
+    `faults`: error code by call name ("nvml*" for all of a prefix). `lost`: GPUs that fell off the
+    bus. `cuda_order`: nvidia-smi's index of each CUDA ordinal where CUDA_DEVICE_ORDER is unset (the
+    fastest first). `host_pids`: NVML reports pids of another namespace. `hide_processes`: it lists
+    none. `container`: this process is in one. `files`: what else lies below /dev, /proc and so on,
+    or something else than is there by default; None takes a file away. `profile`: what calls take,
+    one of `profiles.PROFILES` or a file; default: as ``VGPU_PROFILE`` says, else nothing.
     """
 
     devices: Sequence[GPU] | int = 2
     driver: bool = True
-    nvml: bool = True
+    nvml: bool | str = True
     faults: Mapping[str, int] = field(default_factory=dict)
     processes: Sequence[ExternalProcess] = ()
     host_pids: bool = False
+    hide_processes: bool = False
     lost: Sequence[int] = ()
     cuda_order: Sequence[int] | None = None
     cuda_version: int = 13000
@@ -143,7 +152,10 @@ class Scenario:
         state.n_gpus = len(self.gpus)
         state.cuda_version = self.cuda_version
         state.host_pids = self.host_pids
-        state.driver_version = DRIVER_VERSION.encode()
+        state.hide_processes = self.hide_processes
+        state.driver_version = (
+            self.nvml if isinstance(self.nvml, str) else DRIVER_VERSION
+        ).encode()
         state.cuda_order[: len(order)] = order
         for index, gpu in enumerate(self.gpus):
             _fill_gpu(state.gpus[index], gpu, index)
@@ -168,6 +180,7 @@ def _fill_gpu(state: Any, gpu: GPU, index: int) -> None:
     state.uuid = (gpu.uuid or default_uuid(index)).encode()
     state.pci_bus = index + 1
     state.n_mig = len(gpu.mig)
+    state.mig_mode = bool(gpu.mig) if gpu.mig_mode is None else gpu.mig_mode
     for number, mig in enumerate(gpu.mig):
         instance = state.mig[number]
         instance.uuid = (mig.uuid or default_uuid(index, number)).encode()
@@ -177,7 +190,8 @@ def _fill_gpu(state: Any, gpu: GPU, index: int) -> None:
 
 
 #: The fields of `GPU` that may change while processes run; NVML counts milliwatts.
-SETTABLE = tuple(GPU.__dataclass_fields__.keys() - {"uuid", "mig"})
+SETTABLE = tuple(GPU.__dataclass_fields__.keys() - {"uuid", "mig", "mig_mode"})
+COMPUTE_MODES = {"default": 0, "prohibited": 2, "exclusive": 3}
 
 
 def set_fields(state: Any, **fields: Any) -> None:
@@ -187,8 +201,10 @@ def set_fields(state: Any, **fields: Any) -> None:
             raise TypeError(f"{name!r} is none of {', '.join(SETTABLE)}")
         if name in ("power", "power_limit"):
             value = round(value * 1000)
-        elif name == "unsupported":
+        elif name in ("unsupported", "denied"):
             value = sum(FIELDS[each] for each in value)
+        elif name == "compute_mode":
+            value = COMPUTE_MODES[value]
         elif name == "name":
             value = value.encode()
         setattr(state, name, value)

@@ -146,6 +146,7 @@ MASKS: dict[str, list[int]] = {
     f"GPU-b,{UNIQUE[2]}": [],
     "GPU-b,0": [2],
 }
+NAMED_TWICE = ("0,0", "0,9,0", f"GPU-b,{UNIQUE[2]}")
 
 
 def test_masks_as_torch_reads_them() -> None:
@@ -173,7 +174,8 @@ print(json.dumps([seen, counts]))
 """,
     )
     uuids = [uuid.removeprefix("GPU-").replace("-", "") for uuid in UNIQUE]
-    expected = [[uuids[i] for i in indexes] or 100 for indexes in MASKS.values()]
+    failure = {mask: 101 if mask in NAMED_TWICE else 100 for mask in MASKS}
+    expected = [[uuids[i] for i in each] or failure[mask] for mask, each in MASKS.items()]
     assert dict(zip(MASKS, found[0], strict=True)) == dict(zip(MASKS, expected, strict=True))
     counts = [len(indexes) for indexes in MASKS.values()]
     assert dict(zip(MASKS, found[1], strict=True)) == dict(zip(MASKS, counts, strict=True))

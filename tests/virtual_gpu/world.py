@@ -7,6 +7,7 @@ import mmap
 import os
 import shutil
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -110,13 +111,14 @@ class World:
         """Whether the driver stays attached to GPUs that nobody uses."""
         self._state.persistence = on
 
-    def lose(self, index: int) -> None:
-        """GPU `index` falls off the bus: NVML answers 15, CUDA 999."""
-        self._gpu(index).lost = 1
+    def lose(self, index: int, seconds: float = 0) -> None:
+        """GPU `index` falls off the bus, now or in `seconds`: NVML answers 15, CUDA 999."""
+        gpu = self._gpu(index)
+        gpu.lost, gpu.lost_at = not seconds, time.monotonic_ns() + round(seconds * 1e9)
 
     def find(self, index: int) -> None:
         """GPU `index` is back on the bus."""
-        self._gpu(index).lost = 0
+        self._gpu(index).lost = self._gpu(index).lost_at = 0
 
     def set_gpu(self, index: int, **fields: Any) -> None:
         """Changes fields of `GPU`: `set_gpu(0, utilization=93, unsupported={"power"})`."""
@@ -125,6 +127,18 @@ class World:
     def set_host_pids(self, host_pids: bool) -> None:
         """Whether NVML reports pids of another namespace."""
         self._state.host_pids = host_pids
+
+    def hide_processes(self, hide: bool) -> None:
+        """Whether NVML's lists of processes are empty, whoever uses the GPUs."""
+        self._state.hide_processes = hide
+
+    def early_reads(self) -> int:
+        """Copies to the host, since the last reset, that another stream was still at work beside.
+
+        What that stream was to write they may have missed. That the copy waited counts, whether
+        by a synchronisation or by an event.
+        """
+        return int(self._state.early_reads)
 
     def add_process(
         self, device_index: int, pid: int, memory_bytes: int, name: str = "python"
@@ -237,7 +251,8 @@ def environment(scenario: Scenario, base: Mapping[str, str] | None = None) -> di
     World(path)
     result[ROOT] = str(Path(folder) / "root")
     scenario.write_files(Path(folder) / "root")
-    found = [built / "driver"] * scenario.driver + [built / "nvml"] * scenario.nvml
+    nvml = f"nvml-{scenario.nvml}" if isinstance(scenario.nvml, str) else "nvml"
+    found = [built / "driver"] * scenario.driver + [built / nvml] * bool(scenario.nvml)
     _put_first(result, "LD_LIBRARY_PATH", found)
     missing = ["libcuda.so.1"] * (not scenario.driver)
     missing += ["libnvidia-ml.so.1"] * (not scenario.nvml)

@@ -150,7 +150,7 @@ int engine_initialize(void)
         tried = 1;
         vg_spend(vg_state()->profile.initialize);
         n_devices = vg_visible_devices(devices);
-        init_result = n_devices > 0 ? VG_OK : VG_NO_DEVICE;
+        init_result = n_devices > 0 ? VG_OK : n_devices == VG_TWICE ? VG_INVALID_DEVICE : VG_NO_DEVICE;
         initialized = init_result == VG_OK;
         if (initialized) {
             pthread_atfork(NULL, NULL, in_forked_child);
@@ -190,7 +190,7 @@ void engine_set_current(int ordinal)
 /* A lost GPU: what the driver says for the rest of the process's life is "unknown error". */
 static int alive(const struct vg_device *device)
 {
-    return device->hardware->lost ? VG_UNKNOWN : VG_OK;
+    return vg_lost(device->hardware) ? VG_UNKNOWN : VG_OK;
 }
 
 static struct vg_stream *add_stream(struct vg_device *device, unsigned flags, int priority)
@@ -223,7 +223,10 @@ static int make_context(struct vg_device *device)
     vg_hold();
     error = alive(device);
     if (!error && !device->has_context) {
-        if (vg_charge(device->gpu, device->mig, profile->context_bytes) != 0)
+        unsigned mode = device->hardware->compute_mode;
+        if (mode == 2 || (mode == 3 && vg_taken(device->gpu)))
+            error = VG_UNAVAILABLE;
+        else if (vg_charge(device->gpu, device->mig, profile->context_bytes) != 0)
             error = VG_OUT_OF_MEMORY;
         if (!error) {
             vg_spend(further++ ? profile->further_context : profile->context);
@@ -378,6 +381,13 @@ static int blocked_by_capture(const struct vg_stream *stream)
     return error;
 }
 
+static int to_host(const struct vg_work *work)
+{
+    struct vg_allocation found;
+    return work->from && work->bytes && engine_find(work->from, &found) == VG_OK && found.kind == VG_DEVICE_MEMORY &&
+           (engine_find(work->to, &found) != VG_OK || found.kind == VG_HOST_MEMORY || found.kind == VG_REGISTERED_MEMORY);
+}
+
 int engine_submit(struct vg_stream *handle, const struct vg_work *work)
 {
     struct vg_stream *stream;
@@ -394,7 +404,11 @@ int engine_submit(struct vg_stream *handle, const struct vg_work *work)
     }
     error = blocked_by_capture(stream);
     if (!error) {
-        stream->ready = vg_end_of(stream->device->hardware, earliest(stream), work->cost_ns);
+        int64_t start = earliest(stream);
+        if (to_host(work))
+            for (const struct vg_stream *other = stream->device->streams; other; other = other->next)
+                vg_state()->early_reads += other->ready > start;
+        stream->ready = vg_end_of(stream->device->hardware, start, work->cost_ns);
         unsigned at = stream->queued++ % QUEUE;
         room_at = stream->queue[at];
         stream->queue[at] = stream->ready;
@@ -562,17 +576,24 @@ int engine_stream_synchronize(struct vg_stream *handle)
 int engine_device_synchronize(int ordinal)
 {
     int error = engine_use(ordinal);
-    if (!error)
-        error = engine_unsafe_call();
     if (error)
         return error;
     struct vg_device *device = engine_device(ordinal);
     int64_t ready = 0;
     vg_hold();
-    for (struct vg_stream *stream = device->streams; stream; stream = stream->next)
+    for (struct vg_stream *stream = device->streams; stream; stream = stream->next) {
+        if (stream->capture) { /* whoever's, in whichever mode */
+            stream->capture->invalid = 1;
+            error = VG_CAPTURE_UNSUPPORTED;
+        }
         if (stream->ready > ready)
             ready = stream->ready;
+    }
     vg_let_go();
+    if (!error)
+        error = engine_unsafe_call();
+    if (error)
+        return error;
     wait_until(ready, device, 0);
     return engine_stream_synchronize(NULL);
 }

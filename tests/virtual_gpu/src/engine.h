@@ -13,6 +13,7 @@ enum {
     VG_INVALID_VALUE = 1,
     VG_OUT_OF_MEMORY = 2,
     VG_NOT_INITIALIZED = 3,
+    VG_UNAVAILABLE = 46,
     VG_NO_DEVICE = 100,
     VG_INVALID_DEVICE = 101,
     VG_INVALID_CONTEXT = 201,
@@ -140,7 +141,9 @@ VG_EXPORT extern const struct vg_engine vg_engine;
 VG_ENGINE(VG_DECLARE)
 #undef VG_DECLARE
 
-/* visibility.c: the devices that CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER leave, as the environment is now. */
+#define VG_TWICE -1
+/* visibility.c: the devices that CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER leave, as the environment is now; VG_TWICE where
+ * one is named twice. */
 int vg_visible_devices(struct vg_device devices[VG_MAX_GPUS * (VG_MAX_MIG + 1)]);
 #define VG_MAX_DEVICES (VG_MAX_GPUS * (VG_MAX_MIG + 1))
 

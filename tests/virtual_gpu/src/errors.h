@@ -17,6 +17,8 @@
     X(201, "CUDA_ERROR_INVALID_CONTEXT", "cudaErrorDeviceUninitialized", "invalid device context")                         \
     X(209, "CUDA_ERROR_NO_BINARY_FOR_GPU", "cudaErrorNoKernelImageForDevice",                                              \
       "no kernel image is available for execution on the device")                                                          \
+    X(222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "cudaErrorUnsupportedPtxVersion",                                         \
+      "the provided PTX was compiled with an unsupported toolchain.")                                                      \
     X(214, "CUDA_ERROR_ECC_UNCORRECTABLE", "cudaErrorECCUncorrectable", "uncorrectable ECC error encountered")             \
     X(217, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "cudaErrorPeerAccessUnsupported",                                         \
       "peer access is not supported between these two devices")                                                            \
@@ -42,6 +44,10 @@
       "system has unsupported display driver / cuda driver combination")                                                   \
     X(804, "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE", "cudaErrorCompatNotSupportedOnDevice",                             \
       "forward compatibility was attempted on non supported HW")                                                           \
+    X(805, "CUDA_ERROR_MPS_CONNECTION_FAILED", "cudaErrorMpsConnectionFailed",                                             \
+      "MPS client failed to connect to the MPS control daemon or the MPS server")                                          \
+    X(807, "CUDA_ERROR_MPS_SERVER_NOT_READY", "cudaErrorMpsServerNotReady",                                                \
+      "MPS server is not ready to accept new MPS client requests")                                                         \
     X(900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "cudaErrorStreamCaptureUnsupported",                                   \
       "operation not permitted when stream is capturing")                                                                  \
     X(901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "cudaErrorStreamCaptureInvalidated",                                   \

@@ -13,6 +13,7 @@ enum {
     UNINITIALIZED = 1,
     INVALID_ARGUMENT = 2,
     NOT_SUPPORTED = 3,
+    NO_PERMISSION = 4,
     NOT_FOUND = 6,
     INSUFFICIENT_SIZE = 7,
     GPU_IS_LOST = 15,
@@ -50,10 +51,12 @@ static int valid(const struct handle *handle)
         return INVALID_ARGUMENT;                                                                                           \
     struct vg_gpu *gpu = &vg_state()->gpus[handle->gpu];                                                                   \
     (void)gpu;                                                                                                             \
-    if (gpu->lost)                                                                                                         \
+    if (vg_lost(gpu))                                                                                                      \
     return GPU_IS_LOST
 #define FIELD(function, field)                                                                                             \
     DEVICE(function);                                                                                                      \
+    if (handle->mig < 0 && gpu->denied & (field))                                                                          \
+        return NO_PERMISSION;                                                                                              \
     if (gpu->unsupported & (field))                                                                                        \
     return NOT_SUPPORTED
 /* Of a whole GPU only: a MIG instance does not know it. */
@@ -222,7 +225,7 @@ COUNT(nvmlDeviceGetCount_v2)
         CALL(function);                                                                                                    \
         if (index >= (unsigned)vg_state()->n_gpus)                                                                         \
             return INVALID_ARGUMENT;                                                                                       \
-        if (vg_state()->gpus[index].lost)                                                                                  \
+        if (vg_lost(&vg_state()->gpus[index]))                                                                                  \
             return GPU_IS_LOST;                                                                                            \
         attach((int)index);                                                                                                \
         *result = handle_of((int)index, -1);                                                                               \
@@ -244,7 +247,7 @@ VG_EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, struct handle **result
                 mig = (int)j;
         if (mig == -2)
             continue;
-        if (state->gpus[i].lost)
+        if (vg_lost(&state->gpus[i]))
             return GPU_IS_LOST;
         attach(i);
         *result = handle_of(i, mig);
@@ -262,7 +265,7 @@ VG_EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, struct handle **result
             return INVALID_ARGUMENT;                                                                                       \
         for (int i = 0; i < vg_state()->n_gpus; i++)                                                                       \
             if (vg_state()->gpus[i].pci_bus == bus) {                                                                      \
-                if (vg_state()->gpus[i].lost)                                                                              \
+                if (vg_lost(&vg_state()->gpus[i]))                                                                              \
                     return GPU_IS_LOST;                                                                                    \
                 attach(i);                                                                                                 \
                 *result = handle_of(i, -1);                                                                                \
@@ -301,7 +304,7 @@ static unsigned architecture(const uint32_t capability[2])
 NUMBER(nvmlDeviceGetArchitecture, 0, architecture(gpu->compute_capability))
 NUMBER(nvmlDeviceGetNumGpuCores, 0, VG_MULTIPROCESSORS * 128)
 NUMBER(nvmlDeviceGetMemoryBusWidth, 0, 5120)
-NUMBER(nvmlDeviceGetComputeMode, 0, 0)
+NUMBER(nvmlDeviceGetComputeMode, 0, gpu->compute_mode)
 NUMBER(nvmlDeviceGetPersistenceMode, 0, vg_state()->persistence)
 NUMBER(nvmlDeviceGetDisplayMode, 0, 0)
 NUMBER(nvmlDeviceGetDisplayActive, 0, 0)
@@ -457,6 +460,8 @@ VG_EXPORT int nvmlDeviceGetBAR1MemoryInfo(struct handle *handle, struct memory *
 VG_EXPORT int nvmlDeviceGetUtilizationRates(struct handle *handle, unsigned rates[2])
 {
     GPU_FIELD(nvmlDeviceGetUtilizationRates, VG_UTILIZATION);
+    if (gpu->mig_mode)
+        return NOT_SUPPORTED;
     rates[0] = gpu->utilization;
     rates[1] = 0;
     return 0;
@@ -602,6 +607,8 @@ VG_EXPORT int nvmlDeviceGetMemoryErrorCounter(struct handle *handle, unsigned ki
 
 struct process_v1 { unsigned pid; unsigned long long used; };
 struct process_v3 { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; };
+/* What drivers 535 before 535.98 fill in for the third version. */
+struct process_32 { struct process_v3 as_later; unsigned long long protected_memory; };
 
 static void add_process(struct process_v3 *all, unsigned *count, const struct vg_gpu *gpu, unsigned pid, uint64_t used, int mig)
 {
@@ -617,6 +624,8 @@ static unsigned list_processes(const struct handle *handle, struct process_v3 *a
     struct vg_state *state = vg_state();
     const struct vg_gpu *gpu = &state->gpus[handle->gpu];
     unsigned count = 0;
+    if (state->hide_processes)
+        return 0;
     vg_lock();
     vg_reap();
     for (int i = 0; i < VG_MAX_PROCESSES; i++)
@@ -642,8 +651,10 @@ static int give_processes(const struct handle *handle, unsigned *room, void *res
     *room = count;
     if (count > given || (count && !result))
         return INSUFFICIENT_SIZE;
-    for (unsigned i = 0; i < count; i++)
-        memcpy((char *)result + i * each, &all[i], each); /* each version begins as the older one */
+    for (unsigned i = 0; i < count; i++) {
+        struct process_32 longest = {all[i], NOT_AVAILABLE};
+        memcpy((char *)result + i * each, &longest, each); /* each version begins as the older one */
+    }
     return 0;
 }
 
@@ -663,20 +674,28 @@ static int give_processes(const struct handle *handle, unsigned *room, void *res
     }
 PROCESSES(nvmlDeviceGetComputeRunningProcesses, struct process_v1)
 PROCESSES(nvmlDeviceGetComputeRunningProcesses_v2, struct process_v3)
+#if VG_PROCESS_BYTES == 32
+PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3, struct process_32)
+#elif VG_PROCESS_BYTES == 24
 PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3, struct process_v3)
+#endif
 NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses)
 NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2)
+#if VG_PROCESS_BYTES
 NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3)
+#endif
 NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses)
 NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2)
+#if VG_PROCESS_BYTES
 NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3)
+#endif
 
 /* ---- MIG ---- */
 
 VG_EXPORT int nvmlDeviceGetMigMode(struct handle *handle, unsigned *now, unsigned *pending)
 {
     GPU_FIELD(nvmlDeviceGetMigMode, VG_MIG);
-    *now = *pending = gpu->n_mig > 0;
+    *now = *pending = gpu->mig_mode;
     return 0;
 }
 

@@ -283,6 +283,11 @@ static uint64_t used_locked(int gpu, int mig)
     return used > 0 ? (uint64_t)used : 0;
 }
 
+int vg_lost(const struct vg_gpu *gpu)
+{
+    return gpu->lost || (gpu->lost_at && vg_now() >= gpu->lost_at);
+}
+
 uint64_t vg_used(int gpu, int mig)
 {
     vg_lock();
@@ -339,6 +344,28 @@ void vg_count_session(int change)
     vg_unlock();
 }
 
+static int has_context(const struct vg_process *process, int gpu)
+{
+    for (int part = 0; part < VG_PARTS; part++)
+        if (process->pid && process->has_context[gpu][part])
+            return 1;
+    return 0;
+}
+
+int vg_taken(int gpu)
+{
+    const struct vg_state *state = vg_state();
+    int taken = 0;
+    vg_lock();
+    vg_reap();
+    for (int i = 0; i < VG_MAX_PROCESSES; i++)
+        taken |= state->processes[i].pid != getpid() && has_context(&state->processes[i], gpu);
+    for (int i = 0; i < VG_MAX_EXTERNAL; i++)
+        taken |= state->external[i].active && state->external[i].gpu == gpu;
+    vg_unlock();
+    return taken;
+}
+
 void vg_attach(int gpu, int *first, int *first_of_any)
 {
     const struct vg_state *state = vg_state();
@@ -347,11 +374,8 @@ void vg_attach(int gpu, int *first, int *first_of_any)
     *first_of_any = 1;
     for (int i = 0; i < VG_MAX_PROCESSES; i++) {
         const struct vg_process *process = &state->processes[i];
-        if (process->pid && process->attached[gpu])
+        if ((process->pid && process->attached[gpu]) || has_context(process, gpu))
             *first_of_any = 0;
-        for (int part = 0; process->pid && part < VG_PARTS; part++)
-            if (process->has_context[gpu][part])
-                *first_of_any = 0;
     }
     struct vg_process *process = own_entry(1);
     *first = process && !process->attached[gpu];

@@ -60,6 +60,7 @@ struct vg_gpu {
     uint64_t memory;   /* bytes, all of it, as NVML's total */
     uint64_t reserved; /* bytes that the driver keeps for itself */
     uint64_t unsupported;
+    uint64_t denied; /* of the whole GPU: fields that need rights, NVML_ERROR_NO_PERMISSION */
     uint32_t compute_capability[2];
     uint32_t utilization; /* percent */
     uint32_t temperature; /* degrees Celsius */
@@ -68,6 +69,9 @@ struct vg_gpu {
     uint32_t pci_bus;
     uint32_t integrated;
     uint32_t lost;
+    int64_t lost_at; /* or from this moment on, where not 0 */
+    uint32_t mig_mode;
+    uint32_t compute_mode; /* 0 anybody's, 2 nobody's, 3 one process's */
     uint32_t n_mig;
     int64_t ramp_from;  /* when the clock began to rise, and until when there is work */
     int64_t busy_until;
@@ -152,6 +156,8 @@ struct vg_state {
     int32_t n_rules;
     int32_t cuda_version; /* 13000 */
     int32_t host_pids;
+    int32_t hide_processes; /* NVML lists none */
+    int32_t early_reads;    /* copies to the host while another stream of the device was at work */
     int32_t any_dead; /* whether a process may have a dead context */
     char driver_version[80];
     int32_t cuda_order[VG_MAX_GPUS]; /* nvidia-smi's index of each CUDA ordinal, fastest first */
@@ -190,6 +196,7 @@ int vg_unimplemented(struct vg_call **slot, const char *name, int code);
             return fault_;                                                                                                 \
     } while (0)
 
+int vg_lost(const struct vg_gpu *gpu);
 /* Memory in use, over all processes alive and the external ones. `mig` is -1 for a whole GPU. */
 uint64_t vg_used(int gpu, int mig);
 /* What this GPU (or instance) can give to CUDA. */
@@ -199,6 +206,8 @@ int vg_charge(int gpu, int mig, int64_t bytes);
 void vg_mark_context(int gpu, int mig, int present);
 /* This process opens (1) or closes (-1) a session of NVML; with the last one it lets go of all GPUs. */
 void vg_count_session(int change);
+/* Whether another process has a context there. */
+int vg_taken(int gpu);
 /* NVML takes a GPU in use for this process: whether it is the first that asks for it, and the first of any. */
 void vg_attach(int gpu, int *first, int *first_of_any);
 /* Forgets this process's use: at exit, and when exec put a new image in place of an old one. */

@@ -10,6 +10,8 @@
 static void add(struct vg_device *devices, int *count, int gpu, int mig)
 {
     struct vg_gpu *hardware = &vg_state()->gpus[gpu];
+    if (mig >= (int)hardware->n_mig)
+        return; /* in MIG mode, without an instance: no device */
     struct vg_device *device = &devices[*count];
     memset(device, 0, sizeof *device);
     device->ordinal = (*count)++;
@@ -24,7 +26,7 @@ static void add(struct vg_device *devices, int *count, int gpu, int mig)
 /* A GPU in MIG mode lends CUDA one instance, its first, unless the mask names another. */
 static int whole(int gpu)
 {
-    return vg_state()->gpus[gpu].n_mig > 0 ? 0 : -1;
+    return vg_state()->gpus[gpu].mig_mode ? 0 : -1;
 }
 
 static int by_uuid(const char *prefix, size_t length, int *gpu, int *mig)
@@ -89,7 +91,7 @@ static int by_uuids(const char *mask, struct vg_device *devices)
         if (length < 4 || strncmp(mask, kind, 4) != 0 || !by_uuid(mask, length, &gpu, &mig))
             return count;
         if (taken(devices, count, gpu, mig))
-            return 0; /* the same one twice: none at all */
+            return VG_TWICE;
         add(devices, &count, gpu, mig);
         if (mask[length] == '\0')
             return count;
@@ -97,7 +99,7 @@ static int by_uuids(const char *mask, struct vg_device *devices)
     }
 }
 
-/* An entry that is no number, or a negative one, ends the list; a number twice, even past the end of it, leaves none. */
+/* An entry that is no number, or a negative one, ends the list; a number twice, even past the end of it, is an error. */
 static int by_ordinals(const char *mask, const int *physical, struct vg_device *devices)
 {
     long numbers[256];
@@ -109,7 +111,7 @@ static int by_ordinals(const char *mask, const int *physical, struct vg_device *
             break;
         for (int i = 0; i < given; i++)
             if (numbers[i] == ordinal)
-                return 0;
+                return VG_TWICE;
         numbers[given++] = ordinal;
         if (mask[length] == '\0')
             break;
