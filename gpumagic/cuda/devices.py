@@ -13,7 +13,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import PurePath
@@ -24,12 +24,12 @@ from gpumagic.cuda import driver, nvml, torch_cuda, visible_devices
 from gpumagic.cuda.visible_devices import uuid_key
 from gpumagic.errors import DeviceError
 from gpumagic.results.base import Conditions
-from gpumagic.results.devices import Device, DeviceTable, Process
+from gpumagic.results.devices import Device, DeviceTable, MigInstance, Process
 from gpumagic.system import system_files
 from gpumagic.system.text import harmless
 
 #: Below this, memory in use without a process is the driver's own (by NVML's version 2).
-_IDLE_USE = 64 * 2**20
+IDLE_USE = 64 * 2**20
 
 #: Inode of the system's first pid namespace (PROC_PID_INIT_INO, include/linux/proc_ns.h): only in
 #: that one are NVML's pids certain to be those of this process's namespace.
@@ -52,13 +52,14 @@ _JOINED = re.compile(r"[^\S ]|\s-")
 Reading = dict[str, Any]
 
 
-def devices(*, processes: bool = True) -> DeviceTable:
+def devices(*, processes: bool = True, load: bool = True) -> DeviceTable:
     """Return the GPUs of this machine, and which of them this process sees.
 
     Does not initialise CUDA and imports no torch. Where NVML does not start, as without a driver,
     the table is empty and its ``error`` says why.
 
-    ``processes`` also looks up each process's user and command.
+    ``processes`` also looks up each process's user and command, ``load`` asks for utilisation,
+    temperature and power.
     """
     state = driver.state()
     environment = visible_devices.variables(os.environ)
@@ -69,8 +70,8 @@ def devices(*, processes: bool = True) -> DeviceTable:
         "show_processes": processes,
     }
     try:
-        session = nvml.session()
-        readings = session.read()
+        with nvml.open_session() as session:
+            readings = session.read(load=load)
     except DeviceError as error:
         return DeviceTable(error=str(error), **common)
     missing = bool(readings) and not driver.installed()
@@ -112,13 +113,17 @@ def compose(
     ordinals, visible, instances = _seen(readings, environment, state)
     with_context = {index for index, ordinal in ordinals.items() if ordinal in state.contexts}
     ours = _pids_are_ours(readings, with_context)
+
+    def marked(listed: tuple[Process, ...] | None) -> tuple[Process, ...] | None:
+        if not listed or not (ours or not state.initialized):
+            return listed
+        own = os.getpid() if ours else None
+        each = (replace(process, own=process.pid == own) for process in listed)
+        return tuple(replace(process, child=ours and _is_child(process)) for process in each)
+
     found = []
     for fields in readings:
-        index = fields["index"]
-        listed: tuple[Process, ...] | None = fields.get("processes")
-        if listed and (ours or not state.initialized):
-            own = os.getpid() if ours else None
-            listed = tuple(replace(process, own=process.pid == own) for process in listed)
+        index, listed = fields["index"], marked(fields.get("processes"))
         seen = {
             "ordinal": ordinals.get(index),
             "visible": visible.get(index),
@@ -126,6 +131,7 @@ def compose(
             "memory_own": _own_memory(listed, index in with_context, ours, state.initialized),
             "memory_others": _others_memory(listed, fields.get("memory_used")),
             "processes": listed,
+            "mig": tuple(_with_processes(part, marked) for part in fields.get("mig", ())),
         }
         if listed and ours and commands:
             seen["processes"] = tuple(map(_with_command, listed))
@@ -173,7 +179,7 @@ def _seen(
 
 
 def _identity(fields: Reading) -> Device:
-    names = ("index", "uuid", "name", "compute_capability", "mig")
+    names = ("index", "uuid", "name", "compute_capability", "mig", "mig_mode")
     return Device(**{name: fields[name] for name in names if name in fields})
 
 
@@ -235,20 +241,40 @@ def _own_memory(
 def _others_memory(listed: tuple[Process, ...] | None, used: int | None) -> int | None:
     """Return the bytes of other processes: the sum of those listed, if the list is complete.
 
-    Where it is empty, and ``used`` memory is in use, it is not: a container's list does not have
-    the processes outside of it.
+    Children of this process are no others. Where it is empty, and ``used`` memory is in use, it is
+    not: a container's list does not have the processes outside of it.
     """
     if listed is None:
         return None
     if not listed:
-        return 0 if used is not None and used < _IDLE_USE else None
+        return 0 if used is not None and used < IDLE_USE else None
     if any(process.own is None for process in listed):
         return None
-    others = [process.memory for process in listed if not process.own]
+    others = [process.memory for process in listed if not (process.own or process.child)]
     return None if None in others else sum(memory or 0 for memory in others)
 
 
 # --- the processes on a device -------------------------------------------------------------------
+
+
+def _with_processes(
+    part: MigInstance, marked: Callable[[tuple[Process, ...] | None], tuple[Process, ...] | None]
+) -> MigInstance:
+    """Return an instance with its processes ``marked``, and what others hold of it."""
+    listed = marked(part.processes)
+    others = _others_memory(listed, part.memory_used)
+    return replace(part, processes=listed, memory_others=others)
+
+
+def _is_child(process: Process) -> bool:
+    """Return whether this process, or a child of it, has started another one of its namespace."""
+    import psutil
+
+    try:
+        parents = () if process.own else psutil.Process(process.pid).parents()
+    except psutil.Error:
+        return False
+    return os.getpid() in (parent.pid for parent in parents)
 
 
 def _with_command(process: Process) -> Process:
@@ -316,14 +342,13 @@ def _base(word: str) -> str:
 def conditions(ordinals: Iterable[int]) -> Conditions:
     """Return the conditions of a measurement that has just ended on these CUDA ordinals.
 
-    Nothing is started for them: they come from torch, an open NVML session and the driver's file.
+    Nothing is started for them: they come from torch and the driver's file.
     """
-    used, torch, session = sorted(ordinals), torch_cuda.loaded(), nvml.opened()
-    version = None if session is None else session.driver_version
+    used, torch = sorted(ordinals), torch_cuda.loaded()
     return Conditions(
         date=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         devices={ordinal: torch_cuda.name(ordinal) for ordinal in used},
-        driver=version or driver.kernel_module(),
+        driver=driver.kernel_module(),
         torch=None if torch is None else str(torch.__version__),
         cuda=None if torch is None else torch.version.cuda,
         python=platform.python_version(),

@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import os
 import re
-import warnings
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
 
 from gpumagic.cuda import driver, init_trace, probe, torch_cuda, visible_devices
 from gpumagic.cuda.process_state import STATE
+from gpumagic.errors import DeviceError
 from gpumagic.results.devices import DeviceTable
 
 # --- a failed start ------------------------------------------------------------------------------
@@ -172,8 +171,7 @@ def has_no_gpu() -> bool:
 
 def why_no_gpu() -> str:
     """Return why this process has no GPU to measure, as a clause. Initialises nothing."""
-    torch = torch_cuda.loaded()
-    if torch is None:
+    if torch_cuda.loaded() is None:
         return "torch is not imported"
     if not torch_cuda.built_with_cuda():
         return "this torch is built without CUDA"
@@ -186,17 +184,16 @@ def why_no_gpu() -> str:
         return _NO_DRIVER
     if driver.state().uuids == ():
         return "there is no GPU that CUDA can use"
-    if _counted_by_nvml(torch) == 0:
-        return _NO_GPU
-    return NOT_IN_USE
+    return _NO_GPU if _counted_by_nvml() == 0 else NOT_IN_USE
 
 
 @cache
-def _counted_by_nvml(torch: Any) -> int:
-    """Return the number of devices as torch counts them by NVML; -1 where it cannot."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return int(torch.cuda._raw_device_count_nvml())
-        except (AttributeError, OSError):  # NVML's library is missing, or older
-            return -1
+def _counted_by_nvml() -> int | None:
+    """Return the number of devices by NVML; None where it cannot be asked."""
+    from gpumagic.cuda import nvml
+
+    try:
+        with nvml.open_session() as session:
+            return session.count()
+    except DeviceError:
+        return None

@@ -1,12 +1,17 @@
-"""Read the devices by NVML, in one session; a field whose call fails is left out.
+"""Read the devices by NVML; a field whose call fails is left out.
 
 NVML does not initialise CUDA and creates no context. It ignores ``CUDA_VISIBLE_DEVICES``, lists
 every device that the container mounts, in PCI order, and may refuse any field on any machine.
+
+A session is closed after each look: while one is open, no GPU can be reset, be divided by MIG, or
+sleep.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from gpumagic.cuda import driver
@@ -27,6 +32,11 @@ _REASONS = {
     _NOT_INSTALLED: "NVML is not installed: there is no NVIDIA driver on this machine",
     18: "the NVIDIA driver was upgraded and its parts do not match: reboot, or reload the driver",
 }
+#: What older packages of the same name do not have.
+_NEEDED = ("nvmlMemory_v2", "nvmlDeviceGetMigMode", "nvmlDeviceGetComputeRunningProcesses_v2")
+
+#: A cache: by index, the fields of a device that do not change, which a lost one keeps.
+_identities: dict[int, dict[str, Any]] = {}
 
 
 class _LostError(Exception):
@@ -34,7 +44,7 @@ class _LostError(Exception):
 
 
 class Session:
-    """An initialised NVML, which reads the fields of `results.Device`.
+    """An initialised NVML, which reads the fields of `results.Device`; a scope that ends it.
 
     Raises:
         DeviceError: pynvml cannot be imported, or NVML does not start; the reason in one line.
@@ -48,6 +58,11 @@ class Session:
                 f"pynvml cannot be imported ({error}); install it with: pip install nvidia-ml-py"
             ) from error
         self._nvml: Any = pynvml
+        if not all(hasattr(pynvml, name) for name in _NEEDED):
+            raise DeviceError(
+                f"{pynvml.__file__} is an old package in the way of nvidia-ml-py; pip uninstall "
+                "pynvml nvidia-ml-py3, then pip install --force-reinstall nvidia-ml-py"
+            )
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
@@ -55,10 +70,14 @@ class Session:
         self.driver_version: str | None = self._ask(pynvml.nvmlSystemGetDriverVersion)
         cuda = self._ask(pynvml.nvmlSystemGetCudaDriverVersion_v2)
         self.cuda_version = None if cuda is None else (cuda // 1000, cuda % 1000 // 10)
-        #: By index, the fields of a device that do not change, which a lost one keeps.
-        self._identities: dict[int, dict[str, Any]] = {}
         #: By index, the handles of the devices whose identity is known: it is not asked again.
         self._handles: dict[int, Any] = {}
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Shut NVML down."""
@@ -110,30 +129,32 @@ class Session:
         except self._nvml.NVMLError as error:
             raise DeviceError(_reason(error)) from error
 
-    def read(self) -> list[dict[str, Any]]:
+    def read(self, *, load: bool = True) -> list[dict[str, Any]]:
         """Return every device's fields, in nvidia-smi's order.
+
+        ``load`` also asks for utilisation, temperature and power.
 
         Raises:
             DeviceError: NVML does not report the number of devices.
         """
-        return [self._device(index) for index in range(self.count())]
+        return [self._device(index, load=load) for index in range(self.count())]
 
-    def _device(self, index: int) -> dict[str, Any]:
+    def _device(self, index: int, *, load: bool) -> dict[str, Any]:
         fields: dict[str, Any] = {}
         try:
             handle = self._handles.get(index)
             if handle is None:
                 handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
-                identity = self._identities[index] = self._identity(handle)
+                identity = _identities[index] = self._identity(handle)
                 if None not in identity.values():
                     self._handles[index] = handle
-            fields = self._measured(handle)
+            fields = self._measured(handle) | (self._load(handle) if load else {})
         except _LostError as error:
             fields["error"] = str(error)
         except self._nvml.NVMLError as error:
             fields["error"] = _LOST.get(error.value) or _reason(error)
         # Without the measurements of a device that was lost meanwhile, which may be stale.
-        return {"index": index, **self._identities.get(index, {}), **fields}
+        return {"index": index, **_identities.get(index, {}), **fields}
 
     def _identity(self, handle: Any) -> dict[str, Any]:
         nvml, ask = self._nvml, self._ask
@@ -149,27 +170,40 @@ class Session:
         # Version 2 excludes the driver's reserve; some drivers on WSL report version 1 alone.
         memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
         memory = memory or ask(nvml.nvmlDeviceGetMemoryInfo, handle)
+        mode, parts = self._mig(handle)
+        listed = self._processes(handle)
+        if parts:  # to list all of a divided device takes rights
+            known = [each.processes for each in parts if each.processes is not None]
+            listed = tuple(itertools.chain(*known)) if len(known) == len(parts) else None
+        return {
+            "memory_total": memory and memory.total,
+            "memory_used": memory and memory.used,
+            "memory_free": memory and memory.free,
+            "processes": listed,
+            "mig": parts,
+            "mig_mode": mode,
+        }
+
+    def _load(self, handle: Any) -> dict[str, Any]:
+        nvml, ask = self._nvml, self._ask
         rates = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
         power = ask(nvml.nvmlDeviceGetPowerUsage, handle)
         limit = ask(nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
         # Its successor, ...TemperatureV, is not in drivers before 555.
         heat = ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
         return {
-            "memory_total": memory and memory.total,
-            "memory_used": memory and memory.used,
-            "memory_free": memory and memory.free,
             "utilization": rates and rates.gpu,
             "temperature": heat,
             "power": None if power is None else power / 1000,
             "power_limit": None if limit is None else limit / 1000,
-            "processes": self._processes(handle),
-            "mig": self._mig(handle),
         }
 
     def _processes(self, handle: Any) -> tuple[Process, ...] | None:
         nvml = self._nvml
-        compute = self._ask(nvml.nvmlDeviceGetComputeRunningProcesses, handle)
-        graphics = self._ask(nvml.nvmlDeviceGetGraphicsRunningProcesses, handle)
+        # Of version 2 an entry has 24 bytes in all drivers that have it, since 510; of version 3 it
+        # has 32 in those from 535 until 535.98, which pynvml does not know.
+        compute = self._ask(nvml.nvmlDeviceGetComputeRunningProcesses_v2, handle)
+        graphics = self._ask(nvml.nvmlDeviceGetGraphicsRunningProcesses_v2, handle)
         if compute is None and graphics is None:
             return None
         # A process of both kinds is listed twice with the same memory.
@@ -179,21 +213,33 @@ class Session:
                 found[process.pid] = Process(process.pid, process.usedGpuMemory)
         return tuple(found.values())
 
-    def _mig(self, handle: Any) -> tuple[MigInstance, ...]:
+    def _mig(self, handle: Any) -> tuple[bool | None, tuple[MigInstance, ...]]:
+        """Return whether a device is in MIG mode, None if not known, and its instances."""
+        nvml, handles = self._nvml, []
+        try:
+            if nvml.nvmlDeviceGetMigMode(handle)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
+                return False, ()
+            for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+                with suppress(nvml.NVMLError_NotFound):
+                    handles.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place))
+        except nvml.NVMLError_NotSupported:  # by the device, if it is the first call
+            return False, ()
+        except nvml.NVMLError as error:
+            if error.value in _LOST:
+                raise _LostError(_LOST[error.value]) from error
+            return None, ()
+        parts = map(self._instance, handles)
+        return True, tuple(part for part in parts if part is not None)
+
+    def _instance(self, handle: Any) -> MigInstance | None:
         nvml, ask = self._nvml, self._ask
-        mode = ask(nvml.nvmlDeviceGetMigMode, handle)
-        if mode is None or mode[0] != nvml.NVML_DEVICE_MIG_ENABLE:
-            return ()
-        found = []
-        for place in range(ask(nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
-            part = ask(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, place)
-            uuid = None if part is None else ask(nvml.nvmlDeviceGetUUID, part)
-            if uuid is not None:
-                name = ask(nvml.nvmlDeviceGetName, part)
-                memory = ask(nvml.nvmlDeviceGetMemoryInfo, part)
-                total, used = (None, None) if memory is None else (memory.total, memory.used)
-                found.append(MigInstance(uuid, name, total, used))
-        return tuple(found)
+        uuid = ask(nvml.nvmlDeviceGetUUID, handle)
+        if uuid is None:
+            return None
+        name = ask(nvml.nvmlDeviceGetName, handle)
+        memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle)
+        total, used = (None, None) if memory is None else (memory.total, memory.used)
+        return MigInstance(uuid, name, total, used, self._processes(handle))
 
 
 def _reason(error: Any) -> str:
@@ -207,41 +253,13 @@ def _reason(error: Any) -> str:
     return known or f"NVML reports: {error} (error {error.value})"
 
 
-_session: Session | None = None
-
-
-def session() -> Session:
-    """Return this process's NVML session; the first call starts it, which is slow.
+def open_session() -> Session:
+    """Start NVML; return a session, to be closed soon.
 
     Raises:
         DeviceError: NVML is missing or does not start; the reason in one line.
-    """
-    global _session
-    if _session is None:
-        _session = open_session()
-    return _session
-
-
-def open_session() -> Session:
-    """Return a new session, for another thread; NVML counts its initialisations.
-
-    Raises:
-        DeviceError: as for `session`.
     """
     try:
         return Session()
     except _LostError as error:  # a lost device fails even calls that name no device
         raise DeviceError(f"NVML reports: {error}") from error
-
-
-def opened() -> Session | None:
-    """Return the open session of `session`; None if there is none."""
-    return _session
-
-
-def close() -> None:
-    """Close the session of `session`, if there is one."""
-    global _session
-    if _session is not None:
-        _session.close()
-        _session = None

@@ -33,7 +33,8 @@ def choice(uuids: Sequence[str], devices: Sequence[Device]) -> dict[str, str]:
     a MIG instance, and where CUDA may leave out a GPU that nvidia-smi counts, they are UUIDs.
     """
     numbers = {device.uuid: str(device.index) for device in devices}
-    if any(device.error or device.mig for device in devices) or not numbers.keys() >= {*uuids}:
+    whole = all(d.error is None and d.mig_mode is False and not d.mig for d in devices)
+    if not whole or not numbers.keys() >= {*uuids}:
         return {MASK: ",".join(uuids)}
     return {MASK: ",".join(numbers[uuid] for uuid in uuids), ORDER: "PCI_BUS_ID"}
 
@@ -49,14 +50,16 @@ def named(environment: Mapping[str, str], devices: Sequence[Device]) -> list[Dev
     They may be more than a process can see at once: several MIG instances may be named.
     """
     mask = environment.get(MASK)
-    if mask is None:
-        return [_first_instance(device) for device in devices]
-    if mask[:4] in ("GPU-", "MIG-"):
+    if mask is not None and mask[:4] in ("GPU-", "MIG-"):
         return _by_uuids(mask, devices)
-    positions = _by_numbers(mask, len(devices))
-    if positions and not has_pci_order(environment, devices):
+    shown = [device for device in devices if device.mig or not device.mig_mode]
+    positions = range(len(shown)) if mask is None else _by_numbers(mask, len(shown))
+    certain = all(device.mig_mode is not None for device in devices)
+    if mask is not None:  # CUDA counts perhaps without those that it cannot show
+        certain = certain and len(shown) == len(devices) and has_pci_order(environment, devices)
+    if positions and not certain:
         return None
-    return [_first_instance(devices[position]) for position in positions]
+    return [_first_instance(shown[position]) for position in positions]
 
 
 def _first_instance(device: Device) -> Device:
@@ -111,7 +114,9 @@ def _named_by(entry: str, devices: Sequence[Device]) -> Device | None:
         if part.uuid.startswith(entry)
     ]
     found += [
-        _first_instance(d) for d in devices if d.uuid is not None and d.uuid.startswith(entry)
+        _first_instance(device)
+        for device in devices
+        if (device.mig or not device.mig_mode) and (device.uuid or "").startswith(entry)
     ]
     return found[0] if len(found) == 1 else None
 

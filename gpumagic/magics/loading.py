@@ -31,7 +31,6 @@ _OF_PROCESS = (
     ("selection.gate", "lift", False),
     ("memory.limit", "LIMIT.lift", False),
     ("memory.peak_ledger", "LEDGER.leave", False),
-    ("cuda.nvml", "close", False),
     ("selection.environment", "undo", True),
     ("selection.cpu_threads", "undo", True),
     ("selection.claims", "release", True),

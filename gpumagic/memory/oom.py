@@ -15,7 +15,6 @@ from gpumagic.cells import tracebacks
 from gpumagic.cuda import torch_cuda
 from gpumagic.memory.holders import Survey
 from gpumagic.memory.limit import memory_limit
-from gpumagic.memory.report import memory_report
 from gpumagic.memory.roots import NotebookReferences
 from gpumagic.memory.torch_memory import UnreadableError
 from gpumagic.render.units import bytes_
@@ -34,6 +33,8 @@ _REQUESTED = re.compile(rf"(?:Tried to allocate|Requested {{0,9}}:) {_SIZE}")
 _DEVICE = re.compile(r"(?:\bGPU|on device) (\d{1,4})\b")
 _UNUSED = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
 _ALLOCATED = re.compile(rf"{_SIZE} is allocated by PyTorch")
+_OWN = re.compile(rf"this process has {_SIZE} memory in use")
+_OTHER = re.compile(rf"Process \d{{1,10}} has {_SIZE} memory in use")
 _HINT = re.compile(r"PYTORCH_\w{0,20}CONF=expandable_segments:True")
 #: The one request that torch refuses before it counts it as a failure.
 _TOO_LARGE = "Tried to allocate more than 1EB memory"
@@ -70,7 +71,7 @@ def explain(error: BaseException, shell: Any) -> OutOfMemory | Explanation | Non
     known = OutOfMemory(device, None, _size(_REQUESTED, text), where, source)
     if device is None:
         return known
-    known = _with_figures(known, device)
+    known = _with_figures(known, device, text)
     unused, hint = _size(_UNUSED, text), _HINT.search(text)
     if unused and hint and known.requested is not None and unused >= known.requested:
         known = replace(known, fragmented=hint.group())
@@ -94,20 +95,27 @@ def explain(error: BaseException, shell: Any) -> OutOfMemory | Explanation | Non
     )
 
 
-def _with_figures(known: OutOfMemory, device: int) -> OutOfMemory:
-    """Return the report with the device's figures."""
+def _with_figures(known: OutOfMemory, device: int, text: str) -> OutOfMemory:
+    """Return the report with the device's figures; NVML is not started for them.
+
+    Those of processes are from torch's message.
+    """
     free, total = torch_cuda.memory_info(device)
     limit = memory_limit(device)
-    now = memory_report().devices[device]
+    allocated, reserved = torch_cuda.memory_held(device)
+    own, live, unused = (_size(each, text) for each in (_OWN, _ALLOCATED, _UNUSED))
+    others = sum(_bytes(match) for match in _OTHER.finditer(text))
+    outside = None if own is None or live is None or unused is None else own - live - unused
     return replace(
         known,
-        name=now.name,
+        name=torch_cuda.name(device),
         total=total,
         free=free,
-        reserved=now.reserved,
-        allocated=now.allocated,
-        outside=now.outside,
-        others=now.others,
+        reserved=reserved,
+        allocated=allocated,
+        outside=None if outside is None else max(outside, 0),
+        # Where this process is not among those listed, it may be one of them.
+        others=None if own is None else others,
         limit=limit if limit is not None and limit < total * 0.999 else None,
     )
 
@@ -122,7 +130,11 @@ def _has_failed(device: int | None) -> bool:
 
 def _size(pattern: re.Pattern[str], text: str) -> int | None:
     match = pattern.search(text)
-    return None if match is None else round(float(match[1]) * _UNITS[match[2]])
+    return None if match is None else _bytes(match)
+
+
+def _bytes(match: re.Match[str]) -> int:
+    return round(float(match[1]) * _UNITS[match[2]])
 
 
 def _device(text: str) -> int | None:

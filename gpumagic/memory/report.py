@@ -25,7 +25,7 @@ def memory_report(previous: MemoryReport | None = None) -> MemoryReport:
     What torch holds comes from its allocator, everything else from NVML; without NVML, free and
     total memory come from the CUDA runtime, for devices on which this process has a context.
     """
-    table = devices(processes=False)
+    table = devices(processes=False, load=False)
     seen = {device.ordinal: device for device in table if device.ordinal is not None}
     held = {ordinal: _held(ordinal) for ordinal in torch_cuda.contexts()}
     before = previous.devices if previous is not None else {}

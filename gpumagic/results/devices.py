@@ -32,6 +32,8 @@ class Process:
     command: str | None = None
     #: Whether it is this process; None where NVML's pids cannot be compared with this process's.
     own: bool | None = None
+    #: Whether this process, or a child of it, has started it.
+    child: bool = False
     #: Whether it belongs to the current user; None where it cannot be looked up.
     mine: bool | None = None
     #: The name of its notebook when its kernel started, if it is a kernel of the user's Jupyter;
@@ -84,6 +86,9 @@ class MigInstance:
     name: str | None = None
     memory_total: int | None = None
     memory_used: int | None = None
+    #: As of a `Device`.
+    processes: tuple[Process, ...] | None = None
+    memory_others: int | None = None
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,9 @@ class Device:
     memory_others: int | None = None
     compute_capability: tuple[int, int] | None = None
     mig: tuple[MigInstance, ...] = ()
+    #: Whether the device is in MIG mode; None where not known. CUDA shows its instances then, and
+    #: without one nothing of it.
+    mig_mode: bool | None = False
     #: The UUID of the MIG instance that this process sees of the device, if it has any; None where
     #: not known.
     instance: str | None = None
@@ -122,6 +130,17 @@ class Device:
     claims: tuple[Claim, ...] = ()
     #: Why the device could not be read, if it could not (for example ``"GPU is lost"``).
     error: str | None = None
+
+    @property
+    def unusable(self) -> str | None:
+        """Why CUDA cannot use the device, as a clause; None if nothing is known against it."""
+        if self.error is None and self.mig_mode and not self.mig:
+            return (
+                "it is in MIG mode without an instance: sudo nvidia-smi mig "
+                f"-i {self.index} -cgi PROFILE -C makes one (-lgip lists the profiles), "
+                f"sudo nvidia-smi -i {self.index} -mig 0 ends the mode"
+            )
+        return self.error
 
     @property
     def cuda(self) -> str:
@@ -144,8 +163,8 @@ class Device:
             memory_used=used,
             memory_free=None if total is None or used is None else total - used,
             utilization=None,
-            processes=None,
-            memory_others=None,
+            processes=part.processes,
+            memory_others=part.memory_others,
         )
 
 
@@ -355,7 +374,9 @@ def _process_table(listed: Sequence[tuple[int, Process]]) -> Iterator[Block]:
     """Yield the table of the processes with the most memory, the user's own first."""
 
     def pid(process: Process) -> Text:
-        return Cell(f"{process.pid} (this kernel)", "strong") if process.own else str(process.pid)
+        if process.own:
+            return Cell(f"{process.pid} (this kernel)", "strong")
+        return f"{process.pid}{' (its child)' * process.child}"
 
     columns: list[Column[tuple[int, Process]]] = [
         Figures("GPU", lambda of: str(of[0])),

@@ -64,7 +64,7 @@ class WatchPanel(Result):
         if self.ended is None:
             # The notebook may be saved as it is, and read when the kernel has gone.
             state = Cell("● live while the kernel runs", "good")
-            text = f" · {self._at} · every {self.every:g} s · '%gpu watch off' ends it"
+            text = f" · {self._at} · every {self.every:g} s · NVML is open until '%gpu watch off'"
         else:
             state = Cell(f"■ ended: {self.ended}", "strong")
             text = f" · {self._at}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from gpumagic.cuda.devices import IDLE_USE
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.render.units import bytes_
 from gpumagic.results.devices import Claim, Device
@@ -26,27 +27,40 @@ NO_WANTS = Wants()
 
 def refusal(device: Device, wants: Wants) -> str | None:
     """Return why a device does not fit; None if it does. One with unknown figures does not."""
-    if device.error is not None:
-        return device.error
-    if wants.min_free is not None:
-        if device.memory_free is None:
-            return "its free memory is not known"
-        if device.memory_free < wants.min_free:
-            return f"only {bytes_(device.memory_free)} free"
+    if device.unusable is not None:
+        return device.unusable
+    free = device.memory_free
+    if wants.min_free is not None and free is not None and free < wants.min_free:
+        return f"only {bytes_(free)} free"
     if wants.idle:
         others = [process for process in device.processes or () if not process.own]
-        if device.utilization is None or device.processes is None:
-            return "its utilisation and processes are not known"
         if others:
             return f"in use by process {', '.join(str(p.pid) for p in others[:3])}"
-        if device.utilization > 0:
+        if (device.utilization or 0) > 0:
             return f"{device.utilization} % utilised"
+        if device.processes == () and (device.memory_used or 0) >= IDLE_USE:
+            return f"{bytes_(device.memory_used)} in use by processes that are not listed here"
+    return unknown(device, wants)
+
+
+def unknown(device: Device, wants: Wants) -> str | None:
+    """Return which figure that is wanted of a device is not known, as a clause; None if all are.
+
+    It does not become known by waiting.
+    """
+    if wants.min_free is not None and device.memory_free is None:
+        return "its free memory is not known"
+    if wants.idle and device.utilization is None:
+        return "its utilisation is not known"
+    if wants.idle and device.processes is None:
+        return "its processes are not known"
     return None
 
 
 def may_fit_later(device: Device, wants: Wants) -> bool:
-    """Return whether a device can fit at some time: it is not lost, and large enough."""
-    return not device.error and (wants.min_free or 0) <= (device.memory_total or 0)
+    """Return whether a device can fit at some time: large enough, with all that is wanted known."""
+    large = (wants.min_free or 0) <= (device.memory_total or 0)
+    return large and device.unusable is None and unknown(device, wants) is None
 
 
 def candidates(devices: Sequence[Device], count: int) -> list[Device]:

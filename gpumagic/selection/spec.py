@@ -118,7 +118,7 @@ def resolve(spec: Spec, devices: Sequence[Device]) -> tuple[str, ...]:
         SpecError: a device does not exist, is ambiguous, or is named twice.
         DeviceError: a device is lost, or its UUID is not known.
     """
-    lost = {device.uuid: device for device in devices if device.uuid and device.error}
+    lost = {device.uuid: device for device in devices if device.uuid and device.unusable}
     chosen: list[str] = []
     for item in spec.items:
         uuid = _by_index(item, devices) if isinstance(item, int) else _by_uuid(item, devices)
@@ -126,7 +126,8 @@ def resolve(spec: Spec, devices: Sequence[Device]) -> tuple[str, ...]:
             raise _twice(item, spec.text)
         if uuid in lost:
             device = lost[uuid]
-            raise DeviceError(f"GPU {device.index} cannot be chosen: {device.error}; leave it out")
+            why = f"{device.unusable}; leave it out"
+            raise DeviceError(f"GPU {device.index} cannot be chosen: {why}")
         chosen.append(uuid)
     divided = {device.uuid: device.mig[0].uuid for device in devices if device.mig}
     parts = [divided.get(uuid, uuid) for uuid in chosen if uuid in divided or uuid[:4] == "MIG-"]

@@ -203,7 +203,7 @@ class EnergyMeter(AbstractContextManager[None]):
     def __init__(self, ordinals: Iterable[int]) -> None:
         from gpumagic.cuda import nvml
 
-        self._session = nvml.session()
+        self._session = nvml.open_session()
         self._uuids = {ordinal: torch_cuda.uuid(ordinal) for ordinal in ordinals}
         self.joules: float | None = None
         self.watts: float | None = None
@@ -216,9 +216,10 @@ class EnergyMeter(AbstractContextManager[None]):
         self._started = perf_counter()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            return
-        after, seconds = self._read(), perf_counter() - self._started
+        with self._session:
+            if kind is not None:
+                return
+            after, seconds = self._read(), perf_counter() - self._started
         if self._before is None or after is None:
             self.note = "no energy: NVML has no counter for this device"
         elif after <= self._before:

@@ -181,7 +181,7 @@ def test_why_there_is_no_gpu_to_measure(
     monkeypatch.setattr(torch_cuda, "initialized", lambda: missing.get("initialized", False))
     monkeypatch.setattr(driver, "installed", lambda: missing.get("installed", True))
     monkeypatch.setattr(driver, "state", lambda: state)
-    monkeypatch.setattr(failure, "_counted_by_nvml", lambda _: missing.get("counted", 4))
+    monkeypatch.setattr(failure, "_counted_by_nvml", lambda: missing.get("counted", 4))
     if "mask" in missing:
         monkeypatch.setenv(MASK, missing["mask"])
     assert failure.why_no_gpu() == reason
