@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpumagic.errors import GpuMagicError
+from gpumagic.system.output import Output, complain
 
 if TYPE_CHECKING:
     from gpumagic.results.base import Result
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except GpuMagicError as error:
         from gpumagic.system.text import harmless_lines
 
-        print(f"gpumagic: {harmless_lines(str(error))}", file=sys.stderr)
+        complain(f"gpumagic: {harmless_lines(str(error))}")
         return 1
     return 0
 
@@ -91,20 +92,17 @@ def _show(options: argparse.Namespace) -> None:
     if options.command != "doctor":
         _print(devices.devices(), as_json=as_json)
     if options.command is None:
-        print()
+        Output().print("")
     if options.command != "table":
         _print(doctor.diagnose(), as_json=as_json)
 
 
 def _print(result: Result, *, as_json: bool) -> None:
     """Print a result in the characters that standard output has, folded between words."""
-    if as_json:
-        print(result.to_json(indent=2))
-        return
     from gpumagic.render import text
 
-    shown = text.render(result._blocks(), wrap=sys.stdout.isatty())
-    print(text.printable(shown, sys.stdout.encoding))
+    output = Output()
+    output.print(result.to_json(indent=2) if as_json else text.drawn(result._blocks(), output))
 
 
 def _install(options: argparse.Namespace) -> None:
@@ -118,6 +116,7 @@ def _install(options: argparse.Namespace) -> None:
         prefix=options.prefix,
     )
     variables = ", ".join(f"{name}={value}" for name, value in installed.environment.items())
-    print(f"Installed kernelspec {installed.name} ({installed.display_name!r})", end=" ")
-    print(f"in {installed.folder}")
-    print(f"Its kernels start with {variables}")
+    Output().print(
+        f"Installed kernelspec {installed.name} ({installed.display_name!r}) in {installed.folder}"
+        f"\nIts kernels start with {variables}"
+    )

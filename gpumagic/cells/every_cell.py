@@ -9,6 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from gpumagic.cells.hooks import CellHook, CellHooks
 from gpumagic.system import text
+from gpumagic.system.output import Output
 
 _Record = TypeVar("_Record")
 
@@ -80,7 +81,7 @@ class EveryCell(Generic[_Record]):
     def _failed(self, error: Exception) -> None:
         """Print a line about a failure of gpumagic, and stop measuring."""
         self.off()
-        print(
+        Output().print(
             f"{self.magic}: cells are not {self.done} any more ({text.named(error)}); "
             f"'{self.magic} on' starts again"
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -11,12 +10,9 @@ _Begun = TypeVar("_Begun")
 
 
 def _report_failure(error: Exception) -> None:
-    from gpumagic.system import text
+    from gpumagic.system import output, text
 
-    print(
-        f"gpumagic: a hook around cells was removed: it failed ({text.named(error)})",
-        file=sys.stderr,
-    )
+    output.complain(f"gpumagic: a hook around cells was removed: it failed ({text.named(error)})")
 
 
 @dataclass(eq=False, repr=False)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Generic, Literal, TypeVar, cast
 
 from gpumagic.errors import SpecError
+from gpumagic.system.output import Output
 
 _Block = TypeVar("_Block")
 _Result = TypeVar("_Result")
@@ -143,7 +144,7 @@ def decorated(function: Any, measure: type[Measured[Any, Any]], *, quiet: bool =
             if measured.finished is not None:  # the measurement may have been interrupted
                 setattr(wrapped, measure.attribute, measured.finished)
                 if not quiet:
-                    print(f"{name}:\n{measured.finished}")
+                    Output().print(f"{name}:\n{measured.finished}")
 
     async def run_async(*args: Any, **kwargs: Any) -> Any:
         with measured_call():

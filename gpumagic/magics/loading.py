@@ -81,9 +81,9 @@ def unload(shell: Any) -> None:
     try:
         extension.undo.close()
     except Exception as error:  # the user may have unloaded a part of torch
-        from gpumagic.system import text
+        from gpumagic.system import output, text
 
-        print(f"gpumagic: not everything could be undone ({text.named(error)})", file=sys.stderr)
+        output.complain(f"gpumagic: not everything could be undone ({text.named(error)})")
 
 
 # --- what loading adds to the shell ---------------------------------------------------------------
@@ -138,8 +138,9 @@ def explain(extension: Extension, error: BaseException | None) -> None:
             output.show(extension.shell, found)
     except Exception as ours:
         from gpumagic.system import text
+        from gpumagic.system.output import complain
 
-        print(f"gpumagic: no explanation ({text.named(ours)})", file=sys.stderr)
+        complain(f"gpumagic: no explanation ({text.named(ours)})")
 
 
 def _transformer(shell: Any) -> Callable[[list[str]], list[str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from importlib import import_module
-from traceback import walk_tb
+from traceback import clear_frames, walk_tb
 from types import FrameType
 from typing import Any
 
@@ -22,8 +22,9 @@ from gpumagic.magics.extension import Extension
 def _by_its_module(function: Callable[..., Any]) -> Callable[..., Any]:
     """Have a magic run by its module; turn gpumagic's own errors into one line.
 
-    An interrupt, and a warning that the user has made an error, show no frame of ours behind those
-    of the notebook.
+    IPython keeps the last exception with its frames. So no error of ours keeps a frame that has the
+    user's values, and an interrupt, and a warning that the user has made an error, show none of
+    ours behind those of the notebook.
     """
 
     @functools.wraps(function)
@@ -41,14 +42,19 @@ def _by_its_module(function: Callable[..., Any]) -> Callable[..., Any]:
         except (KeyboardInterrupt, UserWarning) as error:
             tracebacks.cut_own_end(error, is_users)
             raise
-        except GpuMagicError as error:
-            # The user's own code may have raised it, inside a cell that the magic ran.
-            steps = walk_tb(error.__traceback__)
-            if isinstance(error, RegressionError) or any(is_users(frame) for frame, _ in steps):
+        except Exception as error:
+            if any(is_users(frame) for frame, _ in walk_tb(error.__traceback__)):
+                raise  # of the code that the magic ran
+            if not isinstance(error, GpuMagicError):
+                clear_frames(error.__traceback__)
                 raise
+            refused: Exception = error
+        # Not above, where the error would be kept as the context of what is raised.
+        if not isinstance(refused, RegressionError):
             from gpumagic.system.text import harmless_lines
 
-            raise UsageError(harmless_lines(str(error))) from None
+            refused = UsageError(harmless_lines(str(refused)))
+        raise refused.with_traceback(None)
 
     return magic
 

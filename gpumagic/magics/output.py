@@ -6,7 +6,7 @@ import argparse
 import sys
 import warnings
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
@@ -14,6 +14,7 @@ from gpumagic.errors import GpuMagicWarning, SpecError
 from gpumagic.magics import terminal
 from gpumagic.magics.extension import find
 from gpumagic.results.base import Result
+from gpumagic.system.output import Output
 from gpumagic.system.paths import output_path
 
 if TYPE_CHECKING:
@@ -25,11 +26,7 @@ def show(shell: Any, result: Result, metadata: dict[str, Any] | None = None) -> 
 
     ``metadata`` is the output's, for readers of the notebook file.
     """
-    blocks = result._blocks()
-    if terminal.is_terminal(shell):
-        print(terminal.drawn(shell, blocks, color=terminal.is_colored(shell)), flush=True)
-    else:
-        _display(terminal.mime_bundle(shell, blocks), metadata)
+    _show(shell, result._blocks(), metadata)
     extension = find(shell)
     if extension is not None:
         # With -o the same object is Out[n], too: the formatter then shows one line of it.
@@ -47,11 +44,31 @@ def say(shell: Any, line: str) -> None:
     """Show a line of text: what is printed in a notebook is broken within words."""
     from gpumagic.render.blocks import Line
 
-    blocks = [Line.of(line)]
-    if hasattr(shell, "kernel"):
-        _display(terminal.mime_bundle(shell, blocks))
-    else:
-        print(terminal.drawn(shell, blocks), flush=True)
+    _show(shell, [Line.of(line)], printed=not hasattr(shell, "kernel"))
+
+
+def _show(
+    shell: Any,
+    blocks: Sequence[Block],
+    metadata: dict[str, Any] | None = None,
+    *,
+    printed: bool = False,
+) -> None:
+    """Print blocks in a terminal, and display them elsewhere unless they are to be ``printed``.
+
+    Where the user's output has no way for it, nothing is raised.
+    """
+    from gpumagic.render import text
+
+    output = terminal.output_of(shell)
+    if not printed and not output.is_terminal:
+        bundle = terminal.mime_bundle(shell, blocks)
+        try:
+            _display(bundle, metadata)
+        except Exception:  # a stream of the user's that cannot be flushed, for example
+            output.print(bundle["text/plain"])
+        return
+    output.print(text.drawn(blocks, output, color=output.has_colors and not printed))
 
 
 def _display(bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -> None:
@@ -88,15 +105,18 @@ def show_picture(
         if not quiet:
             say(shell, f"{title}: written to {path}")
     elif not quiet:
+        from gpumagic.render import text
         from gpumagic.render.blocks import Line
 
         hint = "" if hasattr(shell, "kernel") else f"; '{command} FILE' writes it to a file"
-        bundle, size = picture.bundle(terminal.drawn(shell, [Line.of(f"{title}{hint}")]))
+        line = text.drawn([Line.of(f"{title}{hint}")], terminal.output_of(shell))
+        bundle, size = picture.bundle(line)
         _display(bundle, size)
 
 
 def warn(message: str) -> None:
     """Warn in a line that is shown every time: without a registry in the user's namespace."""
+    message = Output(sys.stderr).printable(message)
     warnings.warn_explicit(message, GpuMagicWarning, filename="%gpu", lineno=1, registry=None)
 
 
@@ -109,8 +129,7 @@ class LiveDisplay(AbstractContextManager["LiveDisplay"]):
     def __init__(self, shell: Any, *, quiet: bool = False, stream: TextIO | None = None) -> None:
         self._quiet = quiet
         self._notebook = hasattr(shell, "kernel")
-        self._stream = stream or sys.stdout
-        self._color = terminal.is_colored(shell)
+        self._output = terminal.output_of(shell, stream)
         self._handle: Any = None
         self._live: Any = None
 
@@ -124,13 +143,15 @@ class LiveDisplay(AbstractContextManager["LiveDisplay"]):
         """Show blocks."""
         from gpumagic.render import html, text
 
-        if self._quiet:
+        if self._quiet or not (self._notebook or self._output.is_terminal):
             return
-        if self._notebook:
-            self._update({"text/plain": text.render(blocks), "text/html": html.render(blocks)})
-            return
-        shown = text.render(blocks, color=self._color, wrap=True)
-        self._print(text.printable(shown, self._stream.encoding))
+        try:
+            if self._notebook:
+                self._update({"text/plain": text.render(blocks), "text/html": html.render(blocks)})
+            else:
+                self._print(text.drawn(blocks, self._output, color=self._output.has_colors))
+        except Exception:  # the user's output has no way for it
+            self._quiet = True
 
     def _update(self, bundle: dict[str, str]) -> None:
         if self._handle is None:
@@ -147,8 +168,7 @@ class LiveDisplay(AbstractContextManager["LiveDisplay"]):
         from rich.text import Text
 
         if self._live is None:
-            # A stream that is no terminal gets nothing.
-            console = Console(file=self._stream, force_jupyter=False)
+            console = Console(file=self._output.stream, force_jupyter=False)
             # Not refreshed by a thread; the user's own output is not rich's to redirect.
             self._live = Live(
                 console=console,
@@ -162,12 +182,12 @@ class LiveDisplay(AbstractContextManager["LiveDisplay"]):
 
     def close(self) -> None:
         """Remove the content."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-        if self._handle is not None:
-            self._handle.update({"text/plain": ""}, raw=True)
-            self._handle = None
+        live, handle, self._live, self._handle = self._live, self._handle, None, None
+        with suppress(Exception):
+            if live is not None:
+                live.stop()
+            if handle is not None:
+                handle.update({"text/plain": ""}, raw=True)
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -184,7 +204,7 @@ class Progress:
 
     def __init__(self, shell: Any, *, enabled: bool = True, what: str = "%cudatime") -> None:
         in_kernel = getattr(shell, "kernel", None) is not None
-        self._enabled = enabled and (in_kernel or sys.stderr.isatty())
+        self._enabled = enabled and (in_kernel or Output(sys.stderr).is_terminal)
         self._started = perf_counter()
         self._next = self._started + self.DELAY
         self._live = LiveDisplay(shell, stream=sys.stderr)

@@ -8,7 +8,6 @@ its own out-of-memory error.
 from __future__ import annotations
 
 import math
-import sys
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
@@ -16,7 +15,7 @@ from gpumagic.cuda import failure, torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.render.units import bytes_
 from gpumagic.results.allocator import LimitState
-from gpumagic.system import text
+from gpumagic.system import output, text
 
 #: The torch that bounds a device before its use; an earlier one reads its size through a context.
 _BEFORE_USE = (2, 10)
@@ -57,7 +56,7 @@ class MemoryLimit:
             self._bound()
         except Exception as error:  # torch would raise it in the user's cell
             self.lift()
-            print(f"%gpumem limit: no limit was set ({text.named(error)})", file=sys.stderr)
+            output.complain(f"%gpumem limit: no limit was set ({text.named(error)})")
 
     def apply(self) -> None:
         """Bound the devices that are not bounded yet.

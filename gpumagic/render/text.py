@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from io import StringIO
@@ -15,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gpumagic.render.blocks import Block, Callout, Cell, Column, Fold, Grid, Style, Use
+from gpumagic.system.output import Output
 from gpumagic.system.text import harmless
 
 #: In the colours of the terminal's own palette.
@@ -28,8 +26,6 @@ _BAR_WIDTH, _STACK_WIDTH = 8, 16
 _USE_SIGNS: Mapping[Use, str] = {
     **{"allocated": "█", "cached": "▓", "outside": "▒", "others": "░", "unknown": "?"}
 }
-#: The width of text that is not printed to a terminal.
-_WIDTH = 80
 _GAP = "  "
 #: What is left of a text where nothing else fits.
 _SHORTEST = 6
@@ -38,11 +34,11 @@ _SHORTEST = 6
 def render(
     blocks: Sequence[Block], *, width: int | None = None, color: bool = False, wrap: bool = False
 ) -> str:
-    """Return the blocks as text without trailing blanks; ``width`` defaults to `columns`.
+    """Return the blocks as text without trailing blanks; ``width`` defaults to standard output's.
 
     ``wrap`` breaks long lines between words, and indents the following rows.
     """
-    buffer, width = StringIO(), width or columns()
+    buffer, width = StringIO(), width or Output().width
     console = Console(
         file=buffer,
         width=width,
@@ -57,15 +53,14 @@ def render(
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()).strip("\n")
 
 
-def columns() -> int:
-    """Return the width of text: ``COLUMNS`` if set, else the width of the terminal printed to.
+def drawn(blocks: Sequence[Block], output: Output, *, color: bool = False) -> str:
+    """Return the text of blocks as an output can show it, in the characters that it has.
 
-    A kernel prints to no terminal: the one in which its server was started shows no output.
+    In a terminal no word is broken. Elsewhere lines stay whole: they may be saved, searched or
+    compared.
     """
-    is_set = os.environ.get("COLUMNS", "").isdecimal()
-    if is_set or sys.stdout is sys.__stdout__:
-        return shutil.get_terminal_size((_WIDTH, 25)).columns
-    return _WIDTH
+    shown = render(blocks, width=output.width, color=color, wrap=output.is_terminal)
+    return output.printable(shown)
 
 
 def _lines(blocks: Sequence[Block], width: int) -> Iterator[Text]:
@@ -210,9 +205,3 @@ def _filled(share: float, steps: int) -> int:
     if share <= 0:
         return 0
     return steps if share >= 1 else min(max(round(share * steps), 1), steps - 1)
-
-
-def printable(text: str, encoding: str | None) -> str:
-    """Return a text in the characters that an output's encoding has."""
-    encoding = encoding or "utf-8"
-    return text.encode(encoding, "replace").decode(encoding)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 
 from gpumagic.errors import DependencyError, SpecError
+from gpumagic.system.output import Output
 from gpumagic.system.paths import keep_permissions, output_path, shown
 from gpumagic.system.text import harmless
 
@@ -41,7 +42,8 @@ class Result:
         return [self.to_dict()]
 
     def __str__(self) -> str:
-        return as_text(self)
+        """Return the text in the characters that standard output has, so that it can be printed."""
+        return Output().printable(as_text(self))
 
     def __repr__(self) -> str:
         """Return the type, and the first line that is shown outside of tables."""
@@ -49,10 +51,10 @@ class Result:
 
         lines = [block for block in self._blocks() if isinstance(block, Line)]
         said = ": " + "".join(part.text for part in lines[0].parts) if lines else ""
-        return f"<{type(self).__name__}{harmless(said)}>"
+        return Output().printable(f"<{type(self).__name__}{harmless(said)}>")
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return {"text/plain": as_text(self), "text/html": as_html(self)}
+        return {"text/plain": str(self), "text/html": as_html(self)}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain dictionaries, lists, strings and numbers."""

@@ -84,3 +84,50 @@ def test_the_error_of_another_process_is_not_this_ones(
     assert "CUDA has failed" not in failed.text
     assert "gpumagic: an assertion in a kernel failed" in failed.text
     assert STATE.dead_context is None
+
+
+# --- what an error keeps --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        "%gpumem free b nope",
+        "%gpumem free",
+        "%gpumem vars --nope",
+        "%gpumem snapshot /no/such/folder/file",
+        "%%gpumem --against /no/such/file\nb.sum()",
+        "%%gpumem --save {save} --against {save} --fail-above 0%\nc = b + b",
+        "%%gpumem --fit n=1:2\nn = 3; b + b",
+        "%cudatime --nope b.sum()",
+        "%%cudatime -n 1\n1 +",
+        "%%cudatime --lines -f nope\nb.sum()",
+        "%gpu 99",
+        "%%gpu 99\nb.sum()",
+    ],
+)
+def test_an_error_of_ours_keeps_nothing_of_the_users_alive(
+    refused: str, torch: Any, run_cell: Callable[..., Any], tmp_path: Any
+) -> None:
+    """IPython keeps the last exception, and an exception its frames."""
+    save = tmp_path / "step.json"
+    run_cell("import torch, weakref")
+    run_cell(f"%%gpumem -q --save {save}\na = torch.ones(2**10, device='cuda')")
+    run_cell("b = torch.ones(2**20, device='cuda'); list_ = [b]; alive = weakref.ref(b)")
+    run_cell(refused.format(save=save), raising=False)
+    run_cell("del b, list_; _ = __ = ___ = None; Out.clear()")
+    assert run_cell("alive() is None").value is True
+
+
+def test_nor_does_a_failure_of_ours(
+    torch: Any, run_cell: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gpumagic.memory import holders
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setattr(holders, "_survey", broken)
+    run_cell("import torch, weakref; b = torch.ones(2**20, device='cuda'); alive = weakref.ref(b)")
+    assert isinstance(run_cell("%gpumem free", raising=False).error, RuntimeError)
+    assert run_cell("del b; alive() is None").value is True

@@ -9,7 +9,7 @@ import pexpect
 import pytest
 
 from gpumagic.render.blocks import Block, Callout, Cell, Column, Figures, Fold, Grid, Line, Use
-from gpumagic.render.text import printable, render
+from gpumagic.render.text import render
 
 GRID = Grid(
     (
@@ -153,17 +153,12 @@ def test_text_has_no_control_characters() -> None:
     assert not {"\x1b", "\x07", "\u202e"} & {*shown}
 
 
-def test_a_console_without_our_characters() -> None:
-    assert printable("GPU █ 1 µs", "ascii") == "GPU ? 1 ?s"
-    assert printable("GPU █", None) == "GPU █"
-
-
 def test_only_what_is_printed_to_a_terminal_is_as_wide_as_that() -> None:
     """A kernel's output is not shown in the terminal that its server was started in."""
     source = (
-        "import io, os, sys; from gpumagic.render.text import columns\n"
-        "printed, real, sys.stdout = columns(), sys.stdout, io.StringIO()\n"
-        "elsewhere = columns(); os.environ['COLUMNS'] = '33'; wanted = columns()\n"
+        "import io, os, sys; from gpumagic.system.output import Output\n"
+        "printed, real, sys.stdout = Output().width, sys.stdout, io.StringIO()\n"
+        "elsewhere = Output().width; os.environ['COLUMNS'] = '33'; wanted = Output().width\n"
         "print(printed, elsewhere, wanted, file=real)"
     )
     # Named, since readline may have written its size into what libc would hand on.

@@ -1,0 +1,139 @@
+"""Cells and scripts whose ``sys.stdout`` is the user's own: values and exceptions are theirs."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.kernels import Kernel
+
+#: From public notebooks: what is printed goes to a file, too, here of another encoding.
+LOGGER = """
+import sys
+class Logger:
+    def __init__(self):
+        self.terminal = sys.stdout
+        self.log = b""
+    def write(self, message):
+        self.terminal.write(message)
+        self.log += message.encode("ascii")
+    def flush(self):
+        pass
+sys.stdout = sys.stderr = Logger()
+"""
+CELLS = (
+    "%gpu",
+    "%gpu 0",
+    "%gpumem",
+    "%gpumem vars",
+    "%%cudatime\ny = 1 + 1",
+    "%%cudatime -n 2 -r 2\ny = 1 + 1",
+    "%%gpumem\ny = 1 + 1",
+    "%%gpu on\ny = 1 + 1",
+    "%cudatime on",
+    "%gpumem on",
+    "import torch; x = torch.ones(1, device='cuda')",
+    "%cudatime log",
+)
+FAILING = ("%%cudatime\n1 / 0", "%%gpumem\n1 / 0", "%%cudatime -n 1 -r 1\n1 / 0", "1 / 0")
+
+
+def test_in_a_notebook(kernel: Callable[..., Kernel]) -> None:
+    fresh = kernel()
+    fresh.run(LOGGER)
+    for cell in CELLS:
+        assert fresh.run(cell).status == "ok", cell
+    for cell in FAILING:
+        error = fresh.run(cell, raising=False).error
+        assert error is not None
+        assert error["ename"] == "ZeroDivisionError", cell
+    timed = fresh.run("%%cudatime\n[1 + 1]")
+    assert timed.value == "[2]"
+    assert "wall" in timed.text
+
+
+class OnlyWrite:
+    def write(self, text: str) -> None:
+        text.encode("ascii")
+
+
+class Closed(io.StringIO):
+    def __init__(self) -> None:
+        super().__init__()
+        self.close()
+
+
+@pytest.mark.parametrize("make", [OnlyWrite, Closed, lambda: None], ids=["write", "closed", "none"])
+def test_in_a_shell(ip: Any, make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams with which IPython itself shows nothing."""
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", make())
+        patch.setattr(sys, "stderr", make())
+        ip.run_line_magic("gpu", "-p")
+        ip.run_line_magic("gpumem", "")
+        values = [
+            ip.run_cell_magic("cudatime", "", "[1 + 1]"),
+            ip.run_cell_magic("gpumem", "", "[1 + 1]"),
+            ip.run_cell_magic("gpu", "on", "[1 + 1]"),
+        ]
+        for name, line in (
+            ("cudatime", ""),
+            ("cudatime", "-n 1 -r 1"),
+            ("gpumem", ""),
+            ("gpu", "on"),
+        ):
+            with pytest.raises(ZeroDivisionError):
+                ip.run_cell_magic(name, line, "1 / 0")
+    assert values == [[2]] * 3
+
+
+_SCRIPT = """
+import gpumagic, torch
+@gpumagic.cudatime
+def step():
+    return torch.ones(4, device="cuda").sum()
+@gpumagic.gpumem
+def used():
+    return step()
+used()
+print(gpumagic.devices())
+print(repr(gpumagic.devices()))
+try:
+    gpumagic.cudatime(lambda: 1 / 0)()
+except ZeroDivisionError:
+    print("passed")
+"""
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
+def test_in_a_script_whose_output_is_a_file(
+    child_environment: Callable[..., dict[str, str]], tmp_path: Path, encoding: str
+) -> None:
+    """As ``python train.py > log.txt`` on Windows."""
+    env: dict[str, Any] = {**child_environment(), "PYTHONIOENCODING": encoding}
+    with (tmp_path / "log.txt").open("wb") as log:
+        done = subprocess.run(
+            [sys.executable, "-c", _SCRIPT],
+            env=env,
+            stdout=log,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr.decode()
+    shown = (tmp_path / "log.txt").read_bytes().decode(encoding)
+    assert "step:" in shown
+    assert shown.rstrip().endswith("passed")
+
+
+def test_the_command_line(child_environment: Callable[..., dict[str, str]]) -> None:
+    env = {**child_environment(), "PYTHONIOENCODING": "ascii", "COLUMNS": "100"}
+    command = [sys.executable, "-m", "gpumagic", "table"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert "GPU" in done.stdout
+    assert done.stderr == ""
