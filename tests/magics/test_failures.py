@@ -120,11 +120,13 @@ def test_an_error_of_ours_keeps_nothing_of_the_users_alive(
 
 
 def test_nor_does_a_failure_of_ours(
-    torch: Any, run_cell: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    torch: Any, ip: Any, run_cell: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from gpumagic.memory import holders
 
     def broken(*_: Any) -> Any:
+        values = [*ip.user_ns.values()]
+        assert values
         raise RuntimeError("a mistake of ours")
 
     monkeypatch.setattr(holders, "_survey", broken)
