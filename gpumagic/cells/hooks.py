@@ -1,7 +1,13 @@
-"""Hooks around the cells of a shell: all are called by one pair of IPython's events."""
+"""Hooks around the cells of a shell: all are called by one pair of IPython's events.
+
+IPython drops an exception of a callback, an interrupt, too. One that comes while hooks are called
+is the cell's: before the cell it is raised in its first line, and after the cell it makes it a
+failed one, so that a front end does not go on with the next cells.
+"""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -34,6 +40,13 @@ class CellHook(Generic[_Begun]):
     cancelled: Callable[[], None] = lambda: None
 
 
+class _RaiseInterrupt(ast.NodeTransformer):
+    """Has the cell that begins raise an interrupt in its first line, in place of its code."""
+
+    def visit(self, node: Any) -> Any:
+        return ast.parse("raise KeyboardInterrupt")
+
+
 class CellHooks:
     """The hooks of one shell, called in the order in which they were added."""
 
@@ -43,6 +56,7 @@ class CellHooks:
         #: The running cells, the outermost first: IPython's `ExecutionInfo`, which identifies a
         #: cell when it ends, and what each hook's ``before`` returned for it.
         self._running: list[tuple[Any, dict[CellHook[Any], Any]]] = []
+        self._interrupted = _RaiseInterrupt()
 
     def __iter__(self) -> Iterator[CellHook[Any]]:
         return iter(self._hooks)
@@ -87,6 +101,7 @@ class CellHooks:
 
     def _unregister(self) -> None:
         self._running.clear()
+        self._forget_interrupt()
         for event, function in (("pre_run_cell", self._before), ("post_run_cell", self._after)):
             # The user may have emptied the list.
             if function in self._shell.events.callbacks[event]:
@@ -94,7 +109,8 @@ class CellHooks:
 
     def _before(self, info: Any) -> None:
         self._running.append((info, {}))
-        self._call(self._begin)
+        if self._call(self._begin) is not None:
+            self._shell.ast_transformers.append(self._interrupted)
 
     def _begin(self, hook: CellHook[Any]) -> None:
         *around, (info, begun) = self._running
@@ -104,12 +120,20 @@ class CellHooks:
             begun[hook] = value
 
     def _after(self, result: Any) -> None:
+        self._forget_interrupt()
         if result is None:
             self._running.clear()
             self._call(lambda hook: hook.cancelled())
-        else:
-            begun = self._ended(result.info)
-            self._call(lambda hook: hook.after(begun.get(hook), result))
+            return
+        begun = self._ended(result.info)
+        interrupt = self._call(lambda hook: hook.after(begun.get(hook), result))
+        if interrupt is not None and result.success:
+            result.error_in_exec = interrupt
+            self._shell.showtraceback((KeyboardInterrupt, interrupt, None))
+
+    def _forget_interrupt(self) -> None:
+        if self._interrupted in self._shell.ast_transformers:
+            self._shell.ast_transformers.remove(self._interrupted)
 
     def _ended(self, info: Any) -> dict[CellHook[Any], Any]:
         """Remove the cell that has ended, and those that it ran; return what its hooks returned."""
@@ -119,10 +143,15 @@ class CellHooks:
                 return begun
         return {}
 
-    def _call(self, function: Callable[[CellHook[Any]], None]) -> None:
+    def _call(self, function: Callable[[CellHook[Any]], None]) -> KeyboardInterrupt | None:
+        """Call a function with each hook; return an interrupt that came meanwhile."""
+        interrupt: KeyboardInterrupt | None = None
         for hook in [*self._hooks]:
             try:
                 function(hook)
+            except KeyboardInterrupt as error:
+                interrupt = error.with_traceback(None)
             except Exception as error:
                 self.remove(hook)
                 hook.failed(error)
+        return interrupt

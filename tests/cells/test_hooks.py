@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -106,6 +107,49 @@ def test_one_that_fails_is_removed(bare: Any, where: str) -> None:
     assert "1 failed broken" in calls
     assert [*hooks] == [other]
     assert calls[-1] == "2 after 40 + 2"
+    hooks.clear()
+
+
+def _interrupt(*_: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_before_a_cell_stops_it(bare: Any, capsys: Any) -> None:
+    """At its first line; the next cell runs, and the hook stays."""
+    calls, hooks, found = list[str](), CellHooks(bare), [*bare.ast_transformers]
+    interrupted, other = _noting(calls, "1 ", before=_interrupt), _noting(calls, "2 ")
+    hooks.add(interrupted)
+    hooks.add(other)
+    result = bare.run_cell("x = [1]\nx.append(2)")
+    assert isinstance(result.error_in_exec, KeyboardInterrupt)
+    assert "x" not in bare.user_ns
+    shown = capsys.readouterr().out
+    assert "Error in callback" not in shown
+    assert "----> 1 x = [1]" in re.sub(r"\x1b\[[\d;]*m", "", shown)
+    assert bare.ast_transformers == found
+    assert calls[-2:] == ["1 after None", "2 after x = [1]\nx.append(2)"]
+    hooks.remove(interrupted)
+    assert bare.run_cell("40 + 2").result == 42
+    hooks.add(_noting(calls, before=_interrupt))
+    bare.run_cell("not valid code")  # it is never transformed
+    assert bare.ast_transformers == found
+    hooks.clear()
+
+
+def test_an_interrupt_after_a_cell_is_the_cells(bare: Any, capsys: Any) -> None:
+    """Other hooks are called, and a front end does not run the cells that are queued."""
+    calls, hooks = list[str](), CellHooks(bare)
+    interrupted, other = _noting(calls, "1 ", after=_interrupt), _noting(calls, "2 ")
+    hooks.add(interrupted)
+    hooks.add(other)
+    result = bare.run_cell("x = 1")
+    assert isinstance(result.error_in_exec, KeyboardInterrupt)
+    assert bare.user_ns["x"] == 1
+    assert calls[-1] == "2 after x = 1"
+    shown = capsys.readouterr().out
+    assert "KeyboardInterrupt" in shown
+    assert "Error in callback" not in shown
+    assert isinstance(bare.run_cell("1 / 0").error_in_exec, ZeroDivisionError), "the first counts"
     hooks.clear()
 
 
