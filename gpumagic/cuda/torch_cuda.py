@@ -6,7 +6,7 @@ None of them initialises CUDA or creates a context unless its docstring says so.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 #: The resolution of the time between two CUDA events, in seconds (``cudaEventElapsedTime``).
 EVENT_RESOLUTION = 0.5e-6
 
-_streams: dict[int, tuple[Any, ...]] = {}
 #: The devices of the open scopes of `chosen`, the innermost last.
 _chosen: list[_Device] = []
 
@@ -254,18 +253,6 @@ def synchronize_all() -> None:
         synchronize(ordinal)
 
 
-def capturing(ordinals: Iterable[int]) -> bool:
-    """Return whether this thread's current stream on a device is capturing a CUDA graph."""
-    torch = cast(Any, loaded())
-    for ordinal in ordinals:
-        # CUDA cannot capture on its default stream, 0: this is nearly always enough.
-        if torch._C._cuda_getCurrentRawStream(ordinal):
-            with torch.cuda.device(ordinal):
-                if torch.cuda.is_current_stream_capturing():
-                    return True
-    return False
-
-
 def allocations(ordinal: int) -> int | None:
     """Return the number of allocations so far on a device; None if not known."""
     try:
@@ -273,38 +260,6 @@ def allocations(ordinal: int) -> int | None:
         return cast(int, stats["allocation"]["all"]["allocated"])
     except (RuntimeError, KeyError):  # another allocator may count nothing
         return None
-
-
-def streams(ordinal: int) -> tuple[Any, ...]:
-    """Return all streams that torch has or will have on a device: the default one and the pools'.
-
-    torch returns the 32 streams of each priority's pool in turn, also to its own C++ code, so 32
-    calls return all of them and leave the next one unchanged. The first call creates the pools (as
-    the first ``torch.cuda.Stream()`` does). Only for a device that has a context.
-    """
-    if ordinal not in _streams:
-        torch = cast(Any, loaded())
-        cuda, base = torch.cuda, torch._C._CudaStreamBase
-        found = {0: cuda.default_stream(ordinal)}
-        for priority in (0, -1, -2, -3):
-            for _ in range(32):
-                with cuda.device(ordinal):
-                    raw = base(priority=priority)
-                # Wraps the stream, which a gate of ours does not refuse: it refuses new ones.
-                stream = cuda.Stream(
-                    stream_id=raw.stream_id,
-                    device_index=raw.device_index,
-                    device_type=raw.device_type,
-                )
-                found[stream.cuda_stream] = stream
-        _streams[ordinal] = tuple(found.values())
-    return _streams[ordinal]
-
-
-def busy_streams(ordinal: int) -> list[Any]:
-    """Return torch's streams with unfinished work on a device."""
-    is_idle = cast(Any, loaded())._C._CudaStreamBase.query
-    return [stream for stream in streams(ordinal) if not is_idle(stream)]
 
 
 def profiler() -> Any:

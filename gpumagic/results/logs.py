@@ -228,12 +228,15 @@ class CellTiming(Result):
     host: float
     #: CPU time of this process, all threads.
     cpu: float
-    #: None where no GPU work of the cell was observed, or for the reason in ``note``.
+    #: None where CUDA was not in use, or for the reason in ``note``.
     gpu: float | None = None
+    #: Of the devices with a sign of work.
     per_device: Mapping[int, float] = field(default_factory=dict)
-    #: True if ``gpu`` is an upper bound: the GPU had finished when the code returned.
+    #: Whether ``gpu`` and ``wall`` are upper bounds; and for how long the GPU has surely worked.
     gpu_at_most: bool = False
-    #: Whether GPU work of the cell was observed.
+    gpu_at_least: float | None = None
+    wall_at_most: bool = False
+    #: Whether there was a sign of GPU work; code that waits for the GPU leaves none.
     used_gpu: bool = False
     #: Whether the cell raised or was interrupted.
     failed: bool = False
@@ -241,11 +244,17 @@ class CellTiming(Result):
 
     def _blocks(self) -> list[Block]:
         parts = []
-        if self.used_gpu:
-            devices = ", ".join(f"cuda:{i} {seconds(t)}" for i, t in self.per_device.items())
-            several = f" ({devices})" if len(self.per_device) > 1 else ""
-            parts.append(f"GPU {at_most(self.gpu, self.gpu_at_most)}{several}")
-        parts += [f"wall {seconds(self.wall)}", f"CPU {cpu_seconds(self.cpu)}"]
+        if self.gpu is not None:
+            gpu = f"GPU {at_most(self.gpu, self.gpu_at_most)}"
+            if not self.used_gpu:
+                gpu += ", no sign"
+            elif self.gpu_at_most and self.gpu_at_least:
+                gpu += f", at least {seconds(self.gpu_at_least)}"
+            if len(self.per_device) > 1:
+                times = (f"cuda:{i} {at_most(t, True)}" for i, t in self.per_device.items())
+                gpu += f" ({', '.join(times)})"
+            parts.append(gpu)
+        parts += [f"wall {at_most(self.wall, self.wall_at_most)}", f"CPU {cpu_seconds(self.cpu)}"]
         if self.note is not None:
             parts.append(self.note)
         return [Line.of(" · ".join(parts), "dim")]
@@ -267,14 +276,14 @@ class TimingLog(_Log[CellTiming]):
 
     @property
     def gpu(self) -> float | None:
-        """The sum over the cells whose GPU time is known; None if there is none."""
-        known = [cell.gpu for cell in self.cells if cell.gpu is not None]
+        """The sum over the cells with a sign of GPU work; None if there is none."""
+        known = [cell.gpu for cell in self.cells if cell.gpu is not None and cell.used_gpu]
         return math.fsum(known) if known else None
 
     @property
     def gpu_at_most(self) -> bool:
         """Whether one of the GPU times is an upper bound."""
-        return any(cell.gpu_at_most for cell in self.cells)
+        return any(cell.gpu_at_most for cell in self.cells if cell.used_gpu)
 
     _index: ClassVar[tuple[str, ...]] = ("cell",)
 
@@ -291,7 +300,12 @@ class TimingLog(_Log[CellTiming]):
         longest = shown[0].wall or 1.0
         columns: list[Column[CellTiming]] = [
             Figures("Cell", lambda cell: cell_number(cell.cell, failed=cell.failed)),
-            Figures("Wall", lambda cell: Cell(seconds(cell.wall), "strong", cell.wall / longest)),
+            Figures(
+                "Wall",
+                lambda cell: Cell(
+                    at_most(cell.wall, cell.wall_at_most), "strong", cell.wall / longest
+                ),
+            ),
             Figures("GPU", lambda cell: at_most(cell.gpu, cell.gpu_at_most)),
             Figures("CPU", lambda cell: cpu_seconds(cell.cpu), rank=1),
             Column(
@@ -302,13 +316,13 @@ class TimingLog(_Log[CellTiming]):
             ),
         ]
         used = sum(cell.used_gpu for cell in self)
-        gpu = at_most(self.gpu, self.gpu_at_most)
-        times = Cell(f"wall {seconds(self.wall)}, GPU {gpu}", "strong")
-        count = f"{plural(len(self), 'cell')}, {used:,} with GPU work: "
+        wall = Cell(f"wall {seconds(self.wall)}", "strong")
+        gpu = Cell(f"GPU {at_most(self.gpu, self.gpu_at_most)}", "strong")
+        count = f", CPU {cpu_seconds(self.cpu)}; {used:,} with a sign of GPU work: "
         all_cells = f"the {_SLOWEST} longest are shown; .to_pandas() has all {len(self):,}"
         hidden = [all_cells] * (len(self) > len(shown))
         return [
-            Line.join(count, times, f", CPU {cpu_seconds(self.cpu)}"),
+            Line.join(f"{plural(len(self), 'cell')}: ", wall, count, gpu),
             Grid.of(shown, columns),
             *Line.notes(hidden),
         ]

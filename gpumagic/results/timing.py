@@ -28,9 +28,6 @@ _NOT_VISIBLE = (
 #: The least time to compile that is shown, in seconds, as in ``%time``.
 _LONG_COMPILE = 0.1
 
-#: ``gpu_note`` of a time with no sign of work, until the lines have shown some or it is left out.
-NO_SIGN = "at most: no GPU work was seen"
-
 
 @dataclass(frozen=True)
 class Sample:
@@ -150,8 +147,9 @@ def short(name: str) -> str:
 class CudaTiming(StorableResult):
     """The times of a cell: GPU time by CUDA events, wall time, CPU time."""
 
-    #: From the start of the cell until the last device had finished, by CUDA events; None where
-    #: there is no GPU time, and ``gpu_note`` says why.
+    #: From the start of the cell until the last device had finished, by CUDA events: the GPU's own
+    #: time, or an upper bound (``gpu_at_most``). Of host-bound code that of the loops that were
+    #: ``queued``. None where there is no GPU time, and ``gpu_note`` says why.
     gpu: Sample | None
     #: From the start of the cell until its code and its GPU work had finished.
     wall: Sample
@@ -160,7 +158,9 @@ class CudaTiming(StorableResult):
     per_device: Mapping[int, Sample] = field(default_factory=dict)
     loops: int = 1
     repeat: int = 1
+    #: Loops run before the repeats, and after them behind a delay: with ``loops * repeat``, all.
     warmup: int = 0
+    queued: int = 0
     #: Seconds spent in compiling the cell before the clock was started.
     compile_time: float = 0.0
     #: What limited the cell: ``"gpu"``, ``"host"``, or None where not known.
@@ -169,16 +169,23 @@ class CudaTiming(StorableResult):
     bound_evidence: str | None = None
     #: From the start of the cell until its Python code returned; GPU work may be unfinished.
     host: Sample | None = None
-    #: Half the width of the 95 % confidence interval of the median, as a part of the median (GPU
-    #: time, or wall time where there is none); None for fewer than 6 repeats.
+    #: Half the width of the 95 % confidence interval of the median, as a part of the median (of the
+    #: repeats' GPU times, or wall times where there are none); None for fewer than 6 repeats.
     precision: float | None = None
     #: What ended the repeats; None where their number was given.
     stopped_by: StoppedBy | None = None
     #: Whether an exception or an interrupt ended the run, so that the figures are partial.
     partial: bool = False
-    #: Whether ``gpu`` is an upper bound: the GPU had finished about when the code returned, so that
-    #: it may have been idle meanwhile, waiting for the host.
+    #: Whether ``gpu`` is an upper bound: the GPU may have been idle meanwhile. Else it has surely
+    #: worked for 95 % of the time.
     gpu_at_most: bool = False
+    #: For how long the GPU has surely worked; None where nothing shows that.
+    gpu_at_least: Sample | None = None
+    #: Whether there was a sign of GPU work: a device still worked when Python returned, or memory
+    #: was allocated on it. Code that waits for the GPU leaves none.
+    gpu_seen: bool = False
+    #: Whether ``wall`` is an upper bound: when the GPU had finished is not known exactly.
+    wall_at_most: bool = False
     #: Why there is no GPU time, or a remark on it; one line.
     gpu_note: str | None = None
     #: The kernels of one more run under the profiler, and the lines; None without their options.
@@ -214,14 +221,19 @@ class CudaTiming(StorableResult):
         columns = {"repeat": list[float | None](range(1, len(self.wall.all) + 1))}
         for name, sample in samples.items():
             values = () if sample is None else sample.all
-            # The first repeats have no GPU time if CUDA was initialised in them.
-            columns[name] = [*[None] * (len(self.wall.all) - len(values)), *values]
+            # Those of queued runs belong to none of the repeats: they come in their own order.
+            columns[name] = [*values, *[None] * len(self.wall.all)][: len(self.wall.all)]
         return (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
 
     @property
     def gpu_text(self) -> str:
         """The median GPU time as it is shown: ``≤ 1.20 ms``; a dash if there is none."""
         return at_most(None if self.gpu is None else self.gpu.median, self.gpu_at_most)
+
+    @property
+    def wall_text(self) -> str:
+        """The median wall time as it is shown."""
+        return at_most(self.wall.median, self.wall_at_most)
 
     # TimeitResult's attributes, for the GPU times (for the wall times where there is no GPU).
 
@@ -268,30 +280,37 @@ def _shows_host(result: CudaTiming) -> bool:
 
 def _one_line(result: CudaTiming) -> list[Block]:
     """Return a single run in one line, as ``%timeit`` shows its own."""
-
-    def figure(sample: Sample) -> str:
-        return at_most(sample.median, result.gpu_at_most)
-
     parts: list[tuple[Text, ...]] = []
     devices = {f"cuda:{i}": sample for i, sample in result.per_device.items()}
     where = plural(len(devices), "device") if len(devices) > 1 else next(iter(devices), "the GPU")
     if result.gpu is not None:
-        parts.append((Cell(figure(result.gpu), "strong"), f" on {where}"))
+        parts.append((Cell(result.gpu_text, "strong"), f" on {where}{_at_least(result)}"))
     if len(devices) > 1:
-        parts.append((", ".join(f"{i} {figure(sample)}" for i, sample in devices.items()),))
-    parts.append(("wall ", Cell(seconds(result.wall.median), "" if parts else "strong")))
+        # One may have waited for another: only for all together is it known that some worked.
+        each = ", ".join(f"{i} {at_most(sample.median, True)}" for i, sample in devices.items())
+        parts.append((each,))
+    parts.append(("wall ", Cell(result.wall_text, "" if parts else "strong")))
     parts.append((f"CPU {cpu_seconds(result.cpu.median)}",))
     if result.host is not None and _shows_host(result):
         parts.append((f"Python returned after {seconds(result.host.median)}",))
     return [Line.join(*[text for part in parts for text in (" · ", *part)][1:])]
 
 
+def _at_least(result: CudaTiming) -> str:
+    """Return the lower bound that belongs to an upper one."""
+    if not result.gpu_at_most or result.gpu_at_least is None:
+        return ""
+    return f", at least {seconds(result.gpu_at_least.median)}"
+
+
 def _statistics(result: CudaTiming) -> list[Block]:
     """Return a table of the repeats."""
     named: list[tuple[str, Sample | None]] = [("GPU", result.gpu)]
-    if len(result.per_device) > 1 or (result.gpu is None and result.per_device):
+    if len(result.per_device) > 1:
         named += [(f"  cuda:{i}", each) for i, each in result.per_device.items()]
-    on_gpu = {name for name, _ in named}
+    # The time of one of several devices is an upper bound: it may have waited for another.
+    exact = {"GPU": not result.gpu_at_most, "Wall": not result.wall_at_most}
+    exact |= {"CPU": True, "Host": True}
     named += [("Wall", result.wall), ("CPU", result.cpu)]
     if _shows_host(result):
         named.append(("Host", result.host))
@@ -302,7 +321,7 @@ def _statistics(result: CudaTiming) -> list[Block]:
         shown = partial(cpu_seconds, loops=result.loops) if name == "CPU" else seconds
         values = (sample.median, sample.iqr, sample.best, sample.worst)
         median, *others = map(shown, values)
-        if result.gpu_at_most and name in on_gpu:
+        if not exact.get(name):
             median = f"≤ {median}"
         middle = Cell(median, "strong") if name == "GPU" else median
         mean = Cell(f"{shown(sample.mean)} ± {shown(sample.stdev)}", "dim")
@@ -321,8 +340,12 @@ def _statistics(result: CudaTiming) -> list[Block]:
 
 
 def _count(result: CudaTiming) -> str:
-    """Return the number of repeats and loops, and why the repeats ended."""
+    """Return the number of repeats and loops, the loops besides, and why the repeats ended."""
     count = f"{plural(result.repeat, 'repeat')}, {plural(result.loops, 'loop')} each"
+    if result.warmup:
+        count += f", after {plural(result.warmup, 'warm-up loop')}"
+    if result.queued:
+        count += f"; {result.queued:,} more behind a delay"
     if result.stopped_by is None:
         return count
     if result.precision is None:
@@ -361,6 +384,8 @@ def _scaled(value: float, unit: str) -> str:
 
 def _notes(result: CudaTiming, *, repeated: bool) -> list[str]:
     notes = [] if result.gpu_note is None else [result.gpu_note]
+    if repeated and (least := _at_least(result)):
+        notes.append(f"the GPU worked for{least.lstrip(',')}")
     if repeated and result.bound is not None:
         limits = {"gpu": "GPU-bound", "host": "host-bound: the GPU waits for work to be launched"}
         notes.append(f"{limits[result.bound]} ({result.bound_evidence})")

@@ -12,13 +12,14 @@ from gpumagic.cells.timeit_loop import Loop, compile_statement
 from gpumagic.errors import SpecError
 from gpumagic.results.timing import CudaTiming
 from gpumagic.timing.benchmark import Benchmark
+from gpumagic.timing.event_timer import Started, prepare, read, start, stop
 from gpumagic.timing.plan import Plan
-from gpumagic.timing.run import Stopwatch, summarize, without_unseen_work
+from gpumagic.timing.run import summarize
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-class Timed(Measured[Stopwatch, CudaTiming]):
+class Timed(Measured[Started, CudaTiming]):
     """The context manager and decorator that ``cudatime()`` returns.
 
     After the block its times are in ``result`` (a `CudaTiming`), and its attributes are those of
@@ -32,13 +33,11 @@ class Timed(Measured[Stopwatch, CudaTiming]):
         super().__init__()
         self._quiet = quiet
 
-    def begin(self) -> Stopwatch:
-        stopwatch = Stopwatch()
-        stopwatch.start()
-        return stopwatch
+    def begin(self) -> Started:
+        return start(prepare())
 
-    def end(self, stopwatch: Stopwatch, *, partial: bool) -> CudaTiming:
-        return without_unseen_work(summarize([stopwatch.stop()], partial=partial))
+    def end(self, started: Started, *, partial: bool) -> CudaTiming:
+        return summarize([read(stop(started))], partial=partial)
 
     def __call__(self, function: _F) -> _F:
         """Decorate ``function``: each call is timed, and ``function.timing`` is the last one's."""
@@ -87,11 +86,12 @@ def cudatime(
       function, the garbage collector is off. A string may go without any of the options.
 
     Without ``n`` and ``r``, or with ``max_time`` (seconds), the repeats end when the median is
-    known to 1 %, or when the time is over; ``result.stopped_by`` says which. With ``r`` alone a
-    repeat lasts 0.2 s; with ``n`` alone ``r`` is 7. ``setup`` (source text or a callable) runs
-    before each repeat and is not timed; names that source text makes are seen by a target of source
-    text. ``cold`` empties the L2 cache before each loop. Unless ``w`` is given with ``n`` or ``r``,
-    a few more loops may be run behind a delay kernel, to find what limits the code.
+    known to 1 %, or when the time is over; ``result.stopped_by`` says which. With ``n`` alone ``r``
+    is 7. ``setup`` (source text or a callable) runs before each repeat and is not timed; names that
+    source text makes are seen by a target of source text. ``cold`` empties the L2 cache before each
+    loop. ``n=1, r=1`` is one execution. Else the code runs before the repeats (``result.warmup``
+    loops: ``w``, or as many as take 50 ms), and where the repeats leave the GPU's time open, some
+    loops more behind a delay kernel (``result.queued``). ``w=0`` leaves out both.
 
     All times are seconds. Work on every device and stream that this process uses counts. torch is
     not imported here: without it, and without a GPU, there are wall and CPU times, ``gpu`` is None

@@ -1,41 +1,44 @@
-"""Repeated runs of a loop: warm-up, the number of loops, the repeats, and queued runs."""
+"""Repeated runs of a loop: warm-up, the repeats, and where these leave it open, queued runs.
+
+With -n 1 -r 1 the code runs once; with -w 0 as often as was asked for.
+"""
 
 from __future__ import annotations
 
 import gc
+import math
 import statistics
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any, cast
 
 from gpumagic.cells.timeit_loop import Loop
-from gpumagic.cuda import graphs, torch_cuda
+from gpumagic.cuda import streams, torch_cuda
 from gpumagic.errors import DeviceError
-from gpumagic.results.timing import NO_SIGN, CudaTiming, StoppedBy
+from gpumagic.results.timing import CudaTiming, StoppedBy
 from gpumagic.system.text import plural
-from gpumagic.timing import bottleneck, plan
-from gpumagic.timing.bottleneck import Delay
-from gpumagic.timing.event_timer import NO_WORK
+from gpumagic.timing import plan, queued
+from gpumagic.timing.event_timer import EXACT, Times, prepare, read, start, stop
 from gpumagic.timing.run import (
-    Run,
-    Stopwatch,
+    Queued,
     compiled_frames,
-    gpu_or_wall,
-    gpu_times,
+    counted,
     not_counted,
+    seconds_shown,
+    share,
     summarize,
-    without_unseen_work,
 )
 
-#: Seconds that a repeat lasts at least when the number of loops is chosen here and the repeats'
-#: number is not given (else `plan.MIN_REPEAT_TIME`): enough for the events' own time not to count.
-_MIN_SAMPLE_TIME = 5e-3
-#: A loop of so many seconds is a sample by itself.
-_LONG_ENOUGH = 1e-3
-MAX_LOOPS = 10_000_000
-#: Seconds of warm-up, and of measuring at least: a GPU that was idle needs a while to reach its
-#: clock (triton's ``do_bench`` has 25 ms and 100 ms).
+#: Seconds of warm-up after the first loop, back to back, and of measuring at least: a GPU that was
+#: idle needs a while to reach its clock (triton's ``do_bench`` has 25 ms and 100 ms).
 _WARM_UP, _LEAST_TIME = 50e-3, 0.1
+#: Seconds that a repeat lasts at least where the number of loops is chosen here.
+_REPEAT = 5e-3
+#: Queued runs; as many as an interval needs, where the repeats have one. Seconds of the GPU and
+#: loops of one: a queue holds some 1,000 launches, and a host that finds it full waits.
+_QUEUED, _SAMPLE, _MOST_LOOPS = 3, 1e-3, 100
+#: Seconds: the resolution of events, with a margin.
+_STEP = 1e-6
 #: Runs in a row in which torch.compile may compile (its own limit to recompiling is 8).
 _MOST_COMPILATIONS = 8
 #: Bytes written to empty a cache, in sizes of the cache.
@@ -45,35 +48,40 @@ _CACHES = 2
 class _RunScope:
     """The context manager around one run of a loop: cache emptied, clocks, no garbage collection.
 
-    Set `delay` for a queued run. The user has not asked for that one: it has no times where the
-    code raises, and nothing is raised.
+    Set `delay` to seconds for a queued run. The user has not asked for that one: it has no times
+    where the code raises, and nothing is raised.
     """
 
     def __init__(self, *, cold: bool) -> None:
         self._cold = cold
         #: What is written to empty the L2 cache of each device in use, by ordinal.
         self.buffers: dict[int, Any] = {}
-        self._stopwatch = Stopwatch()
-        self.delay: Delay | None = None
-        #: The last run, if it was complete; and whether torch.compile compiled in it.
-        self.run: Run | None = None
-        self.compiled = False
+        self.delay: float | None = None
+        #: What the last run has begun with, and its times, if it was complete.
+        self._begun: Any = None
+        self.times: Any = None
+        #: The functions that torch.compile compiled in it.
+        self.compiled = 0
 
     def __enter__(self) -> None:
         self._frames_before = compiled_frames()
         self._gc_was_on = gc.isenabled()
         gc.disable()
         self.empty_caches()
-        self._stopwatch.start(self.delay)
+        self._begun = start(prepare()) if self.delay is None else queued.start(self.delay)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        self.times = None
         try:
-            # A run that was cut short has no times: its GPU work is not waited for.
-            self.run = self._stopwatch.stop() if kind is None else None
+            if self.delay is not None:
+                self.times = queued.read(self._begun) if kind is None else None
+            elif kind is None:  # the GPU work of a run that was cut short is not waited for
+                self.times = read(stop(self._begun))
         finally:
+            self._begun = None
             if self._gc_was_on:
                 gc.enable()
-        self.compiled = compiled_frames() != self._frames_before
+        self.compiled = compiled_frames() - self._frames_before
         return self.delay is not None and kind is not None and issubclass(kind, Exception)
 
     def empty_caches(self) -> None:
@@ -83,7 +91,7 @@ class _RunScope:
             DeviceError: a device does not report its cache's size, or has no memory to write to.
         """
         ordinals = torch_cuda.contexts() if self._cold else ()
-        if graphs.under_way(ordinals):
+        if streams.under_way(ordinals):
             return  # writing would become a part of the graph, and there is no GPU time anyway
         torch = cast(Any, torch_cuda.loaded())
         for ordinal in ordinals:
@@ -102,8 +110,12 @@ class _RunScope:
             self.buffers[ordinal].zero_()
 
     def close(self) -> None:
-        """Free the events and the memory, whatever has ended the last run."""
-        self._stopwatch.release()
+        """Free the events and the memory, whatever has ended the last run.
+
+        An event that is garbage may be freed in a process that was forked meanwhile: there its
+        destructor ends the process, as CUDA has no context.
+        """
+        self._begun = None
         self.buffers.clear()
 
 
@@ -121,16 +133,15 @@ class Benchmark:
         self._progress = progress or (lambda part: None)
         self._scope = _RunScope(cold=wanted.cold)
         self._loops = 1 if wanted.cold else wanted.loops
-        self._warmup = 0
+        #: Loops run before the repeats, and behind a delay.
+        self._warmup = self._queued = 0
+        self._own: Queued | None = None
         self._stopped_by: StoppedBy | None = None
         #: The complete repeats so far.
-        self._runs: list[Run] = []
+        self._runs: list[Times] = []
         #: Wall seconds of the runs in which torch.compile compiled.
         self._compilations: list[float] = []
-        self._verdict: tuple[Any, str | None] = (None, None)
         self._notes: list[str] = []
-        #: The device whose work only queued runs have shown: tiny kernels leave no other sign.
-        self._shown: tuple[int, ...] = ()
 
     def run(self) -> None:
         """Run everything.
@@ -142,58 +153,51 @@ class Benchmark:
         gc_was_on = gc.isenabled()
         try:
             self._scope.empty_caches()  # raises before the code runs, where it cannot be done
-            self._warm_up()
-            self._loops = self._loops or self._choose_loops()
+            loop_time = self._warm_up()
+            self._loops = self._loops or plan.round_up(_REPEAT / loop_time)
             self._repeat(self._loops)
             self._note_cache()
-            if not self._plan.exact:
-                self._find_bottleneck(self._loops)
+            if not self._plan.once and self._plan.warmup != 0:
+                self._run_queued(self._loops)
         finally:
             # Also after an exception, whose traceback references this object.
             self._scope.close()
             if gc_was_on:  # it may have come before or in the end of a run
                 gc.enable()
 
-    def _run(self, loops: int) -> Run:
-        """Run until torch.compile has nothing more to compile, and return that run."""
+    def _run(self, loops: int, *, again: bool = True) -> Times:
+        """Run; ``again`` where torch.compile has compiled in the run, which then is warm-up."""
         __tracebackhide__ = True
         while True:
             self._loop.run(loops, self._scope)
-            run = self._scope.run
-            assert run is not None
+            times: Times = self._scope.times
             if not self._scope.compiled or len(self._compilations) >= _MOST_COMPILATIONS:
-                return run
-            self._compilations.append(run.wall)
-
-    def _warm_up(self) -> None:
-        """Run the first loop by itself (it may compile, load, allocate), then as many as wanted."""
-        __tracebackhide__ = True
-        wanted = 1 if self._plan.warmup is None else self._plan.warmup
-        until = perf_counter()
-        if self._plan.open_end and self._plan.warmup is None:
-            until += _WARM_UP
-        loops, wall = 1, 0.0
-        while self._warmup < wanted or perf_counter() + wall < until:
-            self._loop.run(loops, self._scope)
-            assert self._scope.run is not None
-            wall = self._scope.run.wall
-            if self._scope.compiled and len(self._compilations) < _MOST_COMPILATIONS:
-                self._compilations.append(wall)
+                return times
+            self._compilations.append(times.wall)
+            if not again:
+                return times
             self._warmup += loops
-            loops = max(wanted - self._warmup, 1)
 
-    def _choose_loops(self) -> int:
-        """Return the smallest of 1, 2, 5, 10… loops that last as long as a repeat should."""
+    def _warm_up(self) -> float:
+        """Run the first loop by itself (it may compile, load, allocate), then as many as wanted.
+
+        Returns the seconds of a loop.
+        """
         __tracebackhide__ = True
-        least = _MIN_SAMPLE_TIME if self._plan.open_end else plan.MIN_REPEAT_TIME
-        count = 1
-        while True:
-            wall = (self._run(count)).wall
-            alone = self._plan.open_end and count == 1 and wall >= _LONG_ENOUGH
-            if alone or wall >= least or count >= MAX_LOOPS:
-                return count
-            wanted = count * min(least / max(wall, 1e-9), 100.0)
-            count = min(plan.round_up(max(wanted, count + 1)), MAX_LOOPS)
+        exact = self._loops is not None and self._plan.warmup is not None
+        wanted = 1 if self._plan.warmup is None else self._plan.warmup
+        if self._plan.once or (exact and not wanted):
+            return _REPEAT
+        last = self._run(1, again=False)
+        self._warmup = count = 1
+        busy, until = last.lower, perf_counter() + _WARM_UP * (not exact)
+        while self._warmup < wanted or (busy < _WARM_UP and perf_counter() < until):
+            # As many as before: the last half is without a pause.
+            count = wanted - self._warmup if exact else self._warmup
+            last = self._run(count, again=False)
+            self._warmup += count
+            busy += last.lower
+        return max(last.wall / count, 1e-7)
 
     def _repeat(self, loops: int) -> None:
         """Run the repeats: as many as wanted, or until precision or time ends them."""
@@ -201,7 +205,7 @@ class Benchmark:
         repeats, limit = self._plan.repeats, self._plan.max_time or plan.DEFAULT_MAX_TIME
         started, look = perf_counter(), plan.FIRST_LOOK
         while True:
-            self._runs.append(self._run(loops))
+            self._runs.append(self._run(loops, again=not self._plan.once))
             count, elapsed = len(self._runs), perf_counter() - started
             if not self._plan.open_end:
                 self._progress(count / repeats)
@@ -211,7 +215,7 @@ class Benchmark:
             self._progress(min(elapsed / limit, 1.0))
             if count >= look and elapsed >= _LEAST_TIME:
                 look = plan.next_look(count)
-                width = plan.half_width(gpu_or_wall(self._runs))
+                width = plan.half_width(seconds_shown(self._runs))
                 if width is not None and width <= plan.PRECISION:
                     self._stopped_by = "precision"
                     return
@@ -229,65 +233,65 @@ class Benchmark:
             what = ", ".join(sizes) or "there is no GPU in use"
             self._notes.append(f"L2 cache flushed before each loop: {what}")
 
-    def _find_bottleneck(self, loops: int) -> None:
-        """Run a few times behind a delay, if the runs themselves do not show what limits the code.
-
-        There is no verdict where the code uses several GPUs, and where the delay ended before the
-        host had queued everything: then the code waits for the GPU, or the host was slow.
-        """
+    def _run_queued(self, loops: int) -> None:
+        """Run a few times behind a delay, where the repeats do not show the GPU's own time."""
         __tracebackhide__ = True
-        gpu = gpu_times(self._runs)
-        if len(gpu.devices) != 1 or not gpu.seconds:
+        known = [run for run in self._runs if run.readings]
+        if not known or share(self._runs) >= EXACT:
             return
-        (device,), as_run = gpu.devices, min(gpu.seconds) / loops
-        host_time = statistics.median(gpu.hosts) / loops
-        count = bottleneck.queued_loops(as_run, host_time, loops)
-        if not count or bottleneck.gpu_outlasts_host(gpu.seconds, gpu.hosts):
+        host = statistics.median(run.host for run in known) / loops
+        as_run = statistics.median(run.upper for run in known) / loops
+        count = min(math.ceil(_SAMPLE / max(as_run, 1e-9)), loops, _MOST_LOOPS)
+        delay = queued.FACTOR * host * count + queued.MORE
+        # With no loops, it shows what the events themselves take.
+        empty = self._behind(queued.MORE, 0)
+        if delay > queued.LONGEST or empty is None:
             return
-        # With no loops, it shows what the events of the streams take.
-        empty = self._queued(bottleneck.delay(device, 0.0), 0) or 0.0
-        queued = bottleneck.delay(device, host_time * count, empty)
-        samples: list[float] = []
-        for _ in range(bottleneck.SAMPLES):
-            seconds = self._queued(queued, count)
-            if seconds is None or (gpu.note == NO_SIGN and seconds <= empty + NO_WORK):
+        samples: list[tuple[float, int]] = []
+        runs = _QUEUED if len(self._runs) < plan.LEAST_REPEATS else plan.LEAST_REPEATS
+        for _ in range(runs):
+            sample = self._behind(delay, count)
+            self._queued += count
+            if sample is None:  # the code waits for the GPU, or Python was slow
                 return
-            samples.append(seconds / count)
-        self._shown = (device,)
-        self._verdict = bottleneck.judge(samples, as_run)
+            samples.append(sample)
+        seconds, devices = zip(*samples, strict=True)
+        shows_work = statistics.median(seconds) > queued.FACTOR * empty[0] + _STEP
+        if shows_work and len({*devices}) == 1:
+            self._own = Queued(seconds, count, devices[0])
 
-    def _queued(self, delay: Delay, loops: int) -> float | None:
-        """Return the GPU seconds of a run behind a delay; None if that did not outlast the host."""
+    def _behind(self, delay: float, loops: int) -> tuple[float, int] | None:
+        """Run loops behind a delay; return the GPU's seconds and the device, if these are known."""
         __tracebackhide__ = True
         self._scope.delay = delay
         try:
             self._loop.run(loops, self._scope)
         finally:
             self._scope.delay = None
-        reading = None if self._scope.run is None else self._scope.run.readings.get(delay.ordinal)
-        return None if reading is None or not reading.queued else reading.seconds
+        found: tuple[float, int] | None = self._scope.times
+        return found
 
     def result(self, compile_time: float = 0.0, *, partial: bool = False) -> CudaTiming | None:
         """Aggregate the complete repeats into a result; None if there is none."""
         if not self._runs or self._loops is None:
             return None
-        bound, evidence = self._verdict
         if partial:
             done = plural(len(self._runs), "repeat")
             if not self._plan.open_end:
                 done = f"{len(self._runs):,} of {plural(self._plan.repeats, 'repeat')}"
             self._notes.append(f"stopped early, after {done}")
-        timing = summarize(
+        compiled = not_counted(self._compilations)
+        if self._plan.once:
+            compiled = counted(self._scope.compiled)
+        return summarize(
             self._runs,
             loops=self._loops,
-            shown=self._shown,
+            own=self._own,
             warmup=self._warmup,
+            queued=self._queued,
             compile_time=compile_time,
             partial=partial,
-            bound=bound,
-            evidence=evidence,
-            precision=plan.half_width(gpu_or_wall(self._runs)),
+            precision=plan.half_width(seconds_shown(self._runs)),
             stopped_by=self._stopped_by,
-            notes=(*not_counted(self._compilations), *self._notes),
+            notes=(*compiled, *self._notes),
         )
-        return without_unseen_work(timing)

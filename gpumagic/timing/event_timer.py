@@ -1,278 +1,374 @@
-"""GPU time between two points of a program, on every device in use, by CUDA events.
+"""The GPU's time for one run of code, between bounds that hold, on every device with a context.
 
-An event pair on the current stream misses side streams, other devices and other threads' streams.
-So a start event is recorded on each device that has a context, and an end event on each of its
-streams that is still busy. No context is ever made. Streams that are not torch's cannot be listed:
-that they outlast all others is seen by how long the device then has to be waited for.
+    times = read(stop(start(prepare())))    # the code runs between start and stop
 
-One timer serves a run, which may wait for the devices before and after it, and the cells of
-``%cudatime on``, which it must not disturb: there only the end events are waited for.
+Each step returns a value and changes none. The start event lies between two readings of the host's
+clock, so that no latency needs to be known. A device worked
 
-CUDA and ROCm, whose torch has the same names, are timed so.
+- at most from the start event to its last end event, or to when its streams had been seen idle;
+- at least from when an end event had been recorded until that was reached: what a busy stream had
+  queued by then, it worked off without a gap.
+
+Only streams that torch has handed out are asked. How long the device then has to be waited for
+tells whether another one was busy. No context is ever made. An error is not raised: it is the
+`note`, why there is no GPU time. CUDA and ROCm, whose torch has the same names, are timed so.
+
+``prepare(quiet=True)`` is for the line after every cell: nothing is waited for but the cell's own
+work, on torch's streams.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from time import perf_counter, sleep, thread_time
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter, process_time, sleep, thread_time
+from typing import Any, cast
 
-from gpumagic.cuda import graphs, torch_cuda
+from gpumagic.cuda import streams, torch_cuda
 from gpumagic.system import text
-from gpumagic.timing.bottleneck import Delay, launch_delay
 
+try:
+    from resource import RUSAGE_THREAD, getrusage
+except ImportError:  # Windows, macOS
+    getrusage = None  # type: ignore[assignment]
+
+#: A time is exact, within 5 %, if the GPU has surely worked for this part of it.
+EXACT = 0.95
+#: What the wait for a device may take more than for an idle one: a factor, and seconds.
+_LONGER, _MORE = 2.0, 20e-6
+#: Seconds in which an idle device reaches an event, or all streams of a device are looked at.
+_AWAY = 1e-3
 #: Seconds for which a wait polls; then it sleeps a thousandth of the time waited between queries.
 _SPIN = 5e-3
-#: Seconds between two events with no work between them, with a margin.
-NO_WORK = 20e-6
-#: CPU seconds that the wait for an idle device takes at most. CUDA polls while it waits, so a wait
-#: is CPU time; a thread held up by other processes or by Python's lock takes none.
-_IDLE_WAIT = 0.2e-3
-#: Seconds that the look at a device takes at most, if nothing holds up this thread.
-_HELD_UP = 0.2e-3
-#: In how many timed runs each device has worked: one within another leaves no other sign there.
-_timed: Counter[int] = Counter()
 CAPTURE = "a CUDA graph is being captured, and the GPU may not be waited for"
 
 
 @dataclass(frozen=True)
-class Reading:
-    """What one device did between the start and the stop."""
+class Device:
+    """A device before the start."""
 
-    #: From the start to the end of the device's last work; None where CUDA was first used on the
-    #: device after the start.
-    seconds: float | None
-    #: Everything was already done when the host stopped.
-    idle: bool
-    #: There was a sign of work: it outlasted the host, memory was allocated, a context was made.
-    worked: bool
-    #: When the device had finished, on `time.perf_counter`'s clock.
-    finished: float
-    #: A delay kernel still ran when all end events were recorded: all work was queued behind it.
-    queued: bool = False
+    ordinal: int
+    streams: streams.Streams
+    #: The start event, and an end event; None where the device is busy, or first used later.
+    start: Any = None
+    end: Any = None
+    allocations: int | None = None
+    #: Seconds that a wait for the idle device takes at most; None where it is not waited for.
+    idle_wait: float | None = None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    #: The current one last, so that its start event is next to the code.
+    devices: tuple[Device, ...] = ()
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Started:
+    prepared: Prepared
+    #: Between which times each device reached its start event; not of those that were busy.
+    reached: Mapping[int, tuple[float, float]]
+    cpu: float
+    at: float
+
+    @property
+    def known(self) -> set[int]:
+        """The devices that had a context at the start."""
+        return {device.ordinal for device in self.prepared.devices}
+
+
+@dataclass(frozen=True)
+class End:
+    """An end event on a stream that was busy when the code had returned."""
+
+    event: Any
+    #: It had been recorded by this time.
+    recorded: float
+
+
+@dataclass(frozen=True)
+class Look:
+    device: Device
+    ends: tuple[End, ...]
+    #: All other streams of torch's were idle at this time.
+    idle_by: float
+
+
+@dataclass(frozen=True)
+class Stopped:
+    started: Started
+    at: float
+    cpu: float
+    looks: tuple[Look, ...] = ()
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is known of a device: it worked for ``lower`` to ``upper`` seconds since the start."""
+
+    lower: float
+    upper: float
+    #: When the work that outlasted the code had ended, at least and at most; 0 where none did.
+    end_least: float = 0.0
+    end: float = 0.0
+    #: Something shows that it worked at all.
+    sign: bool = False
+    #: It got its context after the start.
+    new: bool = False
+    allocations: int | None = None
+
+
+@dataclass(frozen=True)
+class Times:
+    """The times of one run, in seconds."""
+
+    host: float
+    cpu: float
+    #: Until the code and its GPU work had finished: at least, and at most.
+    wall_least: float
+    wall: float
+    readings: Mapping[int, Reading] = field(default_factory=dict)
+    #: Why there is no GPU time.
+    note: str | None = None
+
+    @property
+    def wall_at_most(self) -> bool:
+        """Whether the wall time is only an upper bound."""
+        return self.wall_least < EXACT * self.wall - _MORE
+
+    @property
+    def signs(self) -> dict[int, Reading]:
+        """The readings of the devices that show a sign of work."""
+        return {i: reading for i, reading in self.readings.items() if reading.sign}
+
+    @property
+    def lower(self) -> float:
+        """Seconds for which some GPU worked, at least."""
+        return max((each.lower for each in self.readings.values()), default=0.0)
+
+    @property
+    def upper(self) -> float:
+        """Seconds for which GPUs worked, at most; of those with a sign, if there are any."""
+        shown = self.signs or self.readings
+        return max((each.upper for each in shown.values()), default=0.0)
+
+
+def prepare(*, quiet: bool = False, before: Times | None = None) -> Prepared:
+    """Wait until the devices are idle, learn what waiting for one takes, and make events.
+
+    If quiet, only make events; ``before`` are then the last cell's times, whose counts of
+    allocations are those at this one's start.
+    """
+    known = {} if before is None else before.readings
+    try:
+        with streams.Relaxed():
+            ordinals = _in_use()
+            _refuse_capture(s for i in ordinals for s in streams.of(i).used())
+            counts = {i: known[i].allocations for i in ordinals if i in known}
+            ready = _ready_quietly if quiet else _ready
+            return Prepared(tuple(ready(i, streams.of(i), counts) for i in ordinals))
+    except RuntimeError as error:
+        return Prepared(note=_note(error))
+
+
+def start(prepared: Prepared) -> Started:
+    """Record the start events, see that the devices reach them, then read the clocks."""
+    reached: dict[int, tuple[float, float]] = {}
+    with streams.Relaxed():
+        try:
+            for device in prepared.devices:
+                if device.start is not None:
+                    before = perf_counter()
+                    device.start.record(device.streams.current())
+                    # Later a busy stream is then a stream with work.
+                    while not (there := device.start.query()) and perf_counter() - before < _AWAY:
+                        pass
+                    if there:
+                        reached[device.ordinal] = (before, perf_counter())
+        except RuntimeError as error:
+            prepared = Prepared(note=_note(error))
+    return Started(prepared, reached, process_time(), perf_counter())
+
+
+def stop(started: Started) -> Stopped:
+    """Read the clocks at once, then record end events on busy streams: the current ones first."""
+    at, cpu = perf_counter(), process_time()
+    if started.prepared.note is not None:
+        return Stopped(started, at, cpu, note=started.prepared.note)
+    try:
+        with streams.Relaxed():
+            looks = _looks([_own_end(device) for device in reversed(started.prepared.devices)])
+            new = [i for i in _in_use() if i not in started.known]
+            looks += _looks([(Device(i, streams.of(i)), (), None) for i in new])
+            return Stopped(started, at, cpu, tuple(looks))
+    except RuntimeError as error:
+        return Stopped(started, at, cpu, note=_note(error))
+
+
+def read(stopped: Stopped) -> Times:
+    """Wait for the end events, and unless quiet for the devices; Ctrl-C ends the former wait."""
+    started, begun = stopped.started, perf_counter()
+    host, cpu = stopped.at - started.at, stopped.cpu - started.cpu
+    readings: dict[int, Reading] = {}
+    waiting, foreign = list(stopped.looks), False
+    try:
+        with streams.Relaxed():
+            while waiting:
+                # In the order in which they finish: what is waited for late has a late end.
+                for look in [x for x in waiting if all(end.event.query() for end in x.ends)]:
+                    late = _late_event(look, foreign)
+                    foreign = foreign or late is not None
+                    readings[look.device.ordinal] = _reading(look, started, late)
+                    waiting.remove(look)
+                _pause(begun)
+    except RuntimeError as error:
+        return Times(host, cpu, host, host, note=_note(error))
+    # The process may have lost the processor before it looked: what worked meanwhile has ended.
+    away = any(look.idle_by - stopped.at > _AWAY * len(stopped.looks) for look in stopped.looks)
+    ends = [each.upper if away else each.end for each in readings.values()]
+    least = max([host, *(each.end_least for each in readings.values())])
+    return Times(host, cpu, least, max([least, *ends]), readings, stopped.note)
+
+
+def gave_up(stopped: Stopped, note: str) -> Times:
+    """Return what is known where `read` was interrupted."""
+    now, started = perf_counter(), stopped.started
+    host, wall = stopped.at - started.at, now - started.at
+    return Times(host, stopped.cpu - started.cpu, wall, wall, note=note)
+
+
+# --- the steps on one device ----------------------------------------------------------------------
+
+
+def _note(error: RuntimeError) -> str:
+    reason = text.reason(error)
+    return reason if reason == CAPTURE else f"the GPU cannot be waited for ({reason})"
+
+
+def _in_use() -> list[int]:
+    """Return the devices that have a context, the current one last."""
+    current = torch_cuda.current_device()
+    return sorted(torch_cuda.contexts(), key=lambda i: (i == current, i))
+
+
+def _ready(ordinal: int, of_device: streams.Streams, _: Mapping[int, int | None]) -> Device:
+    for stream in filter(streams.is_busy, of_device.used()):
+        wait_for(torch_cuda.timing_event(stream))  # open to Ctrl-C
+    waits = [_waited(ordinal) for _ in range(4)][1:]
+    # An event is made when it is first recorded.
+    start, end = (torch_cuda.timing_event(of_device.current()) for _ in range(2))
+    allocations = torch_cuda.allocations(ordinal)
+    return Device(ordinal, of_device, start, end, allocations, _LONGER * max(waits) + _MORE)
+
+
+def _ready_quietly(
+    ordinal: int, of_device: streams.Streams, counts: Mapping[int, int | None]
+) -> Device:
+    allocations = counts[ordinal] if ordinal in counts else torch_cuda.allocations(ordinal)
+    if streams.is_busy(of_device.current()):
+        return Device(ordinal, of_device, allocations=allocations)
+    new: Any = cast(Any, torch_cuda.loaded()).cuda.Event
+    start, end = (new(enable_timing=True) for _ in range(2))
+    return Device(ordinal, of_device, start, end, allocations)
+
+
+def _own_end(device: Device) -> tuple[Device, tuple[End, ...], float]:
+    """Record an end event on the current stream if that is busy; and say by when this was done."""
+    own = device.streams.current()
+    busy = not streams.captures(own) and streams.is_busy(own)
+    return device, (_end(own, device.end),) if busy else (), perf_counter()
+
+
+def _end(stream: Any, event: Any = None) -> End:
+    if event is None:
+        event = torch_cuda.timing_event(stream)
+    else:
+        event.record(stream)
+    return End(event, perf_counter())
+
+
+def _looks(begun: Sequence[tuple[Device, tuple[End, ...], float | None]]) -> list[Look]:
+    """Record end events on the other busy streams of devices."""
+    used = [device.streams.used() for device, *_ in begun]
+    _refuse_capture(stream for each in used for stream in each)
+    return [_look(*each, there) for each, there in zip(begun, used, strict=True)]
+
+
+def _look(
+    device: Device, own_ends: tuple[End, ...], own_by: float | None, used: Sequence[Any]
+) -> Look:
+    own = None if own_by is None else device.streams.current().cuda_stream
+    others = [each for each in used if each.cuda_stream != own]
+    ends = [_end(each) for each in others if streams.is_busy(each)]
+    # What was not handed out had no work, whenever that is found out.
+    idle_by = perf_counter() if others or own_by is None else own_by
+    return Look(device, (*own_ends, *ends), idle_by)
+
+
+def _refuse_capture(used: Iterable[Any]) -> None:
+    if any(map(streams.captures, used)):
+        raise RuntimeError(CAPTURE)
+
+
+def _late_event(look: Look, foreign: bool) -> Any:
+    """Wait for the device; return a late event if a stream that is not torch's may be busy."""
+    limit = look.device.idle_wait
+    if limit is None or (_waited(look.device.ordinal) <= limit and not foreign):
+        return None
+    late = torch_cuda.timing_event(look.device.streams.current())
+    wait_for(late)
+    return late
+
+
+def _reading(look: Look, started: Started, late: Any) -> Reading:
+    device, ordinal = look.device, look.device.ordinal
+    count, new = torch_cuda.allocations(ordinal), ordinal not in started.known
+    left_sign, idle_by = new or device.allocations != count, look.idle_by - started.at
+    if ordinal not in started.reached:
+        # There is no start event: the host's clock bounds what there was.
+        end = perf_counter() - started.at if look.ends else 0.0
+        return Reading(0.0, max(end, idle_by), 0.0, end, left_sign, new, count)
+    earliest, latest = (at - started.at for at in started.reached[ordinal])
+
+    def passed(event: Any) -> float:
+        return float(device.start.elapsed_time(event)) / 1e3
+
+    own = [(passed(end.event) + earliest, end.recorded - started.at) for end in look.ends]
+    events = [end.event for end in look.ends] + ([] if late is None else [late])
+    end = max((passed(event) + latest for event in events), default=0.0)
+    # An event that was reached when it was recorded may have come long after the work.
+    least = max((reached for reached, recorded in own if reached > recorded), default=0.0)
+    lower = max((reached - recorded for reached, recorded in own), default=0.0)
+    upper, sign = max(idle_by, end), left_sign or bool(events)
+    return Reading(max(lower, 0.0), upper, least, end, sign, new, count)
+
+
+# --- waiting --------------------------------------------------------------------------------------
+
+
+def _waited(ordinal: int) -> float:
+    """Wait for a device; return the seconds in which this thread waited for nothing else."""
+    slept, cpu, begun = _sleeps(), thread_time(), perf_counter()
+    torch_cuda.synchronize(ordinal)
+    took, cpu = perf_counter() - begun, thread_time() - cpu
+    # CUDA's wait spins, or sleeps: a thread whose processor was taken does neither.
+    return took if _sleeps() > slept or getrusage is None else min(took, cpu)
+
+
+def _sleeps() -> int:
+    return 0 if getrusage is None else getrusage(RUSAGE_THREAD).ru_nvcsw
 
 
 def wait_for(event: Any) -> None:
-    """Wait for an event, to a thousandth of the time; Ctrl-C interrupts, unlike CUDA's own wait."""
+    """Wait for an event; Ctrl-C interrupts, unlike CUDA's own wait."""
     begun = perf_counter()
     while not event.query():
-        waited = perf_counter() - begun
-        if waited > _SPIN:
-            sleep(waited / 1000)
+        _pause(begun)
 
 
-class _DeviceClock:
-    """The events on one device; torch's objects are looked up once, for the cells of a session."""
-
-    def __init__(self, ordinal: int) -> None:
-        self.ordinal = ordinal
-        torch = torch_cuda.c_functions()
-        self._is_idle: Any = torch._CudaStreamBase.query
-        self._current_handle: Any = torch._cuda_getCurrentRawStream
-        self._streams = torch_cuda.streams(ordinal)
-        self._by_handle = {stream.cuda_stream: stream for stream in self._streams}
-        self._allocations = torch_cuda.allocations(ordinal)
-        self._start = torch_cuda.timing_event(self._current())
-        self._delay: Delay | None = None
-
-    def _current(self) -> Any:
-        stream = self._by_handle.get(self._current_handle(self.ordinal))
-        return torch_cuda.current_stream(self.ordinal) if stream is None else stream
-
-    def wait_until_idle(self) -> None:
-        for stream in torch_cuda.busy_streams(self.ordinal):  # open to Ctrl-C
-            wait_for(torch_cuda.timing_event(stream))
-        torch_cuda.synchronize(self.ordinal)
-        self._allocations = torch_cuda.allocations(self.ordinal)
-
-    def start(self, delay: Delay | None) -> None:
-        """Record the start event; behind a delay kernel, if ``delay`` is for this device."""
-        stream = self._current()
-        self._delay = delay if delay is not None and delay.ordinal == self.ordinal else None
-        if self._delay is not None:
-            launch_delay(self._delay, stream)
-        self._timed = _timed[self.ordinal]
-        self._start.record(stream)
-        if self._delay is not None:
-            for other in self._streams:
-                if other != stream:
-                    other.wait_event(self._start)
-
-    def stop(self) -> None:
-        """Record the end event on the current stream, if there is work before it.
-
-        Else there is nothing whose end it could miss: `look` records it, where it is needed.
-        """
-        self._own = self._current()
-        busy = not self._is_idle(self._own)
-        # A stream is busy, too, where it has not reached the start event: behind earlier work, or
-        # because the code took only microseconds. That is no sign of work.
-        self._is_busy = busy and self._start.query() and not self._is_idle(self._own)
-        self._is_unsure = busy and not self._is_busy
-        self._stop = torch_cuda.timing_event(self._own) if busy else None
-
-    def has_sign(self) -> bool:
-        """Return whether there is a sign of work, without a look at other streams."""
-        # The count at a cell's end is the next one's start.
-        before, self._allocations = self._allocations, torch_cuda.allocations(self.ordinal)
-        self._left_sign = before != self._allocations or self._timed != _timed[self.ordinal]
-        return self._is_busy or self._is_unsure or self._left_sign
-
-    def look(self) -> bool:
-        """Record end events on the other busy streams; return whether there is any."""
-        self._stop = self._stop or torch_cuda.timing_event(self._own)
-        others = [each for each in self._streams if not self._is_idle(each)]
-        self._others = [torch_cuda.timing_event(each) for each in others if each != self._own]
-        # A delay that ended before all events were recorded has let some of them come too late.
-        self._queued = self._delay is not None and not self._start.query()
-        return bool(self._others)
-
-    def read(self, host_start: float, host_stop: float, *, synchronizes: bool) -> Reading:
-        """Wait for the end events and return what the device did.
-
-        With ``synchronizes`` wait for the whole device, too: for streams that are not torch's.
-        """
-        for event in (self._stop, *self._others):
-            wait_for(event)
-        seconds = self._until(self._stop)
-        for event in self._others:
-            # Behind a delay, every stream has its events to process, which takes time too.
-            if self._delay is None or self._until(event) > self._delay.empty:
-                seconds = max(seconds, self._until(event))
-        idle = not (self._is_busy or self._others)
-        if self._is_unsure and seconds > NO_WORK:
-            idle = False
-        if synchronizes and self._waits_long():
-            late = torch_cuda.timing_event(self._own)
-            wait_for(late)
-            idle, seconds = False, self._until(late)
-        finished = host_stop if idle else perf_counter()
-        # The host may have been delayed between the start event and its own clock; and a GPU that
-        # was done when the host was has not outlasted it, whenever the event was recorded.
-        seconds = min(seconds, finished - host_start)
-        worked = self._left_sign or not idle
-        _timed[self.ordinal] += worked
-        return Reading(seconds, idle, worked, finished, self._queued)
-
-    def _until(self, event: Any) -> float:
-        return float(self._start.elapsed_time(event)) / 1e3
-
-    def _waits_long(self) -> bool:
-        before = thread_time()
-        torch_cuda.synchronize(self.ordinal)
-        return thread_time() - before > _IDLE_WAIT
-
-
-class EventTimer:
-    """A clock on every device that has a context; reusable, one start and stop at a time.
-
-    ``prepare``, ``start``, the code, ``stop``, ``finish``. With ``disturbs`` it waits for earlier
-    work before the code, and for the whole devices after it. An error of a device is not raised:
-    `note` says in a line why there is no GPU time.
-    """
-
-    def __init__(self, *, disturbs: bool = True) -> None:
-        self._disturbs = disturbs
-        self._clocks: dict[int, _DeviceClock] = {}
-        self._running: list[_DeviceClock] = []
-        #: What `stop` has found: the clocks to read, and the devices first used meanwhile.
-        self._worked: list[_DeviceClock] = []
-        self._new: set[int] = set()
-        self._relaxed = graphs.RelaxedMode()
-        self.note: str | None = None
-
-    def prepare(self) -> None:
-        """Do all that takes time: make events, and wait until the devices are idle."""
-        self.note = None
-        self._running = []
-        with self._noting():
-            current = torch_cuda.current_device()
-            ordinals = self._devices()
-            if self._disturbs and self._captures(ordinals):
-                return
-            # The current device last, so that its start event is next to the code.
-            for ordinal in sorted(ordinals, key=lambda each: (each == current, each)):
-                if ordinal not in self._clocks:
-                    self._clocks[ordinal] = _DeviceClock(ordinal)
-                if self._disturbs:
-                    self._clocks[ordinal].wait_until_idle()
-                self._running.append(self._clocks[ordinal])
-
-    def start(self, delay: Delay | None = None) -> None:
-        """Record the start events, behind a delay kernel if there is to be one."""
-        with self._noting():
-            for clock in self._running:
-                clock.start(delay)
-
-    def stop(self, host_stop: float) -> float:
-        """Record the end events: the host was done at ``host_stop``, the devices perhaps not.
-
-        Where the devices are not to be disturbed, on those with a sign of work. Returns when the
-        host is to be taken as done: later, if it was held up before it had looked at the devices,
-        for what ended meanwhile may have outlasted the code.
-        """
-        self._worked, self._new = [], set()
-        with self._noting():
-            ordinals, current = self._devices(), torch_cuda.current_device()
-            if not ordinals:
-                return host_stop
-            # The current device first: short code is timed by its event.
-            for clock in reversed(self._running):
-                clock.stop()
-            new = {*ordinals} - {clock.ordinal for clock in self._running}
-            signs = {clock: clock.has_sign() or self._disturbs for clock in reversed(self._running)}
-            looked = [clock for clock in signs if signs[clock] or clock.ordinal == current]
-            if not self._captures({*new, *(clock.ordinal for clock in looked)}):
-                self._new = new
-                self._worked = [clock for clock in looked if clock.look() or signs[clock]]
-        now = perf_counter()
-        return now if now - host_stop > _HELD_UP * len(ordinals) else host_stop
-
-    def finish(self, host_start: float, host_stop: float) -> dict[int, Reading]:
-        """Wait for the devices, and return what each did; the host ran the code between the times.
-
-        Where the devices are not to be disturbed, of those with a sign of work.
-        """
-        readings: dict[int, Reading] = {}
-        with self._noting():
-            for clock in self._worked:
-                reading = clock.read(host_start, host_stop, synchronizes=self._disturbs)
-                if reading.worked or self._disturbs:
-                    readings[clock.ordinal] = reading
-            for ordinal in self._new:
-                for stream in torch_cuda.busy_streams(ordinal):
-                    wait_for(torch_cuda.timing_event(stream))
-                readings[ordinal] = Reading(None, False, True, perf_counter())
-            return dict(sorted(readings.items()))
-        return {}
-
-    @contextmanager
-    def _noting(self) -> Iterator[None]:
-        """Open a scope in the driver's relaxed mode, whose errors become the `note`."""
-        try:
-            with self._relaxed:
-                yield
-        except RuntimeError as error:
-            self._running = []
-            self._clocks.clear()
-            self.note = f"the GPU cannot be waited for ({text.reason(error)})"
-
-    def _devices(self) -> tuple[int, ...]:
-        """Return the devices that have a context; none while this thread captures a graph."""
-        ordinals = () if self.note is not None else torch_cuda.contexts()
-        if torch_cuda.capturing(ordinals):
-            self.note = CAPTURE
-            return ()
-        return ordinals
-
-    def _captures(self, ordinals: Iterable[int]) -> bool:
-        """Return whether any thread captures a graph there; takes some microseconds a device.
-
-        Asking a capturing stream whether it is idle would end the capture.
-        """
-        if graphs.under_way(ordinals):
-            self.note = CAPTURE
-        return self.note is not None
+def _pause(begun: float) -> None:
+    waited = perf_counter() - begun
+    if waited > _SPIN:
+        sleep(waited / 1000)

@@ -23,7 +23,7 @@ from time import perf_counter, sleep
 from typing import Any, NamedTuple
 
 from gpumagic.cells.line_sources import Line
-from gpumagic.cuda import graphs, torch_cuda
+from gpumagic.cuda import streams, torch_cuda
 from gpumagic.system import text
 
 # --- the marks ------------------------------------------------------------------------------------
@@ -55,6 +55,8 @@ class DeviceMarks:
         self._event_base, self._stream_base = torch._C._CudaEventBase, torch._C._CudaStreamBase
         self._current_stream = torch._C._cuda_getCurrentRawStream
         self._new_event = torch.cuda.Event
+        self._of_device = streams.of(ordinal)
+        #: Those that were current, or busy once, by handle.
         self._streams: dict[int, Any] = {}
         self._free: list[Any] = []
         torch_cuda.synchronize(ordinal)
@@ -65,12 +67,15 @@ class DeviceMarks:
         self._seconds, self._distance = perf_counter(), 0.0
 
     def record(self) -> list[Any]:
-        """Record events on the current stream, and on the others in use that are busy."""
+        """Record events on the current stream, and on the others in use that are busy.
+
+        None on a device on which a graph is captured: a query would end that.
+        """
         current = self._current_stream(self.ordinal)
         if current not in self._streams:
             self._streams[current] = torch_cuda.current_stream(self.ordinal)
-        if len(self._streams) == 1:
-            return [self._event(self._streams[current])]
+        if any(map(streams.captures, self._streams.values())):
+            return []
         return [
             self._event(stream)
             for handle, stream in self._streams.items()
@@ -84,10 +89,11 @@ class DeviceMarks:
 
     def look(self) -> list[Any]:
         """Record events on the streams of torch's that are busy for the first time."""
-        if graphs.query(self.ordinal)():  # a query would end the capture
+        used = self._of_device.used()
+        if any(map(streams.captures, used)):
             return []
-        busy = {stream.cuda_stream: stream for stream in torch_cuda.busy_streams(self.ordinal)}
-        new = {handle: stream for handle, stream in busy.items() if handle not in self._streams}
+        new = {s.cuda_stream: s for s in used if s.cuda_stream not in self._streams}
+        new = {handle: stream for handle, stream in new.items() if streams.is_busy(stream)}
         self._streams |= new
         return [self._event(stream) for stream in new.values()]
 
@@ -115,37 +121,39 @@ class DeviceMarks:
 
 
 class Marks:
-    """Marks on all devices that have a context; makes none."""
+    """Marks on all devices that have a context; makes none. No other thread's capture is ended."""
 
     def __init__(self) -> None:
         self.devices: list[DeviceMarks] = []
-        self._relaxed = graphs.RelaxedMode()
 
     def add_devices(self, began: float = inf) -> None:
         """Add devices that have come into use, each once it is idle; in a line that began then."""
         known = {device.ordinal for device in self.devices}
         new = [ordinal for ordinal in torch_cuda.contexts() if ordinal not in known]
-        if new and not graphs.under_way(new):
-            self.devices += [DeviceMarks(ordinal, began) for ordinal in new]
+        with streams.Relaxed():
+            if new and not streams.under_way(new):
+                self.devices += [DeviceMarks(ordinal, began) for ordinal in new]
 
     def record(self, *, look: bool) -> Mark | None:
         """Record a mark; None while a graph is captured. ``look``: at all of torch's streams."""
-        if torch_cuda.capturing(device.ordinal for device in self.devices):
-            return None
-        mark = [device.record() for device in self.devices]
-        if look:  # later: it takes 10 to 100 µs, in which the GPU may be idle
-            for device, events in zip(self.devices, mark, strict=True):
-                events += device.look()
+        with streams.Relaxed():
+            mark = [device.record() for device in self.devices]
+            if not all(mark):
+                return None
+            if look:  # later: it takes 10 to 100 µs, in which the GPU may be idle
+                for device, events in zip(self.devices, mark, strict=True):
+                    events += device.look()
         return mark
 
     def are_reached(self, mark: Mark) -> bool:
         """Return whether all work before a mark is done."""
-        with self._relaxed:
+        with streams.Relaxed():
             return all(d.is_reached(events) for d, events in zip(self.devices, mark, strict=False))
 
     def read(self, mark: Mark, recorded: float) -> list[tuple[float, float]]:
         """Return by device when the work before the last mark, and before this one, was done."""
-        return [d.read(events, recorded) for d, events in zip(self.devices, mark, strict=False)]
+        with streams.Relaxed():
+            return [d.read(events, recorded) for d, events in zip(self.devices, mark, strict=False)]
 
 
 # --- the times ------------------------------------------------------------------------------------
@@ -202,7 +210,9 @@ class _Boundary(NamedTuple):
     began: float
     ended: float
     mark: Mark
+    #: When recording the mark began, and when it was recorded.
     recorded: float
+    queued: float
 
 
 class LineTimes:
@@ -293,7 +303,8 @@ class LineTimes:
         recorded = perf_counter()
         mark = self._marks.record(look=bool(self._lines) and self._lines[0].hits <= _LOOKS)
         if mark:
-            self._waiting.append(_Boundary(self._lines, self._began, ended, mark, recorded))
+            times = (self._began, ended, mark, recorded, perf_counter())
+            self._waiting.append(_Boundary(self._lines, *times))
             if len(self._waiting) >= self._read_at:
                 self._read()
 
@@ -307,9 +318,9 @@ class LineTimes:
 
 def _add(boundary: _Boundary, done: Sequence[tuple[float, float]]) -> None:
     """Add the time between two marks: when the work before each was done, by device."""
-    lines, began, ended, _, _ = boundary
+    lines, began, ended, _, _, queued = boundary
     before, after = max(then for then, _ in done), max(now for _, now in done)
-    gpu, idle = _gpu_time(before, began, ended, after)
+    gpu, idle = _gpu_time(before, began, queued, after)
     waited, late = before - began, ended - before
     # A `for` line waits for its next value, which may take as long as the GPU.
     could_wait = min(waited, ended - began) > _LEAST and not (lines and lines[0].loop)
@@ -319,7 +330,7 @@ def _add(boundary: _Boundary, done: Sequence[tuple[float, float]]) -> None:
         time.gpu += gpu
         time.certain += gpu - idle
         for place, (then, now) in enumerate(done):
-            seconds = _gpu_time(then, began, ended, now)[0]
+            seconds = _gpu_time(then, began, queued, now)[0]
             time.per_device[place] = time.per_device.get(place, 0.0) + seconds
         if could_wait:
             time.could_wait += 1
@@ -327,22 +338,24 @@ def _add(boundary: _Boundary, done: Sequence[tuple[float, float]]) -> None:
                 time.waits.append(waited)
 
 
-def _gpu_time(before: float, began: float, ended: float, after: float) -> tuple[float, float]:
+def _gpu_time(before: float, began: float, queued: float, after: float) -> tuple[float, float]:
     """Return the GPU's time between two marks, and for how much of it it may have been idle.
 
     Args:
         before: When the work before the first mark was done.
         began: When the host began the line.
-        ended: When it left the line.
+        queued: When the second mark had been recorded: the GPU had no gap from then on.
         after: When the work before the second mark was done.
     """
     start = max(before, began)  # what the line launched did not begin before it
-    return max(after - start, 0.0), max(min(after, ended) - start, 0.0)
+    return max(after - start, 0.0), max(min(after, queued) - start, 0.0)
 
 
-def worked(times: Mapping[Line, LineTime]) -> bool:
-    """Return whether the lines show work on the GPU: more than what the marks themselves take."""
-    return any(
-        time.sure_waits or time.certain > _MARKS * line.hits + _CLOCKS * time.gpu
+def surely_worked(times: Mapping[Line, LineTime]) -> float:
+    """Return the seconds for which some GPU surely worked: more than what the marks take."""
+    waits = max((sum(time.sure_waits) for time in times.values()), default=0.0)
+    certain = sum(
+        max(time.certain - _MARKS * line.hits - _CLOCKS * time.gpu, 0.0)
         for line, time in times.items()
     )
+    return max(certain, waits * (1 - _CLOCKS))

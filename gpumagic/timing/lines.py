@@ -12,10 +12,11 @@ from math import fsum
 from gpumagic.cells.line_sources import Line, Source, cell_source
 from gpumagic.cells.line_tracer import LineTracer
 from gpumagic.results.lines import BETWEEN, LineTiming, LineTimings, SourceTimings
-from gpumagic.results.timing import NO_SIGN, CudaTiming
+from gpumagic.results.timing import CudaTiming, Sample
 from gpumagic.system import text
-from gpumagic.timing.line_times import LineTime, LineTimes, worked
-from gpumagic.timing.run import ENDED
+from gpumagic.timing.event_timer import EXACT
+from gpumagic.timing.line_times import LineTime, LineTimes, surely_worked
+from gpumagic.timing.run import WAITED
 
 #: The part of the wall time that measuring may take before it is said, and one that distorts.
 _COST, _LARGE_COST = 0.02, 0.2
@@ -82,14 +83,13 @@ class LineProfiler:
                 self.note = self._tracer.note
             else:
                 times = {line: line.figures or LineTime() for line in ran}
-                if timing.gpu_note == NO_SIGN and worked(times):
-                    timing = replace(timing, gpu_note=ENDED)
+                cell = {line: times[line] for line in self._sources[0].ran()}
+                timing = _with_what_lines_show(timing, surely_worked(cell))
                 return replace(timing, lines=self._lines(timing, times))
         return replace(timing, notes=(*timing.notes, str(self.note)))
 
     def _lines(self, timing: CudaTiming, times: Mapping[Line, LineTime]) -> LineTimings:
-        has_gpu = timing.gpu is not None and timing.gpu_note != NO_SIGN
-        has_gpu = has_gpu and self._times.note is None
+        has_gpu = timing.gpu is not None and timing.gpu_seen and self._times.note is None
         cell, *functions = (self._of_source(s, timing, times, has_gpu) for s in self._sources)
         cost = self._times.own + self._times.boundaries * self._times.tracing
         part = min(cost / timing.wall.median, 1.0) if timing.wall.median > 0 else 0.0
@@ -139,6 +139,20 @@ class LineProfiler:
         if part <= _COST:
             return None
         return took + "; the host times of short lines are upper bounds" * (part > _LARGE_COST)
+
+
+def _with_what_lines_show(timing: CudaTiming, least: float) -> CudaTiming:
+    """Return ``timing`` with the lines' lower bound, where that tells more than its own."""
+    if timing.gpu is None or least <= (timing.gpu_at_least or Sample((0.0,))).median:
+        return timing
+    bound = least < EXACT * timing.gpu.median
+    return replace(
+        timing,
+        gpu_seen=True,
+        gpu_at_least=Sample((min(least, timing.gpu.median),)),
+        gpu_at_most=bound,
+        gpu_note=WAITED if bound else None,
+    )
 
 
 def _between(lines: Sequence[LineTiming], timing: CudaTiming, has_gpu: bool) -> LineTiming:
@@ -225,7 +239,7 @@ def verdict(
         return f"{part} of the wall time is waiting for the GPU in line {waiting.line} ({times})"
     if starved - cost * wall >= _LARGE * wall:
         part = _percent(starved / wall)
-        return f"the GPU waits for input: line {loop.line}, {part} of the wall time"
+        return f"the GPU may wait for input: line {loop.line}, {part} of the wall time"
     slowest = max(lines, key=_blamable)
     if _blamable(slowest) - cost * wall >= _LARGE * wall:
         part = _percent(slowest.host / wall)
@@ -244,12 +258,12 @@ def _within(slow: LineTiming, functions: Sequence[SourceTimings]) -> str:
 
 
 def _with_idle_gpu(line: LineTiming) -> float:
-    """Return the host's seconds in a line in which the GPU was idle, at least at its end."""
+    """Return the host's seconds in a line in which the GPU may have been idle."""
     return min(line.host - line.sync_time, line.gpu or 0.0) if line.at_most else 0.0
 
 
 def _starved(line: LineTiming, loops: Collection[int]) -> float:
-    """Return the seconds in which a loop waits for its next value, and the GPU is idle."""
+    """Return the seconds in which a loop waits for its next value, and the GPU may, too."""
     return _with_idle_gpu(line) if line.line in loops else 0.0
 
 

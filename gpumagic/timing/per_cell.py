@@ -7,22 +7,21 @@ its own GPU work is waited for, so that the time is its own and the next cell st
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from time import perf_counter, process_time
 from typing import Any
 
 from gpumagic.cells.every_cell import EveryCell, Running, first_line
 from gpumagic.cells.hooks import CellHooks
 from gpumagic.results.logs import CellTiming, TimingLog
-from gpumagic.timing.event_timer import EventTimer, Reading
-from gpumagic.timing.run import INTERRUPTED, Run, summarize
+from gpumagic.timing.event_timer import EXACT, Started, Times, gave_up, prepare, read, start, stop
+from gpumagic.timing.run import INTERRUPTED
 
 
 class CellTimer(EveryCell[CellTiming]):
     """Times the cells of one shell.
 
-    Those that used the GPU or took longer than `above` seconds are shown. ``includes`` is called
-    with the source of each cell: False leaves it out.
+    Those that show a sign of GPU work or took longer than `above` seconds are shown. ``includes``
+    is called with the source of each cell: False leaves it out. ``interrupt`` makes the user's
+    interrupt, in our wait, that of the cell, whose result it is called with.
     """
 
     def __init__(
@@ -30,14 +29,19 @@ class CellTimer(EveryCell[CellTiming]):
         hooks: CellHooks,
         show: Callable[[CellTiming, str], None],
         includes: Callable[[str], bool],
+        interrupt: Callable[[Any], None],
     ) -> None:
         super().__init__(hooks, show)
-        self._includes = includes
-        self._timer = EventTimer(disturbs=False)
+        self._includes, self._interrupt = includes, interrupt
+        self._started: Started | None = None
+        #: Of the last cell, whose end is the next one's start.
+        self._last: Times | None = None
         self.above = 0.0
 
     def on(self, above: float) -> None:
         """Begin with the next cell; if on already, set the threshold."""
+        if not self.watching:
+            self._last = None
         self.above = above
         self._hooks.add(self._hook)
 
@@ -46,47 +50,40 @@ class CellTimer(EveryCell[CellTiming]):
         return TimingLog(tuple(self.records), self.watching)
 
     def begin(self) -> None:
-        self._timer.prepare()
-        self._timer.start()
+        self._started = start(prepare(quiet=True, before=self._last))
 
     def end(self, cell: Running, result: Any) -> None:
-        stopped = perf_counter()
-        cpu = process_time() - cell.cpu
-        if not self._includes(cell.source):
-            return
+        assert self._started is not None
+        stopped, interrupted = stop(self._started), False
+        self._started = None
         try:
-            stopped = self._timer.stop(stopped)
-            readings = self._timer.finish(cell.started, stopped)
-            note = self._timer.note
+            times = read(stopped)
         except KeyboardInterrupt:
-            # The cell has ended: the interrupt ends only this wait for the GPU.
-            readings, note = {}, INTERRUPTED
-        wall = stopped - cell.started
-        timing = CellTiming(
-            cell=result.execution_count,
-            source=first_line(cell.source),
-            wall=wall,
-            host=wall,
-            cpu=cpu,
-            failed=not result.success,
-            note=note,
-        )
-        worked = any(reading.worked for reading in readings.values())
-        if worked:
-            timing = _with_gpu(timing, cell.started, readings)
-        self.keep(timing, cell, shown=worked or wall > self.above)
+            times, interrupted = gave_up(stopped, INTERRUPTED), True
+        self._last = times
+        if self._includes(cell.source):
+            failed = interrupted or not result.success
+            timing = _timing(times, result.execution_count, cell.source, failed=failed)
+            self.keep(timing, cell, shown=timing.used_gpu or interrupted or times.wall > self.above)
+        if interrupted:
+            self._interrupt(result)
 
 
-def _with_gpu(cell: CellTiming, started: float, readings: dict[int, Reading]) -> CellTiming:
-    """Return ``cell`` with the GPU times, as `summarize` computes them for a run."""
-    wall = max(reading.finished for reading in readings.values()) - started
-    timing = summarize([Run(wall, cell.host, cell.cpu, readings)])
-    return replace(
-        cell,
-        wall=wall,
-        gpu=None if timing.gpu is None else timing.gpu.median,
-        per_device={ordinal: sample.median for ordinal, sample in timing.per_device.items()},
-        gpu_at_most=timing.gpu is not None and timing.gpu_at_most,
-        used_gpu=True,
-        note=timing.gpu_note if timing.gpu is None else cell.note,
+def _timing(times: Times, number: int | None, source: str, *, failed: bool) -> CellTiming:
+    """Return the record of a cell: without a sign of GPU work, for all devices together."""
+    has_gpu = bool(times.readings)
+    return CellTiming(
+        cell=number,
+        source=first_line(source),
+        wall=times.wall,
+        wall_at_most=times.wall_at_most,
+        host=times.host,
+        cpu=times.cpu,
+        gpu=times.upper if has_gpu else None,
+        gpu_at_least=times.lower if has_gpu else None,
+        gpu_at_most=has_gpu and times.lower < EXACT * times.upper,
+        per_device={i: reading.upper for i, reading in times.signs.items()},
+        used_gpu=bool(times.signs),
+        failed=failed,
+        note=times.note,
     )

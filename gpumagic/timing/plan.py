@@ -19,9 +19,6 @@ DEFAULT_REPEAT = 7
 #: Without a number of repeats: the precision of the median at which to stop, and the seconds after
 #: which to stop anyway.
 PRECISION, DEFAULT_MAX_TIME = 0.01, 3.0
-#: Seconds that a repeat lasts at least where the number of repeats is given, and that of the loops
-#: is not: as ``%timeit``'s.
-MIN_REPEAT_TIME = 0.2
 #: Seconds that code runs at least to read its energy: fifty steps of NVML's counter.
 ENERGY_SECONDS = 1.0
 #: The fewest repeats with an interval of their median.
@@ -83,9 +80,9 @@ class Plan:
         return DEFAULT_REPEAT if self.repeat is None else self.repeat
 
     @property
-    def exact(self) -> bool:
-        """Whether the code runs exactly as often as asked for."""
-        return not self.open_end and self.warmup is not None
+    def once(self) -> bool:
+        """Whether the code runs a single time."""
+        return self.loops == self.repeat == 1 and not self.warmup
 
 
 def round_up(value: float) -> int:

@@ -18,7 +18,7 @@ from threading import get_ident
 from time import perf_counter
 from typing import Any, cast
 
-from gpumagic.cuda import failure, graphs, torch_cuda
+from gpumagic.cuda import failure, streams, torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.results.timing import Kernel, KernelReport
 
@@ -41,7 +41,7 @@ class Profiled(AbstractContextManager["Profiled"]):
         problem = None
         if torch_cuda.loaded() is None or not torch_cuda.initialized():
             problem = failure.why_no_gpu()
-        elif graphs.under_way(torch_cuda.contexts()):
+        elif streams.under_way(torch_cuda.contexts()):
             problem = "a CUDA graph is being captured"
         elif torch_cuda.profiling():  # a second one would end the first
             problem = "torch's profiler is running already"

@@ -1,189 +1,156 @@
-"""One measured run of code: wall, host, CPU and GPU time; and the aggregate of several runs.
+"""Several runs as one result: its bounds, what limits the code, and what is said of them.
 
-Also whether torch.compile has compiled in one: that is no time of the code.
+Also whether torch.compile has compiled in a run: that is no time of the code.
 """
 
 from __future__ import annotations
 
+import statistics
 import sys
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
-from time import perf_counter, process_time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from gpumagic.cuda import failure, torch_cuda
 from gpumagic.cuda.devices import conditions
-from gpumagic.results.timing import NO_SIGN, Bound, CudaTiming, Sample
+from gpumagic.results.timing import Bound, CudaTiming, Sample
 from gpumagic.system.text import plural
-from gpumagic.timing.bottleneck import Delay, gpu_outlasts_host
-from gpumagic.timing.event_timer import EventTimer, Reading
+from gpumagic.timing.event_timer import EXACT, Times
 
-ENDED = "at most: the GPU may have waited for Python in between"
-#: Also where there was some: work that has ended by the time the code returns may leave no sign.
-NO_SIGN_OF_WORK = "no GPU time: no GPU work was seen"
-#: A single run of code that launches little: the GPU is done before the host.
-_REPEAT_IT = "; if it was very short, repeat it: -n 100"
+WAITED = "the GPU may have waited for Python"
+NO_SIGN = (
+    "no sign of GPU work was seen when Python returned: it may have waited for the GPU "
+    "(synchronize(), .item()), or there was none; "
+)
+#: What tells, after a single run and after repeated ones.
+_TELLS = "--lines, --kernels or -r tells more", "--lines or --kernels tells more"
+LOADED = "the first timed run since CUDA started: kernels may have been loaded in it; run it again"
 INTERRUPTED = "interrupted while waiting for the GPU"
 _WHY = "TORCH_LOGS=recompiles,graph_breaks, set before Python starts, says why"
 
+#: Host-bound: queued, the work takes the GPU less than this part of the time as run.
+_HOST_BOUND = 0.9
+#: The devices on which a run was timed.
+_timed: set[int] = set()
+
 
 @dataclass(frozen=True)
-class Run:
-    """The times of one run, in seconds."""
+class Queued:
+    """The work of some loops, queued behind a delay: the GPU works it off without a gap."""
 
-    wall: float
-    host: float
-    cpu: float
-    readings: dict[int, Reading]
-    #: Why there is no GPU time.
-    note: str | None = None
+    #: Seconds of all loops of each run.
+    seconds: tuple[float, ...]
+    loops: int
+    device: int
 
-
-class Stopwatch:
-    """Host clock, CPU clock and GPU events around a run; reusable."""
-
-    def __init__(self) -> None:
-        self._timer = EventTimer()
-
-    def start(self, delay: Delay | None = None) -> None:
-        """Start the clocks; the code's GPU work then queues behind ``delay``."""
-        self._timer.prepare()
-        self._timer.start(delay)
-        # What the events take is no time of the code.
-        self._cpu_start = process_time()
-        self._started = perf_counter()
-
-    def stop(self) -> Run:
-        """Stop the clocks, wait for the GPU and return the times."""
-        self._stopped = perf_counter()
-        self._cpu = process_time() - self._cpu_start
-        self._stopped = self._timer.stop(self._stopped)
-        readings = self._timer.finish(self._started, self._stopped)
-        finished = max((reading.finished for reading in readings.values()), default=self._stopped)
-        note = self._timer.note
-        return self._run(finished, readings, None if note is None else f"no GPU time: {note}")
-
-    def give_up(self) -> Run:
-        """Return what is known after an interrupted `stop`: host time, and wall time until now."""
-        return self._run(perf_counter(), {}, INTERRUPTED)
-
-    def release(self) -> None:
-        """Free the events; the stopwatch can be started again.
-
-        What is garbage in a cycle may be freed in a process that was forked meanwhile, by its
-        garbage collector: there an event's destructor ends the process, as CUDA has no context.
-        """
-        self._timer = EventTimer()
-
-    def _run(self, finished: float, readings: dict[int, Reading], note: str | None) -> Run:
-        wall, host = finished - self._started, self._stopped - self._started
-        return Run(wall, host, self._cpu, readings, note)
+    @property
+    def sample(self) -> Sample:
+        """The seconds of a loop."""
+        return Sample(tuple(each / self.loops for each in self.seconds))
 
 
-# --- aggregates of runs --------------------------------------------------------------------------
+def share(runs: Sequence[Times]) -> float:
+    """Return the part of the median time for which a GPU has surely worked."""
+    upper = statistics.median(run.upper for run in runs)
+    return statistics.median(run.lower for run in runs) / upper if upper else 0.0
+
+
+def seconds_shown(runs: Sequence[Times]) -> list[float]:
+    """Return the runs' GPU seconds, at most; the wall seconds where there are none."""
+    has_gpu = all(run.note is None for run in runs) and any(run.readings for run in runs)
+    return [run.upper if has_gpu else run.wall for run in runs]
 
 
 def summarize(
-    runs: Sequence[Run],
-    *,
-    loops: int = 1,
-    bound: Bound | None = None,
-    evidence: str | None = None,
-    shown: tuple[int, ...] = (),
-    **others: Any,
+    runs: Sequence[Times], *, loops: int = 1, own: Queued | None = None, **others: Any
 ) -> CudaTiming:
-    """Aggregate runs, of ``loops`` loops each, into a `CudaTiming`.
+    """Aggregate runs, of ``loops`` loops each; ``others`` are further fields.
 
-    ``bound`` is what limits the code where the runs themselves do not show it, and ``evidence`` how
-    that is known; ``shown`` are devices that have worked although the runs do not show it, and
-    ``others`` further fields.
+    ``own`` is the GPU's own time, where queued runs show it.
     """
 
     def per_loop(values: Sequence[float]) -> Sample:
         return Sample(tuple(value / loops for value in values))
 
-    gpu = gpu_times(runs, shown)
-    later = gpu_outlasts_host(gpu.seconds, gpu.hosts)
-    if later is not None:
-        bound, evidence = "gpu", later
-    elif not gpu.seconds:
-        bound = evidence = None
-    at_most, note = bool(gpu.seconds) and bound != "gpu", gpu.note
-    if at_most and note is None and bound is None:
-        note = ENDED
+    seen = sorted({ordinal for run in runs for ordinal in run.signs})
+    fields: dict[str, Any] = {"gpu": None, "gpu_note": _why_none(runs)}
+    if own is not None:
+        gpu, seen = own.sample, [own.device]
+        fields = {"gpu": gpu, "gpu_at_least": gpu, "per_device": {own.device: gpu}}
+    elif fields["gpu_note"] is None:
+        in_use = sorted({ordinal for run in runs for ordinal in run.readings})
+        # Without a sign, the time may be any device's.
+        named = seen or (in_use if len(in_use) == 1 else [])
+        fields = {
+            "gpu": per_loop([run.upper for run in runs]),
+            "gpu_at_most": share(runs) < EXACT,
+            "gpu_at_least": per_loop([run.lower for run in runs]),
+            "per_device": {i: per_loop([_upper(run, i) for run in runs]) for i in named},
+        }
+        if not fields["gpu_at_least"].median:
+            fields["gpu_at_least"] = None
+        if fields["gpu_at_most"]:
+            single = len(runs) == loops == 1
+            fields["gpu_note"] = _first_use(runs) or (
+                WAITED if seen else NO_SIGN + _TELLS[not single]
+            )
+            if single and not _timed.issuperset(in_use):
+                others["notes"] = (*others.get("notes", ()), LOADED)
+        _timed.update(in_use)
+    bound, evidence = limit(runs, loops, own)
     return CudaTiming(
-        gpu=per_loop(gpu.seconds) if gpu.seconds else None,
+        **fields,
+        gpu_seen=bool(seen),
         wall=per_loop([run.wall for run in runs]),
+        wall_at_most=2 * sum(run.wall_at_most for run in runs) >= len(runs),
         cpu=per_loop([run.cpu for run in runs]),
-        per_device={ordinal: per_loop(values) for ordinal, values in gpu.devices.items()},
+        host=per_loop([run.host for run in runs]),
         loops=loops,
         repeat=len(runs),
         bound=bound,
-        host=per_loop([run.host for run in runs]),
-        gpu_at_most=at_most,
-        gpu_note=note,
         bound_evidence=evidence,
-        conditions=conditions(gpu.devices),
+        conditions=conditions(fields.get("per_device", ())),
         **others,
     )
 
 
-def gpu_or_wall(runs: Sequence[Run]) -> Sequence[float]:
-    """Return the runs' GPU seconds, or wall seconds where there are none."""
-    return gpu_times(runs).seconds or [run.wall for run in runs]
+def limit(runs: Sequence[Times], loops: int, own: Queued | None) -> tuple[Bound | None, str | None]:
+    """Return what limits the code, and how that is known; None where it is not."""
+    if (part := share(runs)) >= EXACT:
+        percent = f"{part * 100:.0f} %"
+        return "gpu", f"the GPU still worked for {percent} of its time after Python returned"
+    if own is None:
+        return None, None
+    part = own.sample.median / (min(run.upper for run in runs) / loops)
+    percent = f"{min(part, 1.0) * 100:.0f} %" if part >= 0.005 else "< 1 %"
+    evidence = f"behind a delay, the same work takes the GPU {percent} of its best time"
+    return ("host" if part < _HOST_BOUND else "gpu"), evidence
 
 
-def without_unseen_work(timing: CudaTiming) -> CudaTiming:
-    """Return ``timing`` without the GPU time of a device that showed no sign of work."""
-    if timing.gpu_note != NO_SIGN:
-        return timing
-    is_whole = timing.loops == timing.repeat == 1 and not timing.partial
-    note = NO_SIGN_OF_WORK + _REPEAT_IT * is_whole
-    return replace(timing, gpu=None, per_device={}, gpu_at_most=False, gpu_note=note, bound=None)
+def _why_none(runs: Sequence[Times]) -> str | None:
+    """Return why there is no GPU time."""
+    notes = [run.note for run in runs if run.note is not None]
+    if not notes and any(run.readings for run in runs):
+        return None
+    reason = notes[0] if notes else failure.why_no_gpu() + _not_waited_for()
+    return reason if reason == INTERRUPTED else f"no GPU time: {reason}"
 
 
-@dataclass(frozen=True)
-class GpuTimes:
-    """The GPU times of the runs that have one, with the host's; seconds of all loops."""
+def _first_use(runs: Sequence[Times]) -> str | None:
+    """Return a note on the devices that were first used in a single run."""
+    new = [i for i, reading in runs[0].readings.items() if reading.new]
+    if len(runs) > 1 or not new:
+        return None
+    if len(new) == len(runs[0].readings):
+        return "CUDA was initialised inside this cell, and that takes no GPU; run it again"
+    named = " and ".join(f"cuda:{i}" for i in new)
+    are = "were" if len(new) > 1 else "was"
+    return f"{named} {are} first used inside this cell, and that takes no GPU; run it again"
 
-    seconds: Sequence[float] = ()
-    hosts: Sequence[float] = ()
-    #: Of each device that showed work; of the current one, and `NO_SIGN` is the note, if none did.
-    devices: dict[int, list[float]] = field(default_factory=dict)
-    note: str | None = None
 
-
-def gpu_times(runs: Sequence[Run], shown: tuple[int, ...] = ()) -> GpuTimes:
-    """Return the GPU times of runs, in which the devices ``shown`` worked even without a sign."""
-    failures = [run.note for run in runs if run.note is not None]
-    if failures:
-        return GpuTimes(note=failures[0])
-    if not any(run.readings for run in runs):
-        return GpuTimes(note=f"no GPU time: {failure.why_no_gpu()}{_not_waited_for()}")
-    signs = {i for run in runs for i, reading in run.readings.items() if reading.worked}
-    used, note = tuple(sorted(signs)) or shown, None
-    if not used:
-        current = torch_cuda.current_device()
-        if current is None or current not in runs[-1].readings:
-            return GpuTimes(note=NO_SIGN_OF_WORK)
-        used, note = (current,), NO_SIGN
-    missing = [
-        [i for i in used if i in run.readings and run.readings[i].seconds is None] for run in runs
-    ]
-    complete = [run for run, devices in zip(runs, missing, strict=True) if not devices]
-    if len(complete) < len(runs):
-        last = max(number for number, devices in enumerate(missing) if devices)
-        first = _first_used(runs[last], missing[last])
-        note = f"{first} inside this cell; run it again for the GPU time"
-        if len(runs) > 1:
-            note = f"{first} during repeat {last + 1}: GPU times are those of the other repeats"
-    devices: dict[int, list[float]] = {}
-    for i in used:
-        times = [_seconds(run, i) for run in complete or runs]
-        devices[i] = [seconds for seconds in times if seconds is not None]
-    seconds = [max(_seconds(run, i) or 0.0 for i in used) for run in complete]
-    devices = {i: times for i, times in devices.items() if times}
-    return GpuTimes(seconds, [run.host for run in complete], devices, note)
+def _upper(run: Times, ordinal: int) -> float:
+    """Return the most that a device worked in a run: nothing where it had no context."""
+    return run.readings[ordinal].upper if ordinal in run.readings else 0.0
 
 
 def _not_waited_for() -> str:
@@ -194,20 +161,6 @@ def _not_waited_for() -> str:
         if backend is not None and backend.is_available():
             return f"; the wall time does not wait for {kind}"
     return ""
-
-
-def _first_used(run: Run, devices: Collection[int]) -> str:
-    """Return what was first used in a run: CUDA, or some of the devices."""
-    if len(devices) == len(run.readings):
-        return "CUDA was initialised"
-    named = " and ".join(f"cuda:{i}" for i in devices)
-    return f"{named} {'were' if len(devices) > 1 else 'was'} first used"
-
-
-def _seconds(run: Run, ordinal: int) -> float | None:
-    """Return a device's time in a run, 0 where it had no context; None if it got one in it."""
-    reading = run.readings.get(ordinal)
-    return 0.0 if reading is None else reading.seconds
 
 
 # --- torch.compile, which is not imported here ---------------------------------------------------

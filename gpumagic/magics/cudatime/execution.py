@@ -16,10 +16,11 @@ from gpumagic.magics.cudatime.delivery import Delivery
 from gpumagic.magics.cudatime.further_runs import FurtherRuns
 from gpumagic.magics.output import Progress, say
 from gpumagic.results.timing import CudaTiming
+from gpumagic.timing.event_timer import Started, gave_up, prepare, read, start, stop
 from gpumagic.timing.lines import LineProfiler
 from gpumagic.timing.plan import LEAST_REPEATS, Plan
 from gpumagic.timing.profiler import nvtx_range
-from gpumagic.timing.run import Stopwatch, compiled_frames, counted, summarize, without_unseen_work
+from gpumagic.timing.run import INTERRUPTED, compiled_frames, counted, summarize
 
 
 def _baseline(delivery: Delivery, repeats: int | None) -> Baseline[CudaTiming]:
@@ -136,7 +137,7 @@ class _SingleRun(AbstractContextManager[None]):
         self._lines: LineProfiler | None = None
         if delivery.options.lines:
             self._lines = LineProfiler(selected_sources(cell, delivery.options.functions))
-        self._stopwatch = Stopwatch()
+        self._started: Started | None = None
 
     def __enter__(self) -> None:
         __tracebackhide__ = True
@@ -144,7 +145,7 @@ class _SingleRun(AbstractContextManager[None]):
         try:
             if self._lines is not None:
                 self._lines.prepare()
-            self._stopwatch.start()
+            self._started = start(prepare())
             if self._lines is not None:
                 self._lines.start()
         except KeyboardInterrupt as interrupt:
@@ -157,30 +158,31 @@ class _SingleRun(AbstractContextManager[None]):
 
     def close(self) -> None:
         """End the tracing, also where an interrupt came before that; and free the events."""
-        try:
-            self._stopwatch.release()
-        finally:
-            if self._lines is not None:
-                self._lines.close()
+        self._started = None
+        if self._lines is not None:
+            self._lines.close()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         __tracebackhide__ = True
+        if self._started is None:  # closed
+            return
         interrupt: KeyboardInterrupt | None = None
         with self._delivery.saying_failures():
             if self._lines is not None:
                 self._lines.stop(failed=kind is not None)
+            stopped = stop(self._started)
             try:
-                run = self._stopwatch.stop()
+                times = read(stopped)
             except KeyboardInterrupt as again:
-                interrupt, run = again, self._stopwatch.give_up()
+                interrupt, times = again, gave_up(stopped, INTERRUPTED)
             result = summarize(
-                [run],
+                [times],
                 compile_time=self._compile_time,
                 partial=kind is not None or interrupt is not None,
                 notes=counted(compiled_frames() - self._frames_before),
             )
             if self._lines is not None:  # they may show work that left no sign outside
                 result = self._lines.result(result)
-            self._delivery.result = without_unseen_work(result)
+            self._delivery.result = result
         if interrupt is not None:
             raise interrupt.with_traceback(None)  # the frames are gpumagic's, not the cell's

@@ -17,8 +17,8 @@ COMPARE = "--compare"
 REPEATING = {*("-n", "-r", "-w", "--repeat", "-s", "--max-time", "--cold", "--on", "--energy")}
 #: Options that have no meaning for the engines of a cluster.
 _ONLY_HERE = ("--lines", "--name", "--kernels", "--trace", "--on", "--flops", "--energy", *BASELINE)
-#: Seconds from which a cell without GPU work gets a line by default.
-ABOVE = 0.5
+#: Seconds from which a cell without a sign of GPU work gets a line by default.
+ABOVE = 0.1
 
 
 @cache
