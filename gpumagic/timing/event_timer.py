@@ -113,8 +113,10 @@ class Reading:
     #: When the work that outlasted the code had ended, at least and at most; 0 where none did.
     end_least: float = 0.0
     end: float = 0.0
-    #: Something shows that it worked at all.
+    #: Something shows that it worked at all; or it may have, on a stream that is not torch's: the
+    #: wait for it was long.
     sign: bool = False
+    maybe: bool = False
     #: It got its context after the start.
     new: bool = False
     allocations: int | None = None
@@ -150,9 +152,10 @@ class Times:
 
     @property
     def upper(self) -> float:
-        """Seconds for which GPUs worked, at most; of those with a sign, if there are any."""
-        shown = self.signs or self.readings
-        return max((each.upper for each in shown.values()), default=0.0)
+        """Seconds for which GPUs worked, at most; of those that may have, if there are any."""
+        readings = self.readings.values()
+        shown = [each for each in readings if each.sign or each.maybe] or readings
+        return max((each.upper for each in shown), default=0.0)
 
 
 def prepare(*, quiet: bool = False, before: Times | None = None) -> Prepared:
@@ -329,7 +332,7 @@ def _reading(look: Look, started: Started, late: Any) -> Reading:
     if ordinal not in started.reached:
         # There is no start event: the host's clock bounds what there was.
         end = perf_counter() - started.at if look.ends else 0.0
-        return Reading(0.0, max(end, idle_by), 0.0, end, left_sign, new, count)
+        return Reading(0.0, max(end, idle_by), 0.0, end, left_sign, False, new, count)
     earliest, latest = (at - started.at for at in started.reached[ordinal])
 
     def passed(event: Any) -> float:
@@ -341,8 +344,8 @@ def _reading(look: Look, started: Started, late: Any) -> Reading:
     # An event that was reached when it was recorded may have come long after the work.
     least = max((reached for reached, recorded in own if reached > recorded), default=0.0)
     lower = max((reached - recorded for reached, recorded in own), default=0.0)
-    upper, sign = max(idle_by, end), left_sign or bool(events)
-    return Reading(max(lower, 0.0), upper, least, end, sign, new, count)
+    upper, sign = max(idle_by, end), left_sign or bool(own)
+    return Reading(max(lower, 0.0), upper, least, end, sign, late is not None, new, count)
 
 
 # --- waiting --------------------------------------------------------------------------------------

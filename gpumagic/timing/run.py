@@ -18,10 +18,10 @@ from gpumagic.system.text import plural
 from gpumagic.timing.event_timer import EXACT, Times
 
 WAITED = "the GPU may have waited for Python"
-NO_SIGN = (
-    "no sign of GPU work was seen when Python returned: it may have waited for the GPU "
-    "(synchronize(), .item()), or there was none; "
-)
+NO_SIGN = "no sign of GPU work was seen when Python returned: it may have waited for the GPU "
+NO_SIGN += "(synchronize(), .item()), {}or there was none; {}"
+#: Where waiting for the device took long.
+_ANOTHER = "another library may have used the GPU, "
 #: What tells, after a single run and after repeated ones.
 _TELLS = "--lines, --kernels or -r tells more", "--lines or --kernels tells more"
 LOADED = "the first timed run since CUDA started: kernels may have been loaded in it; run it again"
@@ -91,9 +91,7 @@ def summarize(
             fields["gpu_at_least"] = None
         if fields["gpu_at_most"]:
             single = len(runs) == loops == 1
-            fields["gpu_note"] = _first_use(runs) or (
-                WAITED if seen else NO_SIGN + _TELLS[not single]
-            )
+            fields["gpu_note"] = _first_use(runs) or (WAITED if seen else _no_sign(runs, single))
             if single and not _timed.issuperset(in_use):
                 others["notes"] = (*others.get("notes", ()), LOADED)
         _timed.update(in_use)
@@ -134,6 +132,11 @@ def _why_none(runs: Sequence[Times]) -> str | None:
         return None
     reason = notes[0] if notes else failure.why_no_gpu() + _not_waited_for()
     return reason if reason == INTERRUPTED else f"no GPU time: {reason}"
+
+
+def _no_sign(runs: Sequence[Times], single: bool) -> str:
+    maybe = any(reading.maybe for run in runs for reading in run.readings.values())
+    return NO_SIGN.format(_ANOTHER * maybe, _TELLS[not single])
 
 
 def _first_use(runs: Sequence[Times]) -> str | None:
