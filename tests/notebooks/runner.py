@@ -24,11 +24,11 @@ _UNLIKE = re.compile(
 )
 #: What a later line of a terminal has written over.
 _OVERWRITTEN = re.compile(r"[^\n]*\r(?!\n)")
-#: What a restart must leave as it was: the type of each variable, and the first name of its object.
+#: What a restart must leave as it was: the type of each variable, and the names of its object.
 #: Numbers and the like have no identity that anybody could see.
 _LOOK = """{name: (type(value).__name__, isinstance(value, (int, float, complex, str, bytes, tuple))
-    or [n for n in globals() if globals()[n] is value][0])
-    for name, value in list(globals().items()) if not name.startswith('_')}"""
+    or sorted(n for n, other in list(globals().items()) if other is value and n[0] != '_'))
+    for name, value in list(globals().items()) if name[0] != '_'}"""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,9 @@ def restart(kernel: Kernel, lost: frozenset[str] = frozenset()) -> None:
     assert "restarted" in reply.text, reply.shown
     assert ("No variable was lost." in reply.text) is not bool(refused), reply.text
     after = kernel.value(_LOOK)
-    assert {**after, **{name: before[name] for name in refused}} == before, reply.text
+    assert before.keys() - after.keys() == refused, reply.text
+    changed = {name: (before[name], now) for name, now in after.items() if before.get(name) != now}
+    assert not changed, reply.text
 
 
 def named(refusal: str) -> frozenset[str]:
