@@ -44,9 +44,6 @@ def test_the_command_line(run: Run) -> None:
     assert "cuda:1" in both.stdout
     assert "torch can use 2 GPUs here." in both.stdout
     assert run(*MODULE, "doctor", "--help").stdout.startswith("usage: gpumagic doctor")
-    refused = run(*MODULE, "kernel", "install", "--user", "--gpu", "7")
-    assert refused.returncode == 1
-    assert refused.stderr == ("gpumagic: there is no GPU 7; this machine has GPUs 0–1\n")
 
 
 def test_the_installed_script(run: Run) -> None:

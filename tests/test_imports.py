@@ -29,11 +29,10 @@ LAYOUT: dict[str, set[str]] = {
     "memory": {"errors", "system", "render", "results", "cells", "cuda"},
     "restart": {"_version", "errors", "system", "results", "cells", "cuda"},
     "doctor": {"errors", "system", "render", "results", "cells", "cuda", "selection"},
-    "kernelspec": {"errors", "cuda", "selection"},
-    "cli": {"_version", "errors", "system", "render", "results", "cuda", "doctor", "kernelspec"},
+    "cli": {"_version", "errors", "system", "render", "results", "cuda", "doctor"},
 }
-LAYOUT["cluster"] = {*LAYOUT} - {"cli", "kernelspec", "doctor"}
-LAYOUT["magics"] = {*LAYOUT} - {"cli", "kernelspec"}
+LAYOUT["cluster"] = {*LAYOUT} - {"cli", "doctor"}
+LAYOUT["magics"] = {*LAYOUT} - {"cli"}
 #: Who alone may import what comes from outside: a folder, or one module of it.
 IMPORTERS = {
     "torch": {"cuda/torch_cuda", "cuda/probe"},
@@ -104,9 +103,9 @@ def test_imports_go_one_way() -> None:
         here = folder(path)
         if here in ("__init__", "__main__"):
             continue
-        for name, line, typing_only in imports(path):
+        for name, line, _ in imports(path):  # those for types alone, too
             package, inside, *_ = (*name.split("."), "")
-            if package == "gpumagic" and not typing_only and inside not in {here, *LAYOUT[here]}:
+            if package == "gpumagic" and inside not in {here, *LAYOUT[here]}:
                 wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
     assert not wrong, "\n".join(wrong)
 
@@ -191,7 +190,6 @@ def test_loading_imports_nothing_heavy(run_python: Callable[..., str]) -> None:
         "pandas",
         "numpy",
         "matplotlib",
-        "tqdm",
         "argparse",
         "ctypes",
     }

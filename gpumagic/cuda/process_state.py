@@ -15,14 +15,30 @@ Imported when the extension loads: imports nothing of the package at its top.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-if TYPE_CHECKING:
-    from gpumagic.selection.claims import HeldClaims
-    from gpumagic.selection.gate import Gate
+
+class Gate(Protocol):
+    """What ``%gpu off --soft`` has closed (`selection.gate`)."""
+
+    def close(self) -> None:
+        """Close it, also after `lift`."""
+
+    def lift(self) -> None:
+        """Undo `close`."""
+
+
+class Claims(Protocol):
+    """The claims that this process holds (`selection.claims`)."""
+
+    def hold(self, uuids: tuple[str, ...]) -> None:
+        """Claim these devices, and no others any more."""
+
+    def pass_on(self, environment: dict[str, str]) -> Collection[int]:
+        """Return the descriptors that hold the claims in the program that replaces this one."""
 
 
 class WrittenVariable(NamedTuple):
@@ -52,7 +68,6 @@ class Choice:
     #: By name.
     variables: dict[str, WrittenVariable] = field(default_factory=dict)
     threads: ThreadCount | None = None
-    #: ``close`` works again after ``lift``.
     gate: Gate | None = None
     #: The UUIDs of the devices that this process claims.
     claim: tuple[str, ...] = ()
@@ -114,7 +129,7 @@ class ProcessState:
     #: The `init_trace.InitTrace` that is attached, or that has found where CUDA was initialised.
     init_trace: Any = None
     #: None before the first claim.
-    claims: HeldClaims | None = None
+    claims: Claims | None = None
 
     def snapshot(self) -> Snapshot:
         """Return the current choice, for `restore`."""

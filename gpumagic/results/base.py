@@ -7,7 +7,7 @@ import json
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, overload
 
 from gpumagic.errors import DependencyError, SpecError
 from gpumagic.system.output import Output
@@ -57,10 +57,8 @@ class Result:
         return {"text/plain": str(self), "text/html": as_html(self)}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as plain dictionaries, lists, strings and numbers."""
-        fields = plain(self)
-        assert isinstance(fields, dict)
-        return fields
+        """Return the result as dictionaries, tuples, strings and numbers: `dataclasses.asdict`."""
+        return dataclasses.asdict(cast(Any, self))
 
     def to_json(self, **options: Any) -> str:
         """Return the result as JSON; ``options`` go to `json.dumps`."""
@@ -108,7 +106,7 @@ class Series(Result, Sequence[_Item]):
         return iter(self._items())
 
     def _records(self) -> Iterable[Mapping[str, Any]]:
-        return map(plain, self)
+        return map(dataclasses.asdict, cast(Iterable[Any], self))
 
 
 def as_text(result: Result, width: int | None = None, *, color: bool = False) -> str:
@@ -123,17 +121,6 @@ def as_html(result: Result) -> str:
     from gpumagic.render import html
 
     return html.render(result._blocks())
-
-
-def plain(value: Any) -> Any:
-    """Return ``value`` with dataclasses as dictionaries and tuples as lists."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    return value
 
 
 def _data_frame(
@@ -215,7 +202,7 @@ class StorableResult(Result):
             SpecError: the path cannot be that of a file, or the file cannot be written.
         """
         target = output_path(path)
-        content = {"gpumagic": VERSION, "kind": type(self).__name__, "result": plain(self)}
+        content = {"gpumagic": VERSION, "kind": type(self).__name__, "result": self.to_dict()}
         text = json.dumps(content, indent=1) + "\n"
         beside = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}")
         try:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Text
 from gpumagic.render.units import DASH, bytes_, cpu_seconds, percent, seconds, spans
-from gpumagic.results.base import Series, plain
+from gpumagic.results.base import Series
 from gpumagic.results.devices import Device, DeviceTable, errors, memory_cell
 from gpumagic.results.memory import MemoryDelta
 from gpumagic.results.selection import status_cell
@@ -84,7 +84,7 @@ class ClusterTable(ClusterResult):
     def _records(self) -> Iterator[Mapping[str, Any]]:
         for each in self.engines:
             for device in each.value or ():
-                yield {"engine": each.engine, "host": each.host, **plain(device)}
+                yield {"engine": each.engine, "host": each.host, **asdict(device)}
 
     def _blocks(self) -> list[Block]:
         columns: list[Column[Any]] = [

@@ -199,7 +199,7 @@ def load(path: str | Path) -> CudaTiming | MemoryDelta:
 
 
 def _read(kind: Any, data: Any) -> Any:
-    """Return a value of an annotation from its `plain` form; it causes no import and no call.
+    """Return a value of an annotation from its form in JSON; it causes no import and no call.
 
     Raises:
         ValueError: the data is not of that kind.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Text
 from gpumagic.render.units import bytes_, share
-from gpumagic.results.base import Result, plain
+from gpumagic.results.base import Result
 from gpumagic.results.logs import cell_number, first_line
 
 #: The most holders that have a row in a table, and below an allocation that failed.
@@ -84,7 +84,7 @@ class Holders(Result):
 
     def _records(self) -> Iterator[Mapping[str, Any]]:
         for ordinal, device in self.devices.items():
-            yield from ({"device": ordinal, **plain(holder)} for holder in device.holders)
+            yield from ({"device": ordinal, **asdict(holder)} for holder in device.holders)
 
     def _blocks(self) -> list[Block]:
         if self.error is not None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Literal
 
 from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Text, shortened
 from gpumagic.render.units import DASH, cpu_seconds, percent, seconds, share
-from gpumagic.results.base import Conditions, Result, StorableResult, plain
+from gpumagic.results.base import Conditions, Result, StorableResult
 from gpumagic.results.lines import LineTimings
 from gpumagic.system.text import plural
 
@@ -103,7 +103,7 @@ class KernelReport(Result):
         return sum(kernel.total for kernel in self.kernels)
 
     def _records(self) -> Iterable[Mapping[str, Any]]:
-        return map(plain, self.kernels)
+        return map(asdict, self.kernels)
 
     def _blocks(self) -> list[Block]:
         blocks: list[Block] = []
@@ -234,38 +234,6 @@ class CudaTiming(StorableResult):
     def wall_text(self) -> str:
         """The median wall time as it is shown."""
         return at_most(self.wall.median, self.wall_at_most)
-
-    # TimeitResult's attributes, for the GPU times (for the wall times where there is no GPU).
-
-    @property
-    def _timed(self) -> Sample:
-        return self.wall if self.gpu is None else self.gpu
-
-    @property
-    def timings(self) -> list[float]:
-        """Seconds per loop, one value a repeat."""
-        return list(self._timed.all)
-
-    @property
-    def all_runs(self) -> list[float]:
-        """Seconds of all loops of a repeat, one value a repeat."""
-        return [value * self.loops for value in self._timed.all]
-
-    @property
-    def best(self) -> float:
-        return self._timed.best
-
-    @property
-    def worst(self) -> float:
-        return self._timed.worst
-
-    @property
-    def average(self) -> float:
-        return self._timed.mean
-
-    @property
-    def stdev(self) -> float:
-        return self._timed.stdev
 
 
 def at_most(value: float | None, is_bound: bool) -> str:

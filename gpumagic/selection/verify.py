@@ -122,7 +122,7 @@ def _ways_out(spec: Spec, seen: Sequence[Device]) -> tuple[WayOut, ...]:
     """Return the commands that help where it is too late, without those that would be refused."""
     ways = []
     if sys.platform == "linux":  # elsewhere no process is replaced in place
-        again, effect = f"%gpu {spec.text} --restart", "starts the kernel again in place; "
+        again, effect = f"%gpu {spec.text} --restart", "a fresh kernel in place; "
         ways.append(WayOut(f"{again} --keep all", f"{effect}variables come back"))
         ways.append(WayOut(again, f"{effect}variables are lost"))
     if seen and spec.kind == "off" and failure.check_context() is None:

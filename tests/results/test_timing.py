@@ -11,7 +11,7 @@ import pytest
 from gpumagic.results.base import as_text
 from gpumagic.results.comparison import Compared, Comparison
 from gpumagic.results.logs import CellTiming, TimingLog
-from gpumagic.results.timing import CudaTiming, Sample
+from gpumagic.results.timing import Sample
 from tests.results.examples import (
     AT_MOST_CELL,
     FAILED_CELL,
@@ -84,16 +84,6 @@ def test_no_clock_gives_such_a_time() -> None:
     for values in ((), (-1e-9,), (float("nan"),), (1e18,)):
         with pytest.raises(ValueError, match="at least one value, and none below 0"):
             Sample(values)
-
-
-def test_the_attributes_of_timeit_result() -> None:
-    """Of the GPU times; of the wall times where there are none."""
-    assert REPEATED.timings == [0.010, 0.011, 0.030]
-    assert REPEATED.all_runs == pytest.approx([0.1, 0.11, 0.3])
-    assert (REPEATED.best, REPEATED.worst) == (0.010, 0.030)
-    assert REPEATED.average == pytest.approx(0.017)
-    assert REPEATED.stdev == REPEATED.gpu.stdev  # type: ignore[union-attr]
-    assert CudaTiming(None, Sample((2.0,)), Sample((1.0,))).best == 2.0
 
 
 def test_data_frame() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 from gpumagic.magics.cudatime.options import VERBS
 from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.output import hand_over, say, show_below
-from gpumagic.results.base import plain
 from gpumagic.results.logs import CellTiming
 from gpumagic.timing.per_cell import CellTimer
 from gpumagic.timing.run import INTERRUPTED
@@ -35,7 +34,7 @@ def run(verb: str, magics: Any, options: argparse.Namespace) -> Any:
         say(magics.shell, message)
         options.quiet = True  # the log is not what is shown
     log = timer.log()
-    metadata = {"gpumagic": {"cudatime_log": plain(log.cells)}}
+    metadata = {"gpumagic": {"cudatime_log": log.to_dict()["cells"]}}
     return hand_over(magics.shell, log, options, metadata=metadata)
 
 
@@ -55,7 +54,7 @@ def cell_timer(shell: Any) -> CellTimer:
 def _show(shell: Any, cell: CellTiming, source: str) -> None:
     """Show the line of a cell that has not shown its times itself; the metadata has them too."""
     if not _TIMED.match(source):
-        show_below(shell, cell, metadata={"gpumagic": {"cudatime": plain(cell)}})
+        show_below(shell, cell, metadata={"gpumagic": {"cudatime": cell.to_dict()}})
 
 
 def _interrupt(shell: Any, result: Any) -> None:
