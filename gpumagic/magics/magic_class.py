@@ -128,8 +128,6 @@ class GpuMagic(ipython.Magics):
           -v NAME                     store it in NAME
           -q                          print nothing, as does a ; at the end
 
-        also: ps, as -p; --processes
-
         Examples
         --------
           %gpu off --restart --keep model optimizer

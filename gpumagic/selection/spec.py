@@ -103,7 +103,7 @@ def _item(item: str) -> Sequence[int | str]:
         return [item]
     if item.lower() in (*_WORDS, "auto"):
         raise SpecError(f"{item!r} is no part of a list; write it alone: {item}")
-    words = [*_WORDS, "auto", "watch", "plot", "ps", "doctor"]
+    words = [*_WORDS, "auto", "watch", "plot", "restart", "doctor"]
     near = did_you_mean(item.lower(), words)
     raise SpecError(
         f"{_quoted(item)} is not a choice of GPUs{f'{near} Write' if near else '; write'} "

@@ -72,8 +72,8 @@ def _hint(magics: Any, table: DeviceTable) -> None:
 
 def _run_verb(verb: str, shell: Any, options: argparse.Namespace) -> Result:
     """Show something, or change a display; without a verb show the table."""
-    if verb in ("", "ps"):
-        return _table(processes=verb == "ps" or options.processes)
+    if not verb:
+        return _table(processes=options.processes)
     if verb == "doctor":
         from gpumagic.doctor import diagnose
 

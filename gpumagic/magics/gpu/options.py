@@ -16,9 +16,9 @@ _ONLY_HERE = ("--restart", "--keep", "--force", "--soft", "--threads")
 @cache
 def grammar() -> Grammar:
     """Return the forms of ``%gpu``."""
-    verbs = (PLAIN, "ps", "watch", "plot", "doctor")
+    verbs = (PLAIN, "watch", "plot", "doctor")
     forms = {verb: Parser(f"%gpu {verb}".rstrip()) for verb in verbs}
-    forms[PLAIN].add_argument("-p", "--processes", action="store_true")
+    forms[PLAIN].add_argument("-p", dest="processes", action="store_true")
     forms["watch"].add_argument("state", nargs="?", choices=("off",))
     forms["watch"].add_argument("--every", type=duration(), metavar="SECONDS", default=1.0)
     forms["plot"].add_argument("file", nargs="?", metavar="FILE")
