@@ -66,6 +66,10 @@ test-wheel: $(VENV)/ready-wheel ## Build the wheel, and use it in an environment
 bench: $(VENV)/ready-bench ## Measure what is promised of speed and exactness
 	@$(RUN) -m tests.benchmarks $(ARGS)
 
+.PHONY: hardware
+hardware: $(VENV)/ready ## Ask this machine's GPU all that the package relies on, and record the answers
+	$(RUN) -m pytest tests/hardware/test_questions.py tests/hardware --hardware $(ARGS)
+
 .PHONY: lint
 lint: $(VENV)/ready ## Check style and types
 	$(RUN) -m ruff check

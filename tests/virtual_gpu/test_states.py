@@ -5,14 +5,13 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from tests.support import forks
+from tests.support import captures, forks
 
 from . import GPU, ExternalProcess, Mig, Scenario, World
 
@@ -234,63 +233,6 @@ def test_what_was_read_before_another_stream_was_done_is_counted(virtual_gpu: Wo
     assert virtual_gpu.early_reads() == 1
 
 
-#: What ends another thread's global capture, by the asking thread's own mode; as an H200 answered.
-UNSAFE = {
-    "query of another stream": (True, False, False),
-    "query of the default stream": (True, False, False),
-    "query of an older event": (True, False, False),
-    "record on another stream": (False, False, False),
-    "is it capturing": (False, False, False),
-    "free memory": (False, False, False),
-    "a new event": (False, False, False),
-    "a new stream": (False, False, False),
-    "wait for the device": (True, True, True),
-}
-
-
-@pytest.mark.parametrize("name", UNSAFE)
+@pytest.mark.parametrize("name", captures.ENDS)
 def test_what_ends_another_threads_capture(virtual_gpu: World, name: str) -> None:
-    x, side, old = torch.ones(8, device="cuda"), cuda.Stream(), cuda.Event()
-    old.record()
-    cuda.synchronize()
-    driver, number, size = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_size_t()
-    other, event = ctypes.c_void_p(side.cuda_stream), ctypes.c_void_p(old.cuda_event)
-    made = ctypes.c_void_p()
-    asking: dict[str, Callable[[], int]] = {
-        "query of another stream": lambda: driver.cuStreamQuery(other),
-        "query of the default stream": lambda: driver.cuStreamQuery(None),
-        "query of an older event": lambda: driver.cuEventQuery(event),
-        "record on another stream": lambda: driver.cuEventRecord(event, other),
-        "is it capturing": lambda: driver.cuStreamIsCapturing(None, ctypes.byref(number)),
-        "free memory": lambda: driver.cuMemGetInfo_v2(ctypes.byref(size), ctypes.byref(size)),
-        "a new event": lambda: driver.cuEventCreate(ctypes.byref(made), 0),
-        "a new stream": lambda: driver.cuStreamCreate(ctypes.byref(made), 1),
-        "wait for the device": driver.cuCtxSynchronize,
-    }
-    found = []
-    for mode in range(3):
-        begun, asked, failures = threading.Event(), threading.Event(), []
-
-        def capture(begun: Any = begun, asked: Any = asked, failures: Any = failures) -> None:
-            try:
-                with cuda.graph(cuda.CUDAGraph()):
-                    x.add_(1)
-                    begun.set()
-                    asked.wait(20)
-            except RuntimeError as error:
-                failures.append(str(error))
-            finally:
-                begun.set()
-
-        thread = threading.Thread(target=capture)
-        thread.start()
-        assert begun.wait(20)
-        before = ctypes.c_int(mode)
-        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(before))
-        answer = asking[name]()
-        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(before))
-        asked.set()
-        thread.join()
-        assert answer == (900 if failures else 0)
-        found.append(bool(failures))
-    assert tuple(found) == UNSAFE[name]
+    assert captures.ends(torch, name) == captures.ENDS[name]
