@@ -44,14 +44,15 @@ def gpus(facts: Facts) -> Finding | None:
         remedy = f"in a container: {_WITH_GPUS}; else check lspci"
         cause = "the machine, or the container, has no GPU"
         return Finding("GPUs", "bad", "NVML lists none", remedy, cause)
-    broken = {f"GPU {device.index}": device.error for device in facts.table if device.error}
+    broken = {f"GPU {device.index}": device.unusable for device in facts.table if device.unusable}
     if not broken:
         return None
-    usable = [str(d.index) for d in facts.table if d.error is None and d.visible is not False]
+    usable = [str(d.index) for d in facts.table if not d.unusable and d.visible is not False]
     restart = " --restart --keep all" if facts.state.initialized or facts.state.failed else ""
     remedy_here = f"%gpu {','.join(usable)}{restart}" if usable else None
     evidence = "; ".join(f"{name}: {error}" for name, error in broken.items())
-    cause = f"no answer from {', '.join(broken)}"
+    lost = any(device.error for device in facts.table)
+    cause = f"no answer from {', '.join(broken)}" if lost else evidence
     return Finding("GPUs", "bad", f"{evidence} (NVML)", remedy_here, cause)
 
 

@@ -43,7 +43,7 @@ def mask(facts: Facts) -> Finding:
     if started and (seen != wanted or moved):
         evidence += f": too late, this process sees {f'GPU {spans(seen)}' if seen else 'no GPU'}"
         return Finding(name, "warn", evidence, f"%gpu SPEC{restart}")
-    if not wanted:
+    if not wanted and value is not None:
         cause = f"every GPU is hidden from this process: {name}={value}"
         return Finding(name, "bad", evidence, f"%gpu on{restart}", cause)
     return Finding(name, "ok", f"{evidence}, {'in time' if started else 'not yet read'}")

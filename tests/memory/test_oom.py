@@ -230,3 +230,11 @@ def test_one_large_variable_does_not_hide_the_others(
     assert found.unattributed is None
     assert "there was no time to visit all objects" in str(found)
     cells("del first")
+
+
+def test_nvml_is_not_started_for_the_report(cells: Any, ip: Any, virtual_gpu: Any) -> None:
+    assert "Out of memory on cuda:0 (NVIDIA" in cells("new(100)", raising=False).text
+    assert virtual_gpu.calls("nvmlInitWithFlags") == 0
+    outside = explained(ip).outside
+    assert outside is not None
+    assert 2**28 < outside < GIB  # the context

@@ -35,13 +35,27 @@ def test_auto_says_what_does_not_fit() -> None:
         pick(BUSY, 2, Wants(idle=True), advice="; wait")
     assert str(caught.value) == (
         "only 1 of 4 GPUs fit, 2 requested (GPU 1: 80 % utilised; GPU 2: in use by process 7; "
-        "GPU 3: its utilisation and processes are not known); wait"
+        "GPU 3: its utilisation is not known); wait"
     )
     # What can never fit is not waited for.
     with pytest.raises(DeviceError, match=r"^no GPU fits, 1 requested .GPU 0: only 10.*known\)$"):
         pick(BUSY, 1, Wants(min_free=200 * GIB), advice="; wait")
     with pytest.raises(SpecError, match="9 GPUs are requested; this machine has GPUs 0–3"):
         pick(BUSY, 9)
+
+
+def test_what_is_not_known_is_not_waited_for() -> None:
+    """By its name; a container's list without processes is no proof that nobody is there."""
+    unknown = Device(0, uuid="GPU-a", memory_total=80 * GIB, utilization=0)
+    with pytest.raises(DeviceError, match=r"GPU 0: its processes are not known.$"):
+        pick([unknown], 1, Wants(idle=True), advice="; wait")
+    with pytest.raises(DeviceError, match=r"GPU 0: its free memory is not known.$"):
+        pick([unknown], 1, Wants(min_free=GIB), advice="; wait")
+    hidden = replace(unknown, processes=(), memory_used=30 * GIB)
+    listed = r"30\.0 GiB in use by processes that are not listed here.; wait$"
+    with pytest.raises(DeviceError, match=listed):
+        pick([hidden], 1, Wants(idle=True), advice="; wait")
+    assert pick([replace(hidden, memory_used=2**20)], 1, Wants(idle=True)) == ("GPU-a",)
 
 
 def test_own_memory_does_not_make_a_device_busy() -> None:
@@ -63,7 +77,7 @@ def test_auto_takes_an_instance_not_the_gpu_that_it_is_of() -> None:
     assert pick([divided], 1) == ("MIG-2b",)
     assert pick([replace(divided, instance="MIG-1a")], 1) == ("MIG-1a",)
     assert pick([divided, Device(1, uuid="GPU-bb", memory_free=7)], 1) == ("GPU-bb",)
-    with pytest.raises(DeviceError, match="MIG-1a: its utilisation and processes are not known"):
+    with pytest.raises(DeviceError, match="MIG-1a: its utilisation is not known"):
         pick([divided], 1, Wants(idle=True))
     with pytest.raises(SpecError, match="only 1 of 2 are whole"):
         pick([divided, Device(1, uuid="GPU-bb")], 2)

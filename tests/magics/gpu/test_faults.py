@@ -26,8 +26,8 @@ FIELDS = {
     "nvmlDeviceGetTemperature": "temperature",
     "nvmlDeviceGetPowerUsage": "power",
     "nvmlDeviceGetEnforcedPowerLimit": "power_limit",
-    "nvmlDeviceGetComputeRunningProcesses_v3": None,
-    "nvmlDeviceGetGraphicsRunningProcesses_v3": None,
+    "nvmlDeviceGetComputeRunningProcesses_v2": None,
+    "nvmlDeviceGetGraphicsRunningProcesses_v2": None,
     "nvmlDeviceGetMigMode": None,
 }
 #: Every NVML call behind the table. The count and the handle decide whether there is a device.

@@ -39,11 +39,11 @@ def test_auto_keeps_to_the_instance_that_was_given(mig_kernel: Kernel) -> None:
     assert k.value(SEEN) == [(0, SECOND, 10 * GIB)]
     row = "(lambda d: (d.index, d.free, d.total, d.others))(gpumagic.gpumem().devices[0])"
     k.run("import gpumagic")
-    assert k.value(row) == (0, 10 * GIB, 10 * GIB, None)
+    assert k.value(row) == (0, 10 * GIB, 10 * GIB, 0)
     k.run(UUIDS)
     assert k.value("uuids") == [SECOND[4:]]
     index, free, total, others = k.value(row)
-    assert (index, total, others) == (0, 10 * GIB, None)
+    assert (index, total, others) == (0, 10 * GIB, 0)
     assert 9 * GIB < free < 10 * GIB
     reply = k.run("%gpu auto 2", raising=False)
     assert reply.stderr.startswith("UsageError: 2 GPUs are requested")
@@ -99,3 +99,30 @@ def test_any_question_about_mig_may_fail(kernel: Callable[..., Kernel]) -> None:
         expected = 2 if call == "MemoryInfo" and code != 15 else 0
         assert (parts, others_parts, error is None) == (expected, 0, code != 15)
     assert "applied" in divided.run(f"%gpu {SECOND}").text
+
+
+def test_mig_without_an_instance_is_no_gpu(kernel: Callable[..., Kernel]) -> None:
+    """CUDA finds no device, so nothing is applied; what to type is said."""
+    empty = kernel(Scenario(devices=[GPU(mig_mode=True), GPU()]))
+    for spec in ("0", "0,1", "auto 2"):
+        reply = empty.run(f"%gpu {spec}", raising=False)
+        assert reply.status == "error"
+        assert "it is in MIG mode without an instance: sudo nvidia-smi mig -i 0 -cgi" in (
+            reply.stderr
+        )
+        assert mask(empty) is None
+    empty.run("selection = %gpu 1 -o -q")
+    assert mask(empty).startswith("GPU-")  # CUDA may not count GPU 0
+    alone = kernel(Scenario(devices=[GPU(mig_mode=True)]))
+    assert "This kernel sees none of 1 GPU" in alone.run("%gpu").text
+    assert "because" in (shown := alone.run("%gpu doctor").text)
+    assert "in MIG mode without an instance" in shown.splitlines()[0]
+
+
+def test_an_instances_processes_are_asked_of_the_instance(kernel: Callable[..., Kernel]) -> None:
+    """To list those of the whole GPU takes rights that a container does not have."""
+    divided = [GPU(mig=[Mig(), Mig()], denied=frozenset({"processes", "memory"}))]
+    k = kernel(Scenario(devices=divided), env={"CUDA_VISIBLE_DEVICES": SECOND})
+    k.run(UUIDS + "import gpumagic; seen = gpumagic.devices()[0].as_seen()")
+    assert k.value("[process.own for process in seen.processes]") == [True]
+    assert k.value("(seen.memory_others, seen.memory_used > 2**20)") == (0, True)
