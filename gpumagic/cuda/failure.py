@@ -19,6 +19,7 @@ import os
 import re
 from collections.abc import Mapping
 from functools import cache
+from typing import NamedTuple
 
 from gpumagic.cuda import driver, init_trace, probe, torch_cuda, visible_devices
 from gpumagic.cuda.process_state import STATE
@@ -82,9 +83,76 @@ def has_failed(table: DeviceTable) -> bool:
     return state.failed
 
 
+class StartError(NamedTuple):
+    """An error with which CUDA does not start: a part of its text, what it means, what helps."""
+
+    text: str
+    cause: str
+    remedy: str
+
+
+#: Errors that a restart of the kernel does not change (CUDA runtime, ``cudaError_t``).
+START_ERRORS = (
+    StartError(
+        "system not yet initialized",
+        "NVIDIA's Fabric Manager, which machines with NVSwitch need, does not run, or is of "
+        "another version than the driver (error 802)",
+        "start nvidia-fabricmanager of exactly the driver's version on the host, or ask whoever "
+        "runs it",
+    ),
+    StartError(
+        "unsupported display driver",
+        "libcuda and the driver's kernel module are of different versions (error 803)",
+        "after an update of the driver, reboot; else take the folder with another libcuda (often "
+        "compat) out of LD_LIBRARY_PATH",
+    ),
+    StartError(
+        "forward compatibility was attempted",
+        "a libcuda for newer CUDA is in use, which only data centre GPUs run (error 804)",
+        "install a newer driver on the host, use an older image, or take its folder compat out of "
+        "LD_LIBRARY_PATH",
+    ),
+    StartError(
+        "MPS client failed to connect",
+        "CUDA is to use NVIDIA's MPS, whose daemon does not answer (error 805)",
+        "start nvidia-cuda-mps-control -d as the same user, or start the kernel without "
+        "CUDA_MPS_PIPE_DIRECTORY",
+    ),
+    StartError(
+        "MPS server is not ready",
+        "NVIDIA's MPS server takes no new client (error 807)",
+        "wait, or end the clients that have failed",
+    ),
+    StartError(
+        "OS call failed",
+        "the operating system refuses a call of the driver (error 304)",
+        "check the rights of the container or sandbox, and /dev/nvidia*",
+    ),
+    StartError(
+        "CUDA unknown error",
+        "the driver could not be started (error 999); CUDA_VISIBLE_DEVICES is seldom the reason",
+        "in a container: create it anew, as the host has taken away its devices; after the machine "
+        "has slept: sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm; else reboot",
+    ),
+)
+
+
+def start_error(text: str | None) -> StartError | None:
+    """Return the error of `START_ERRORS` that a text has."""
+    return next((each for each in START_ERRORS if text and each.text in text), None)
+
+
+def start_remedy() -> str:
+    """Return what helps where CUDA has failed to initialise."""
+    known = start_error(STATE.init_failure.reason)
+    return "%gpu on --restart" if known is None else known.remedy
+
+
 def start_cause() -> str:
     """Return why CUDA failed to initialise, as a clause; for when `has_failed` is True."""
     state = STATE.init_failure
+    if (known := start_error(state.reason)) is not None:
+        return f"CUDA does not start: {known.cause}"
     if state.hidden and state.reason is None:
         return (
             "CUDA failed to start while all GPUs were hidden (a backward pass on the CPU starts "
@@ -110,7 +178,7 @@ FATAL = {
     "launch timed out": "a kernel ran longer than the driver allows",
     "uncorrectable ECC error": "the device's memory has an uncorrectable error",
     "uncorrectable NVLink error": "a link between the devices has an uncorrectable error",
-    "unknown error": "the device does not respond: it may be lost",
+    "unknown error": "the driver reports an unknown error; %gpu shows whether a GPU is lost",
 }
 _CUDA_ERROR = re.compile(
     r"\bCUDA (driver )?error\b|CUBLAS_STATUS_|CUDNN_STATUS_|Triton Error|cudaError|CUDA_ERROR_"

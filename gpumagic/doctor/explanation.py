@@ -14,11 +14,14 @@ from gpumagic.cuda import devices, driver, failure, init_trace, probe
 from gpumagic.cuda.probe import Build, Start
 from gpumagic.doctor import CHECKS, machine, process
 from gpumagic.doctor.facts import Facts
+from gpumagic.render.units import bytes_
 from gpumagic.results.base import Explanation
 from gpumagic.system import introspection
 
 #: Limits on the exceptions, and on the characters of each, that are searched.
 _EXCEPTIONS, _CHARACTERS = 100, 20_000
+#: Bytes of a device that its context and the libraries of torch need at least.
+_ROOM = 2**30
 _LINE_OF_FAILURE = (
     "CUDA reports it asynchronously: CUDA_LAUNCH_BLOCKING=1, set before CUDA starts, shows the "
     "line that failed"
@@ -112,6 +115,30 @@ def _always(line: str) -> Callable[[str], str]:
     return lambda _: line
 
 
+def _not_started(text: str) -> str:
+    known = failure.start_error(text)
+    return "" if known is None else f"{known.cause}. To do: {known.remedy}"
+
+
+def _full(_: str) -> str:
+    """Return who uses the memory of a visible device that has too little for a context."""
+    for device in devices.devices(load=False):
+        free = device.memory_free
+        if device.visible is False or free is None or free >= _ROOM:
+            continue
+        listed = sorted(device.processes or (), key=lambda each: -(each.memory or 0))
+        who = [
+            f"{'this kernel' if each.own else f'process {each.pid}'} ({bytes_(each.memory)})"
+            for each in listed[:3]
+        ]
+        used = ", ".join(who) if who else "processes that are not listed here"
+        remedy = "%gpumem vars shows what this kernel holds"
+        if not (listed and listed[0].own):
+            remedy = f"choose another one: %gpu auto{' --restart' * driver.is_initialized()}"
+        return f"GPU {device.index} has only {bytes_(free)} free, used by {used}. To do: {remedy}"
+    return "the driver has too little memory left: of the GPU, or of the host for pinned memory"
+
+
 #: torch's messages when CUDA does not start.
 _NO_START = (
     "no CUDA-capable device is detected|No CUDA GPUs are available"
@@ -131,24 +158,25 @@ _LINES: list[tuple[str, Callable[[str], str]]] = [
         "driver version is insufficient|NVIDIA driver on your system is too old",
         _diagnosed("the NVIDIA driver is too old for a library in use"),
     ),
+    ("|".join(re.escape(each.text) for each in failure.START_ERRORS), _not_started),
     (_NO_START, _diagnosed("CUDA finds no device")),
     ("Torch not compiled with CUDA enabled", _always("this torch is built without CUDA")),
     ("CUDA error: invalid device ordinal", _ordinal),
     (
-        "CUDA error: system has unsupported display driver",
-        _always("the driver's components do not match; after an upgrade, reboot"),
-    ),
-    (
-        "CUDA error: system not yet initialized",
-        _always("NVIDIA's Fabric Manager is not running, which NVSwitch needs"),
-    ),
-    (
         "CUDA error: (all )?CUDA-capable device",
-        _always("another process uses the GPU exclusively, or its compute mode prohibits use"),
+        _always(
+            "another process uses the GPU exclusively, or its compute mode prohibits use. To do: "
+            "choose another one: %gpu auto --restart"
+        ),
+    ),
+    ("CUDA error: out of memory|CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)", _full),
+    (
+        "PTX was compiled with an unsupported toolchain",
+        _always("a kernel was compiled by a newer CUDA than the driver has: install a newer one"),
     ),
     (rf"CUDA error: (an |the )?({'|'.join(failure.FATAL)})", _fatal),
     (
-        "CUDA error: (?!out of memory)",
+        "CUDA error: ",
         _always("CUDA reports errors asynchronously, perhaps not at their line"),
     ),
 ]

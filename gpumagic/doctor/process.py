@@ -78,7 +78,7 @@ def cuda(facts: Facts) -> Finding:
         return Finding(subject, "bad", f"{cause} (reported by torch)", FORK_REMEDY, cause)
     if state.failed:
         cause = failure.start_cause()
-        return Finding(subject, "bad", cause, "%gpu on --restart --keep all", cause)
+        return Finding(subject, "bad", cause, failure.start_remedy(), cause)
     if dead is not None:
         cause = f"CUDA has failed in this process ({dead})"
         remedy = "%gpu restart --keep all"
@@ -116,7 +116,8 @@ def start(facts: Facts) -> Finding | None:
     expected = any(device.visible for device in facts.table)
     if facts.table and not expected:
         return Finding(subject, "ok", evidence, cause=reason)
-    cause, remedy = reason, None
+    known = failure.start_error(reason)
+    cause, remedy = (reason, None) if known is None else (known.cause, known.remedy)
     if expected and not reason and not facts.state.initialized:
         cause = "CUDA finds no device, although the environment variables show some"
         remedy = "%gpu restart --keep all: a failed start of CUDA lasts until the process ends"

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gpumagic.cuda import devices, driver, failure, init_trace, nvml, torch_cuda, visible_devices
+from gpumagic.cuda.process_state import STATE
 from gpumagic.cuda.visible_devices import MASK, VARIABLES, View, uuid_key
 from gpumagic.results.devices import Device, DeviceTable, variables
 from gpumagic.results.selection import Selection, Status, WayOut
@@ -121,6 +122,8 @@ def shows_others(
 def _ways_out(spec: Spec, seen: Sequence[Device]) -> tuple[WayOut, ...]:
     """Return the commands that help where it is too late, without those that would be refused."""
     ways = []
+    if failure.start_error(STATE.init_failure.reason) is not None:
+        return ()
     if sys.platform == "linux":  # elsewhere no process is replaced in place
         again, effect = f"%gpu {spec.text} --restart", "a fresh kernel in place; "
         ways.append(WayOut(f"{again} --keep all", f"{effect}variables come back"))
@@ -159,6 +162,9 @@ def _query_runtime(spec: Spec, expected: int) -> tuple[str | None, int | None]:
     elif start.count:
         number = f"{plural(expected, 'GPU')}, of which CUDA finds {start.count}"
         problem = f"'{spec.text}' shows {number}; for the reason: %gpu doctor"
+    elif failure.start_error(start.reason) is not None:
+        cause, remedy = failure.start_cause(), failure.start_remedy()
+        problem = f"No choice helps: {cause}. To do: {remedy}"
     else:
         problem = f"Too late for '{spec.text}': {failure.start_cause()}"
     return problem, start.count

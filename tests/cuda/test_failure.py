@@ -132,7 +132,7 @@ def test_an_error_of_cuda_is_known_by_its_text(text: str, expected: bool) -> Non
     ("code", "cause"),
     [
         (710, "an assertion in a kernel failed, mostly an index out of range"),
-        (999, "the device does not respond: it may be lost"),
+        (999, "the driver reports an unknown error; %gpu shows whether a GPU is lost"),
     ],
 )
 def test_a_dead_context_is_known_by_its_error(virtual_gpu: Any, code: int, cause: str) -> None:

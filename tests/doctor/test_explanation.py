@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from gpumagic.doctor import explanation
 from gpumagic.results.base import Explanation
 from tests.support.kernels import Kernel
 from tests.support.shells import Ran
-from tests.virtual_gpu import GPU, Scenario, World
+from tests.virtual_gpu import GPU, ExternalProcess, Scenario, World
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,8 @@ from tests.virtual_gpu import GPU, Scenario, World
         ("Cannot re-initialize CUDA in forked subprocess. To use", "spawn"),
         ("CUDA has been initialized before the `notebook_launcher` could", "To do: %gpu restart;"),
         ("Torch not compiled with CUDA enabled", "built without CUDA"),
+        ("CUDA error: out of memory", "of the GPU, or of the host for pinned memory"),
+        ("the provided PTX was compiled with an unsupported toolchain.", "a newer CUDA than the"),
     ],
 )
 def test_a_failure_is_explained_in_one_line(
@@ -54,7 +57,6 @@ def test_a_cause_further_back_is_explained(run_cell: Callable[..., Ran]) -> None
     "source",
     [
         "1 / 0",
-        "raise RuntimeError('CUDA error: out of memory')",
         "1 +",
         "%gpu 99",
         "'CUDA error: x'",
@@ -133,6 +135,61 @@ def test_in_a_kernel(kernel: Callable[..., Kernel]) -> None:
     assert report.text.startswith("torch cannot use a GPU here, because this torch has no kernels")
     fresh.run("%unload_ext gpumagic")
     assert fresh.run("raise RuntimeError('CUDA error: x')", raising=False).text == ""
+
+
+#: By the machine, what fails there and what the line says.
+STARTS = {
+    802: "start nvidia-fabricmanager of exactly the driver's version",
+    803: "after an update of the driver, reboot",
+    804: "install a newer driver on the host, use an older image",
+    805: "start nvidia-cuda-mps-control -d as the same user",
+    999: "sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm; else reboot",
+}
+
+
+@pytest.mark.parametrize("code", STARTS)
+def test_a_start_that_no_restart_of_the_kernel_mends(
+    kernel: Callable[..., Kernel], code: int
+) -> None:
+    """Below the cell, by the doctor and by a choice: what it is, and what really helps."""
+    broken = kernel(Scenario(faults={"cuInit": code}))
+    failed = broken.run("import torch; x = torch.ones(1, device='cuda')", raising=False)
+    assert failed.error is not None
+    for shown in (
+        failed.text,
+        broken.run("%gpu doctor").text,
+        broken.run("%gpu 0", raising=False).shown,
+        broken.run("%gpu", raising=False).shown,
+    ):
+        said = " ".join(re.sub(r"[┃│]", " ", shown).split())
+        assert "--restart" not in said
+        assert "is lost" not in said
+    said = " ".join(failed.text.split())
+    assert STARTS[code] in said
+    assert f"error {code}" in said
+    verdict = broken.run("%gpu doctor").text.splitlines()[0]
+    assert verdict.startswith("torch cannot use a GPU here, because CUDA does not start: ")
+    assert f"(error {code})" in verdict
+
+
+FULL = Scenario([GPU(), GPU()], processes=[ExternalProcess(0, 4242, 79 * 2**30 + 200 * 2**20)])
+EXCLUSIVE = Scenario([GPU(compute_mode="exclusive")], processes=[ExternalProcess(0, 4242, 2**30)])
+
+
+def test_a_gpu_that_is_full_of_others(kernel: Callable[..., Kernel]) -> None:
+    full = kernel(FULL)
+    failed = full.run("import torch; x = torch.ones(1, device='cuda')", raising=False)
+    assert "CUDA error: out of memory" in failed.shown
+    assert "process 4242 (79.2 GiB). To do: choose another one: %gpu auto --restart" in failed.text
+    line = "raise RuntimeError('CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate')"
+    assert "process 4242 (79.2 GiB)" in full.run(line, raising=False).text
+
+
+def test_a_gpu_that_somebody_uses_exclusively(kernel: Callable[..., Kernel]) -> None:
+    taken = kernel(EXCLUSIVE)
+    failed = taken.run("import torch; x = torch.ones(1, device='cuda')", raising=False)
+    assert "another process uses the GPU exclusively" in failed.text
+    assert "%gpu auto --restart" in failed.text
 
 
 #: What torch cannot use a GPU for, on which machine, and what the line says.

@@ -199,5 +199,5 @@ def _say_what_stays(shell: Any, failed: bool) -> None:
         output.say(
             shell,
             f"{failure.start_cause()}: this kernel sees no GPU any more. To change that: "
-            "%gpu on --restart --keep all.",
+            f"{failure.start_remedy()}.",
         )
