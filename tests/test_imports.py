@@ -110,6 +110,19 @@ def test_imports_go_one_way() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_one_module_prints() -> None:
+    """By `print`, or by a stream's ``write``, which fail with a stream of the user's."""
+    children = {"cuda/probe.py", "restart/trial.py"}  # what they print is for this process
+    for path in modules():
+        calls = [
+            node.func
+            for node in ast.walk(ast.parse(path.read_bytes()))
+            if isinstance(node, ast.Call)
+        ]
+        wrong = {"print", "sys.stdout.write", "sys.stderr.write"} & {*map(ast.unparse, calls)}
+        assert not wrong or str(path.relative_to(PACKAGE)) in children, f"{path} prints"
+
+
 def test_folders_have_no_circle() -> None:
     done: list[str] = []
     for name in LAYOUT:

@@ -88,7 +88,9 @@ class CompiledCell:
                 value = None if code is None else eval(code, self.globals, self.locals)
                 if is_async:
                     value = await value
-        return None if self.silent else value
+            if self.silent:  # nobody gets it: it is released as a part of the cell
+                value = None
+        return value
 
     def run_within(self, scope: AbstractContextManager[Any], finish: Callable[[Any], Any]) -> Any:
         """Run the cell inside ``scope`` and return ``finish(value)``.
@@ -123,11 +125,15 @@ def compile_cell(
     tree = shell.transform_ast(tree)
     statements: list[Any] = list(tree.body)
     last: ast.Expression | None = None
+    if statements and shell.ast_node_interactivity == "last_expr_or_assign":
+        statements += _assigned(statements[-1])
     if statements and isinstance(statements[-1], ast.Expr):
         last = ast.Expression(statements.pop().value)
-    body = ast.Module(statements, []) if statements else None
+    shows_all = shell.ast_node_interactivity == "all"
+    body: Any = ast.Interactive(statements) if shows_all else ast.Module(statements, [])
     with await_allowed(shell):
-        body_code = None if body is None else shell.compile(body, name, "exec")
+        kind = "single" if shows_all else "exec"
+        body_code = shell.compile(body, name, kind) if statements else None
         last_code = None if last is None else shell.compile(last, name, "eval")
     compiled = CompiledCell(
         body=body_code,
@@ -144,6 +150,17 @@ def compile_cell(
     if compiled.is_async:
         _check_awaited()
     return compiled
+
+
+def _assigned(statement: ast.stmt) -> list[ast.Expr]:
+    """Return an expression of the variable that a statement assigns, as IPython shows it."""
+    targets = getattr(statement, "targets", None) or [getattr(statement, "target", None)]
+    if len(targets) != 1 or not isinstance(targets[0], ast.Name):
+        return []
+    if not isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
+        return []
+    shown = ast.Expr(ast.Name(targets[0].id, ast.Load()))
+    return [ast.fix_missing_locations(ast.copy_location(shown, statement))]
 
 
 def parse(shell: Any, source: str, header: str | None) -> tuple[ast.Module, str]:
@@ -184,6 +201,9 @@ def _aligned(source: str, transformed: str) -> str:
     before, after = (text.rstrip("\n").split("\n") for text in (source, transformed))
     if len(after) >= len(before):
         return transformed
+    blank = next((number for number, line in enumerate(before) if line.strip()), 0)
+    if len(after) + blank == len(before):
+        return "\n" * blank + transformed
     from difflib import SequenceMatcher
 
     a, b = ([line.strip() for line in lines] for lines in (before, after))

@@ -8,12 +8,14 @@ from collections.abc import Callable
 from textwrap import dedent
 from typing import Any
 
+from IPython.core.magic import MagicAlias
+
 from gpumagic.cells.compile import source_awaits
 from gpumagic.cells.semicolon import take_semicolon
 from gpumagic.errors import SpecError
 
-#: A call of one of our magics, on a line of its own, as IPython writes it.
-_CALL = re.compile(r"\s*get_ipython\(\)\.run_(line|cell)_magic\('(gpu|cudatime|gpumem)',")
+#: A call of a magic, on a line of its own, as IPython writes it.
+_CALL = re.compile(r"\s*get_ipython\(\)\.run_(line|cell)_magic\('([^']+)',")
 
 
 class MagicCode:
@@ -28,26 +30,45 @@ class MagicCode:
       without a traceback, and nothing runs.
 
     ``source(name, line, cell)`` is the code that a magic runs in this process, or None.
+    ``is_ours`` knows the functions of our magics: the user may have registered another one of the
+    same name since, and other names for ours.
     """
 
-    def __init__(self, shell: Any, source: Callable[[str, str, str | None], str | None]) -> None:
+    def __init__(
+        self,
+        shell: Any,
+        source: Callable[[str, str, str | None], str | None],
+        is_ours: Callable[[Any], bool],
+    ) -> None:
         self._shell = shell
         self._source = source
+        self._is_ours = is_ours
 
     def __call__(self, lines: list[str]) -> list[str]:
-        if not lines or not _CALL.match(lines[-1]):
+        call = _CALL.match(lines[-1]) if lines else None
+        named = call and self._named(*call.groups())
+        if not named:
             return lines
         written = _strings(lines[-1])
         if len(written) not in (2, 3):
             return lines
         last = lines[-1].rstrip()
-        name, line = written[:2]
+        name, line = named[0], f"{named[1]} {written[1]}".strip()
         cell = written[2] if len(written) == 3 else None
         if self._awaits(name, line, cell) and cell is not None:
             last = f"await {last}"
         if take_semicolon(dedent(written[-1]))[1]:
             last += ";"
         return [*lines[:-1], f"{last}\n"]
+
+    def _named(self, kind: str, name: str) -> tuple[str, str] | None:
+        """Return the magic of ours that has this name, or alias, and the alias's words, or None."""
+        magics, words = self._shell.magics_manager.magics, ""
+        function = magics[kind].get(name)
+        if isinstance(function, MagicAlias):
+            name, words = function.magic_name, function.magic_params or ""
+            function = magics[function.magic_kind].get(name)
+        return (name, words) if self._is_ours(function) else None
 
     def _awaits(self, name: str, line: str, cell: str | None) -> bool:
         header = None if cell is None else f"%%{name} {line}"

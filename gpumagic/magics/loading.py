@@ -48,7 +48,7 @@ def load(shell: Any) -> None:
         STATE.nvml_check_set = True
         undo(init_trace.withdraw_nvml_check)
     _register_magics(extension)
-    _add(extension, shell.input_transformers_post, _transformer(shell))
+    _add(extension, shell.input_transformers_post, _transformer(extension))
     matcher = _matcher(shell)
     if matcher is not None:
         _add(extension, shell.Completer.custom_matchers, matcher)
@@ -143,13 +143,17 @@ def explain(extension: Extension, error: BaseException | None) -> None:
         complain(f"gpumagic: no explanation ({text.named(ours)})")
 
 
-def _transformer(shell: Any) -> Callable[[list[str]], list[str]]:
+def _transformer(extension: Extension) -> Callable[[list[str]], list[str]]:
     """Return what has the shell await a statement of ours that awaits: see `MagicCode`."""
+    magics = extension.magics
 
     def transform(lines: list[str]) -> list[str]:
         from gpumagic.cells.magic_code import MagicCode
 
-        return MagicCode(shell, commands.source)(lines)
+        def is_ours(function: object) -> bool:
+            return getattr(function, "__self__", None) is magics
+
+        return MagicCode(extension.shell, commands.source, is_ours)(lines)
 
     return transform
 

@@ -88,6 +88,20 @@ def hand_over(
     return result if options.output else None
 
 
+def value_of(value: Any, result: Result | None, options: argparse.Namespace) -> Any:
+    """Return what a magic returns that ran code: the code's value, or for ``-o`` the result.
+
+    Then the value is displayed, and ``_`` is the result that was asked for.
+    """
+    if not options.output:
+        return value
+    if value is not None:
+        from IPython.display import display
+
+        display(value)  # type: ignore[no-untyped-call]
+    return result
+
+
 def show_picture(
     shell: Any, picture: Any, title: str, file: str | None, command: str, *, quiet: bool
 ) -> None:

@@ -14,7 +14,7 @@ from gpumagic.errors import SpecError
 from gpumagic.magics.baseline import Baseline
 from gpumagic.magics.cudatime.delivery import Delivery
 from gpumagic.magics.cudatime.further_runs import FurtherRuns
-from gpumagic.magics.output import Progress, say
+from gpumagic.magics.output import Progress, say, value_of
 from gpumagic.results.timing import CudaTiming
 from gpumagic.timing.event_timer import Started, gave_up, prepare, read, start, stop
 from gpumagic.timing.lines import LineProfiler
@@ -72,13 +72,7 @@ def _timed(
         finally:
             delivery.deliver()
         baseline.finish(delivery.result)
-        if not options.output:
-            return value
-        if value is not None:
-            from IPython.display import display
-
-            display(value)  # type: ignore[no-untyped-call]
-        return delivery.result
+        return value_of(value, delivery.result, options)
 
     return run
 

@@ -144,12 +144,8 @@ def run_cell(
 
     def finish(value: Any) -> Any:
         shown = argparse.Namespace(**{**vars(options), "quiet": True})
-        returned = output.hand_over(shell, selections[0], shown)
-        if returned is None:
-            return value
-        if value is not None:
-            shell.displayhook(value)
-        return returned
+        output.hand_over(shell, selections[0], shown)
+        return output.value_of(value, selections[0], options)
 
     scope = _chosen(magics, spec, wants, options, selections.append)
     return compiled.run_within(scope, finish)

@@ -16,7 +16,7 @@ from gpumagic.magics.argument_types import expanded
 from gpumagic.magics.baseline import Baseline
 from gpumagic.magics.gpumem import fit
 from gpumagic.magics.gpumem.options import VERBS, grammar
-from gpumagic.magics.output import hand_over, say
+from gpumagic.magics.output import hand_over, say, value_of
 from gpumagic.memory.limit import LIMIT
 from gpumagic.memory.measurement import Measurement
 from gpumagic.memory.report import memory_report
@@ -87,7 +87,7 @@ def _measure(magics: Any, options: argparse.Namespace, compiled: CompiledCell) -
         __tracebackhide__ = True
         if isinstance(measured.result, MemoryDelta):
             stored.finish(measured.result)
-        return measured.result if options.output else value
+        return value_of(value, measured.result, options)
 
     return compiled.run_within(_reported(magics.shell, options, measured), finish)
 

@@ -1,0 +1,81 @@
+"""A cell under a magic shows and returns what it does without: by IPython's own settings."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support.shells import Ran
+
+Run = Callable[..., Ran]
+MAGICS = ("%%cudatime -q", "%%gpumem -q", "%%gpu on -q")
+magics = pytest.mark.parametrize("magic", MAGICS)
+
+
+@magics
+def test_with_the_result_the_value_is_displayed(magic: str, run_cell: Run, ip: Any) -> None:
+    """And ``_`` is the result that was asked for, in every magic."""
+    ran = run_cell(f"{magic} -o\n[41, 1]")
+    assert ran.text == "[41, 1]"
+    assert type(ran.value).__name__ in ("CudaTiming", "MemoryDelta", "Selection")
+    assert ip.user_ns["_"] is ran.value
+    assert run_cell(f"{magic} -o\nx = 1").text == ""
+    assert run_cell(f"{magic} -o\n[41, 1];").text == ""
+    assert run_cell(f"{magic}\n[41, 1]").value == [41, 1]
+
+
+@pytest.mark.parametrize("line", ["%gpumem -q -v d {};", "%%gpumem -q -v d\n{};  # no value\n"])
+def test_a_value_that_nobody_gets_is_released_as_a_part_of_the_cell(
+    line: str, torch: Any, run_cell: Run, ip: Any
+) -> None:
+    """Allocated until then, and not after."""
+    run_cell("import torch; torch.ones(1, device='cuda')")
+    run_cell(line.format("torch.ones(2**20, device='cuda')"))
+    change = ip.user_ns["d"].devices[0]
+    assert (change.allocated, change.peak) == (0, 4 * 2**20)
+
+
+CODE = "1\nif True:\n    2\nx = 3\n4"
+
+
+@magics
+@pytest.mark.parametrize("code", [CODE, f"{CODE};", "y = 5", "y: int = 6", "y += 7", "y, z = 8, 9"])
+@pytest.mark.parametrize("shown", ["all", "last_expr_or_assign", "last_expr", "none"])
+def test_what_is_shown(magic: str, code: str, shown: str, run_cell: Run, ip: Any) -> None:
+    def outs(source: str) -> list[str]:
+        ip.user_ns.update(y=1)
+        return [line.partition("]: ")[2] for line in run_cell(source).stdout.splitlines()]
+
+    before = ip.ast_node_interactivity
+    ip.ast_node_interactivity = shown
+    try:
+        assert outs(f"{magic}\n{code}") == outs(code)
+    finally:
+        ip.ast_node_interactivity = before
+
+
+def test_an_alias_awaits(run_cell: Run, ip: Any) -> None:
+    ip.user_ns["asyncio"] = asyncio
+    run_cell("%alias_magic t cudatime -p '-q'\n%alias_magic -c m gpumem")
+    assert run_cell("%%t\nawait asyncio.sleep(0, 7)").value == 7
+    assert run_cell("%%m -q\nawait asyncio.sleep(0, 8)").value == 8
+
+
+def test_a_magic_of_the_users_own_of_the_same_name(run_cell: Run, ip: Any) -> None:
+    ip.register_magic_function(lambda line, cell: [line, cell], "cell", "gpu")
+    assert run_cell("%%gpu mine\nawait what is no Python;").value == [
+        "mine",
+        "await what is no Python;\n",
+    ]
+
+
+@pytest.mark.parametrize("magic", MAGICS)
+def test_blank_lines_above_cost_nothing(
+    magic: str, run_cell: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(difflib, "SequenceMatcher")
+    assert run_cell(f"{magic}\n\n   \nimport sys\nsys._getframe().f_lineno").value == 5
