@@ -145,7 +145,7 @@ def start_error(text: str | None) -> StartError | None:
 def start_remedy() -> str:
     """Return what helps where CUDA has failed to initialise."""
     known = start_error(STATE.init_failure.reason)
-    return "%gpu on --restart" if known is None else known.remedy
+    return "%gpu on --restart --keep all" if known is None else known.remedy
 
 
 def start_cause() -> str:

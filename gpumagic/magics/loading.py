@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from importlib import import_module
+from contextlib import ExitStack
 from operator import attrgetter
 from traceback import walk_stack
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from gpumagic.cells.hooks import CellHook
 from gpumagic.cuda import init_trace
@@ -25,16 +26,19 @@ if TYPE_CHECKING:
 
 #: The class that every result is, by name: the module is imported when there is a result.
 _RESULT = ("gpumagic.results.base", "Result")
-#: What undoes the changes of a process, whatever its shells: a module, if it was used, and the
-#: function of it; and whether a reload, which keeps choices, leaves it out.
+#: What undoes the changes of a process, when the last of its shells unloads: a module, if it was
+#: used, and the function of it.
 _OF_PROCESS = (
-    ("selection.gate", "lift", False),
-    ("memory.limit", "LIMIT.lift", False),
-    ("memory.peak_ledger", "LEDGER.leave", False),
-    ("selection.environment", "undo", True),
-    ("selection.cpu_threads", "undo", True),
-    ("selection.claims", "release", True),
+    ("selection.gate", "lift"),
+    ("memory.limit", "LIMIT.lift"),
+    ("memory.peak_ledger", "LEDGER.leave"),
+    ("selection.environment", "undo"),
+    ("selection.cpu_threads", "undo"),
+    ("selection.claims", "release"),
+    ("cuda.init_trace", "withdraw_nvml_check"),
 )
+#: The shells in which gpumagic is loaded.
+_LOADED: WeakSet[Extension] = WeakSet()
 
 
 def load(shell: Any) -> None:
@@ -46,15 +50,14 @@ def load(shell: Any) -> None:
     if init_trace.NVML_CHECK not in os.environ:
         os.environ[init_trace.NVML_CHECK] = "1"
         STATE.nvml_check_set = True
-        undo(init_trace.withdraw_nvml_check)
+    _LOADED.add(extension)
+    undo(_undo_of_process, extension)
     _register_magics(extension)
     _add(extension, shell.input_transformers_post, _transformer(extension))
     matcher = _matcher(shell)
     if matcher is not None:
         _add(extension, shell.Completer.custom_matchers, matcher)
     _add_format(extension)
-    for module, function, is_choice in _OF_PROCESS:
-        undo(_undo_of_process, f"gpumagic.{module}", function, is_choice)
     undo(init_trace.detach)
     undo(extension.hooks.clear)
     undo(_leave_cluster, shell)
@@ -74,9 +77,13 @@ def load(shell: Any) -> None:
 
 
 def unload(shell: Any) -> None:
-    """Unload gpumagic from ``shell``; a failure is one line, and the rest is undone."""
+    """Unload gpumagic from ``shell``; a failure is one line, and the rest is undone.
+
+    Not where ``%reload_ext`` unloads only to load again: nothing that is on, and no choice, log or
+    name is lost by it.
+    """
     extension = find(shell)
-    if extension is None:
+    if extension is None or _is_reloading():
         return
     try:
         extension.undo.close()
@@ -214,10 +221,22 @@ def _leave_cluster(shell: Any) -> None:
         connection.close(shell)
 
 
-def _undo_of_process(module: str, function: str, is_choice: bool) -> None:
-    # `%reload_ext` unloads only to load again. IPython says so by the calling function alone.
-    reloading = any(
-        frame.f_code.co_name == "reload_extension" for frame, _ in walk_stack(sys._getframe())
-    )
-    if module in sys.modules and not (is_choice and reloading):
-        attrgetter(function)(import_module(module))()
+def _is_reloading() -> bool:
+    # IPython says so by the calling function alone.
+    callers = (frame.f_code.co_name for frame, _ in walk_stack(sys._getframe()))
+    return "reload_extension" in callers
+
+
+def _undo_of_process(extension: Extension) -> None:
+    """Undo the changes of this process, unless another shell has gpumagic, and may have made them.
+
+    A failure of one is raised when the others are undone.
+    """
+    _LOADED.discard(extension)
+    if _LOADED:
+        return
+    with ExitStack() as undo:
+        for name, function in _OF_PROCESS:
+            module = sys.modules.get(f"gpumagic.{name}")
+            if module is not None:
+                undo.callback(attrgetter(function)(module))

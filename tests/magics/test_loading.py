@@ -14,7 +14,7 @@ from gpumagic.cuda import driver
 from gpumagic.magics.extension import of
 from gpumagic.memory.peak_ledger import LEDGER
 from tests.support.kernels import Kernel
-from tests.support.shells import registered, run_cell, shell
+from tests.support.shells import registered, run_cell, second_shell, shell
 from tests.support.terminal import Terminal
 
 CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
@@ -60,7 +60,7 @@ def test_unloading_takes_choices_back(
         run_cell(ip, "%gpu reset -q")  # writes the other variable, too
         run_cell(ip, f"%gpu 0 -q --threads {threads + 2}")
         run_cell(ip, "%reload_ext gpumagic")
-        assert os.environ[MASK].startswith("GPU-")
+        assert os.environ[MASK] == "0"
         assert run_cell(ip, "torch.get_num_threads()").value == threads + 2
         run_cell(ip, "%unload_ext gpumagic")
         assert dict(os.environ) == environment
@@ -74,6 +74,45 @@ def test_loading_twice_is_loading_once(ip: Any) -> None:
     gpumagic.load_ipython_extension(ip)
     assert registered(ip) == before
     assert of(ip) is extension
+
+
+def test_reloading_changes_nothing(torch: Any, ip: Any) -> None:
+    """Many type it by habit at the top; what is on goes on, as after a restart."""
+    run_cell(
+        ip, "%cudatime on -q\n%gpumem on -q\n%gpumem limit 1GiB -q\n%config GpuMagic.claim = False"
+    )
+    run_cell(ip, "%cudatime -q --name first 1 + 1")
+    run_cell(ip, "import torch; x = torch.ones(2**20, device='cuda')")
+    before = registered(ip)
+    ran = run_cell(ip, "%reload_ext gpumagic")
+    assert (ran.text, ran.stderr) == ("", "")
+    assert registered(ip) == before
+    assert len(run_cell(ip, "%cudatime log -o -q").value) >= 2
+    assert len(run_cell(ip, "%gpumem log -o -q").value) >= 2
+    shown = run_cell(ip, "y = torch.ones(2**20, device='cuda')").text
+    assert "GPU memory: cuda:0 +4.00 MiB" in shown
+    assert "wall" in shown
+    assert "first" in str(run_cell(ip, "%cudatime --compare first", raising=False).error)
+    assert "1.00 GiB" in run_cell(ip, "%gpumem limit").text
+    assert run_cell(ip, "get_ipython().magics_manager.registry['GpuMagic'].claim").value is False
+
+
+@pytest.mark.own_process
+def test_one_shell_takes_back_nothing_of_anothers(
+    virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(MASK, raising=False)
+    environment = dict(os.environ)
+    with shell() as first:
+        with second_shell() as second:
+            run_cell(second, "%cudatime on -q")
+            run_cell(first, "%gpu 0 -q")
+            run_cell(second, "%unload_ext gpumagic")
+            assert MASK in os.environ
+            run_cell(second, "%load_ext gpumagic")
+        assert MASK in os.environ
+        assert of(first).hooks
+    assert dict(os.environ) == environment
 
 
 def test_a_users_own_setting_stays(virtual_gpu: Any) -> None:

@@ -76,15 +76,15 @@ def test_on_and_off(with_stacks: None, torch: ModuleType, run_cell: Any) -> None
 
 
 def test_unloading_stops_a_recording_of_ours_alone(
-    with_stacks: None, torch: ModuleType, ip: Any, run_cell: Any
+    with_stacks: None, torch: ModuleType, run_cell: Any
 ) -> None:
     run_cell("%gpumem record on -q")
-    ip.extension_manager.reload_extension("gpumagic")
+    run_cell("%unload_ext gpumagic\n%load_ext gpumagic")
     assert not torch._C._cuda_isHistoryEnabled()
     torch.cuda.memory._record_memory_history(stacks="python", max_entries=100)
     try:
         assert "already, but not by %gpumem" in run_cell("%gpumem record on").text
-        ip.extension_manager.reload_extension("gpumagic")
+        run_cell("%unload_ext gpumagic\n%load_ext gpumagic")
         assert torch._C._cuda_isHistoryEnabled()
         run_cell("%gpumem record off -q")
         assert not torch._C._cuda_isHistoryEnabled()
