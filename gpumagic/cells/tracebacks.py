@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import linecache
 import os
 import sys
@@ -9,7 +10,7 @@ import sysconfig
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 from gpumagic.system import introspection
@@ -80,6 +81,19 @@ def described(frame: FrameType, line: int, cell_of: CellOf | None = None) -> str
     if code.co_name.startswith(("<module", "<cell")):
         return where
     return f"{where} in {getattr(code, 'co_qualname', code.co_name)}"
+
+
+def assigned(step: TracebackType) -> set[str]:
+    """Return the global variables that the line of a traceback would have assigned next."""
+    code, line = step.tb_frame.f_code, step.tb_lineno
+    own = [range(begin, end) for begin, end, number in code.co_lines() if number == line]
+    return {
+        each.argval
+        for each in dis.get_instructions(code)
+        if each.opname in ("STORE_NAME", "STORE_GLOBAL")
+        and each.offset > step.tb_lasti
+        and any(each.offset in part for part in own)
+    }
 
 
 def source(frame: FrameType, line: int) -> str | None:

@@ -177,6 +177,11 @@ def empty_cache() -> None:
         cast(Any, loaded()).cuda.empty_cache()
 
 
+def clear_workspaces() -> None:
+    """Free cuBLAS's work space in torch's allocator; cuBLAS allocates it again when needed."""
+    cast(Any, loaded())._C._cuda_clearCublasWorkspaces()
+
+
 def history_is_recorded() -> bool:
     """Return whether the allocator records its history. False where CUDA is not initialised.
 

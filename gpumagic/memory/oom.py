@@ -7,6 +7,7 @@ result holds nothing of the exception: it has only numbers and strings.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from traceback import walk_tb
 from typing import Any
@@ -17,12 +18,12 @@ from gpumagic.memory.holders import Survey
 from gpumagic.memory.limit import memory_limit
 from gpumagic.memory.roots import NotebookReferences
 from gpumagic.memory.torch_memory import UnreadableError
-from gpumagic.render.units import bytes_
 from gpumagic.results.base import Explanation
 from gpumagic.results.holders import OutOfMemory
 from gpumagic.system import introspection
 
-#: Seconds of CPU time that the walk over the user's objects may take; the report stays below 0.3.
+#: Seconds of CPU time that the walk over the user's objects may take; the report stays below 0.3,
+#: unless memory that no variable holds would have been enough.
 WALK = 0.12
 
 #: Bounded, as are all patterns here: the text may be of any length and any origin.
@@ -31,6 +32,7 @@ _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 #: As CUDACachingAllocator.cpp and CUDAMallocAsyncAllocator.cpp write their messages.
 _REQUESTED = re.compile(rf"(?:Tried to allocate|Requested {{0,9}}:) {_SIZE}")
 _DEVICE = re.compile(r"(?:\bGPU|on device) (\d{1,4})\b")
+_FREE = re.compile(rf"of which {_SIZE} is free")
 _UNUSED = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
 _ALLOCATED = re.compile(rf"{_SIZE} is allocated by PyTorch")
 _OWN = re.compile(rf"this process has {_SIZE} memory in use")
@@ -67,12 +69,14 @@ def explain(error: BaseException, shell: Any) -> OutOfMemory | Explanation | Non
             "gpumagic: no allocation of this process has failed: the out-of-memory error comes "
             "from another process, a worker perhaps, or was raised by hand."
         )
-    where, source = _place(found, error, NotebookReferences(shell))
+    notebook = NotebookReferences(shell)
+    where, source = _place(found, error, notebook)
     known = OutOfMemory(device, None, _size(_REQUESTED, text), where, source)
     if device is None:
         return known
     known = _with_figures(known, device, text)
     unused, hint = _size(_UNUSED, text), _HINT.search(text)
+    known = _when_it_failed(known, _size(_FREE, text), _size(_ALLOCATED, text), unused)
     if unused and hint and known.requested is not None and unused >= known.requested:
         known = replace(known, fragmented=hint.group())
     try:
@@ -81,17 +85,45 @@ def explain(error: BaseException, shell: Any) -> OutOfMemory | Explanation | Non
         return known
     account = survey.result()
     held = account.devices[device]
-    freed = survey.held_by(lambda root: root.by_notebook)
-    gone = (_size(_ALLOCATED, text) or 0) - held.allocated
-    let_go = (
-        f"{bytes_(gone)} more were allocated when it failed, by values without a name: free now"
-    )
-    return replace(
+    if known.missing is not None and held.unattributed >= known.missing:  # it takes some time
+        account = survey.result(survey.unreferenced())
+        held = account.devices[device]
+
+    def gives(*names: str) -> int:
+        """Return the bytes that ``%gpumem free`` would give back."""
+        blocks = survey.held_by(lambda root: root.by_notebook or root.name in names)
+        return sum(block.size for block in blocks if block.device == device) + (held.garbage or 0)
+
+    known = replace(
         known,
         holders=tuple(holder for holder in held.holders if holder.bytes),
         unattributed=None if survey.walked.missed else held.unattributed,
-        recoverable=sum(block.size for block in freed if block.device == device),
-        notes=(*account.notes, *[let_go] * (gone > held.allocated)),
+        garbage=held.garbage or 0,
+        recoverable=gives(),
+        notes=account.notes,
+    )
+    given = {name: gives(name) for each in (found, error) for name in _assigned(each, notebook)}
+    name = max(given, key=lambda each: given[each], default="")
+    if known.missing and name and given[name] - gives() >= known.missing:
+        known = replace(known, replaced=name, with_replaced=given[name])
+    return known
+
+
+def _when_it_failed(
+    known: OutOfMemory, free: int | None, allocated: int | None, unused: int | None
+) -> OutOfMemory:
+    """Return the report with the figures of the message, where memory was freed since.
+
+    Where it was not, the exact figures of now are those of then.
+    """
+    if allocated is None or known.allocated is None or allocated * 0.99 <= known.allocated:
+        return known
+    return replace(
+        known,
+        free=known.free if free is None else free,
+        allocated=allocated,
+        reserved=allocated + (unused or 0),
+        allocated_now=known.allocated,
     )
 
 
@@ -156,3 +188,12 @@ def _place(
                 where = tracebacks.described(frame, line, notebook.cell_of)
                 return where, tracebacks.source(frame, line)
     return None, None
+
+
+def _assigned(error: BaseException, notebook: NotebookReferences) -> Iterator[str]:
+    """Yield the variables that the failed cell was about to assign."""
+    step = introspection.traceback(error)
+    while step is not None:
+        if notebook.cell_of(step.tb_frame.f_code.co_filename) is not None:
+            yield from tracebacks.assigned(step)
+        step = step.tb_next

@@ -59,6 +59,8 @@ class Walked:
     roles: dict[int, str] = field(default_factory=dict)
     #: What it could not look at; empty where it has visited everything.
     missed: tuple[str, ...] = ()
+    #: Whether it had the time to visit all objects.
+    complete: bool = True
 
 
 class _Rule(NamedTuple):
@@ -133,7 +135,7 @@ class Walk:
             if places is not None:
                 entries.append(self._held_elsewhere(roots, places, leading))
             masks = self._spread(entries, leading)
-        found = Walked(missed=tuple(self._missed()))
+        found = Walked(missed=tuple(self._missed()), complete=self._complete)
         for number, block in self._block_of.items():
             found.owners[block] = found.owners.get(block, 0) | masks[number]
             role = self._roles[number]

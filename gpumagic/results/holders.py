@@ -13,11 +13,15 @@ from gpumagic.results.logs import cell_number, first_line
 
 #: The most holders that have a row in a table, and below an allocation that failed.
 _ROWS, _TOP = 15, 6
-#: What memory without a known variable is called.
-NO_VARIABLE = "not referenced by any variable"
-_NO_VARIABLE_MEANS = (
-    f"{NO_VARIABLE}: mostly work space of libraries such as cuBLAS, which stays with the process"
-)
+#: What memory without a known variable is called; and where it is known whose it is.
+_NO_VARIABLE = "not referenced by any variable"
+_GARBAGE, _LIVE, _IN_CPP = "garbage in cycles", "running code, libraries", "C++ alone"
+_MEANS = {
+    _GARBAGE: "no variable leads to it; %gpumem free gives it back",
+    _LIVE: "objects in use that no variable leads to, such as a running thread's",
+    _IN_CPP: "mostly work space of libraries; %gpumem free gives back that of cuBLAS",
+    "!": "kept by the notebook, not by a variable; %gpumem free gives it back",
+}
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,17 @@ class DeviceHolders:
     rounding: int
     #: Largest first.
     holders: tuple[Holder, ...] = ()
+    #: Of ``unattributed``: of objects in reference cycles that Python's collector has not come to;
+    #: and of other objects, of running functions or libraries. None where that is not known.
+    garbage: int | None = None
+    live: int | None = None
+
+    def unreferenced(self) -> dict[str, int]:
+        """Return the parts of ``unattributed``, by what they are called."""
+        if self.garbage is None or self.live is None:
+            return {_NO_VARIABLE: self.unattributed}
+        rest = self.unattributed - self.garbage - self.live
+        return {_GARBAGE: self.garbage, _LIVE: self.live, _IN_CPP: rest}
 
     def __getitem__(self, name: str) -> Holder:
         """Return the holder of that name.
@@ -94,16 +109,21 @@ class Holders(Result):
             return Line.said("No GPU memory is allocated", *self.notes)
         blocks: list[Block] = []
         for ordinal, device in shown.items():
-            sizes = (device.allocated, device.unattributed)
-            blocks.append(_table(f"cuda:{ordinal}", device.holders, *sizes, brief=False))
+            rest = device.unreferenced()
+            blocks.append(
+                _table(f"cuda:{ordinal}", device.holders, device.allocated, rest, brief=False)
+            )
             blocks.append(_sum(device))
-        if any(device.unattributed for device in shown.values()):
-            blocks.append(Line.of(_NO_VARIABLE_MEANS, "dim"))
+        found = [each for device in shown.values() for each in device.unreferenced().items()]
+        used = {name for name, size in found if size}
+        if any(holder.by_notebook for device in shown.values() for holder in device.holders):
+            used.add("!")
+        blocks += [Line.of(f"{n}: {means}", "dim") for n, means in _MEANS.items() if n in used]
         return [*blocks, *Line.notes(self.notes)]
 
 
 def _table(
-    title: str, holders: Sequence[Holder], total: int, unattributed: int, *, brief: bool
+    title: str, holders: Sequence[Holder], total: int, rest: Mapping[str, int], *, brief: bool
 ) -> Grid:
     """Return the largest holders, and the sums of the others and of what has none.
 
@@ -126,8 +146,8 @@ def _table(
         parts = sorted(holder.parts.items(), key=lambda item: -item[1])
         if len(parts) > 1 and not brief:
             rows += [_plain(f"└ {part or 'tensors'}", size, total) for part, size in parts]
-    rest = sum(holder.bytes for holder in counted[most:])
-    others = {f"{len(counted) - most} more": rest, NO_VARIABLE: unattributed}
+    more = sum(holder.bytes for holder in counted[most:])
+    others = {f"{len(counted) - most} more": more, **rest}
     rows += [_plain(name, size, total) for name, size in others.items() if size]
     columns: list[Column[Any]] = [
         Column(title),
@@ -157,7 +177,7 @@ def _sum(device: DeviceHolders) -> Line:
     parts = [
         ("variables", device.named),
         ("notebook", device.notebook),
-        ("unreferenced", device.unattributed),
+        *device.unreferenced().items(),
         ("rounding", device.rounding),
     ]
     terms = [f"{name} {bytes_(size)}" for name, size in parts if size]
@@ -243,10 +263,13 @@ class OutOfMemory(Result):
     where: str | None = None
     source: str | None = None
     total: int | None = None
+    #: When it failed, as the two below.
     free: int | None = None
-    #: Reserved by torch's allocator, and the part that live tensors hold.
+    #: Reserved by torch's allocator, and the part that live tensors held.
     reserved: int | None = None
     allocated: int | None = None
+    #: What is allocated now, where that is less.
+    allocated_now: int | None = None
     #: Of this process outside torch's allocator, and of other processes.
     outside: int | None = None
     others: int | None = None
@@ -256,8 +279,13 @@ class OutOfMemory(Result):
     holders: tuple[Holder, ...] = ()
     #: Not referenced by any known variable.
     unattributed: int | None = None
+    #: Of this, in reference cycles that Python's collector has not come to.
+    garbage: int = 0
     #: What ``%gpumem free`` would give back.
     recoverable: int | None = None
+    #: The variable that was to be assigned anew and holds enough; what it and `recoverable` are.
+    replaced: str | None = None
+    with_replaced: int | None = None
     #: The environment variable that helps where enough is reserved and unused, in small pieces.
     fragmented: str | None = None
     notes: tuple[str, ...] = ()
@@ -277,10 +305,11 @@ class OutOfMemory(Result):
         source = [Line.of(f"    {self.source}", "dim")] if self.source else []
         if self.total is None:
             return [self._headline(), *source]
-        sizes = (self.allocated or 1, self.unattributed or 0)
-        grid = _table("Held by", self.holders, *sizes, brief=True)
-        table = [grid] if self.holders else []
-        blocks: list[Block] = [self._headline(), *source, self._figures(), *table, *self._hints()]
+        now = self.allocated if self.allocated_now is None else self.allocated_now
+        rest = {_GARBAGE: self.garbage, _NO_VARIABLE: (self.unattributed or 0) - self.garbage}
+        table = [_table("Held by", self.holders, now or 1, rest, brief=True)]
+        table = table if self.holders or any(rest.values()) else []
+        blocks: list[Block] = [self._headline(), *source, *self._figures(), *table, *self._hints()]
         return [*blocks, *Line.notes(self.notes)]
 
     def _headline(self) -> Line:
@@ -292,8 +321,8 @@ class OutOfMemory(Result):
         head = Cell(f"✗ Out of memory on {device}{name}", "bad")
         return Line.join(head, call, Cell(missing, "strong"))
 
-    def _figures(self) -> Line:
-        """Return where the memory is: ``2 GiB free of 80 GiB · 70 GiB allocated · …``."""
+    def _figures(self) -> Iterator[Line]:
+        """Yield where the memory was: ``2 GiB free of 80 GiB · 70 GiB allocated · …``; and is."""
         cached = None
         if self.reserved is not None and self.allocated is not None:
             cached = self.reserved - self.allocated
@@ -301,22 +330,37 @@ class OutOfMemory(Result):
             f"free of {bytes_(self.total)}": self.free,
             "allocated": self.allocated,
             "cached": cached,
-            "non-PyTorch": self.outside,
+            "CUDA context and libraries": self.outside,
             "other processes": self.others,
             "is the limit of this process": self.limit,
         }
         known = (f"{bytes_(size)} {what}" for what, size in figures.items() if size is not None)
-        return Line.of(" · ".join(known))
+        then = "" if self.allocated_now is None else "When it failed: "
+        yield Line.of(f"{then}{' · '.join(known)}")
+        if self.allocated_now is not None and self.allocated is not None:
+            gone = bytes_(self.allocated - self.allocated_now)
+            now = f"Now: {bytes_(self.allocated_now)} allocated"
+            yield Line.of(f"{now}; {gone} went with values that had no name")
 
     def _hints(self) -> Iterator[Line]:
         """Yield what helps."""
         if self.requested and self.total and self.requested > self.total:
             yield Line.of("The request is larger than the device: ask for less.", "strong")
             return
+        if self.replaced:
+            why = "it was to be made anew while the last one is still there"
+            yield _free(f" {self.replaced}", self.with_replaced, why)
         if self.recoverable:
-            why = "what the failed functions and the outputs hold; %debug has nothing to show then"
-            gives = f" gives {bytes_(self.recoverable)}"
-            yield Line.join(Cell("%gpumem free", "command"), gives, Cell(f": {why}", "dim"))
+            parts = ["garbage in reference cycles"] if self.garbage else []
+            if self.recoverable > self.garbage:
+                gone = "%debug has nothing to show then"
+                parts.append(f"what the failed functions and the outputs hold; {gone}")
+            yield _free("", self.recoverable, ", and ".join(parts))
         if self.fragmented:
             text = "Enough is cached, in pieces that are too small: restart with "
             yield Line.join(text, Cell(self.fragmented, "command"))
+
+
+def _free(names: str, size: int | None, why: str) -> Line:
+    command = Cell(f"%gpumem free{names}", "command")
+    return Line.join(command, f" gives {bytes_(size)}", Cell(f": {why}", "dim"))

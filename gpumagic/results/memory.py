@@ -130,6 +130,8 @@ def _details(result: MemoryReport) -> Iterator[Block]:
     reserved = {i: m.driver_reserved for i, m in result.devices.items() if m.driver_reserved}
     if reserved:
         listed = "; ".join(f"cuda:{i} {bytes_(size)}" for i, size in reserved.items())
+        if len(reserved) == len(result.devices) > 1 == len(set(reserved.values())):
+            listed = f"{bytes_(max(reserved.values()))} on each GPU"
         yield Line.of(f"Reserved by the driver, in the total and not usable: {listed}", "dim")
     if result.pinned is not None and result.pinned >= _FEW_PINNED:
         live = f"{bytes_(result.pinned_active)} by live tensors"

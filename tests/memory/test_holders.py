@@ -411,3 +411,76 @@ def test_nothing_where_something_else_holds_it(torch: ModuleType, freeing: Any, 
         freeing(end)
     assert of_device(freeing)["x"].frees == 3 * MIB
     assert freed(freeing, "x") == 3 * MIB
+
+
+# --- what no variable leads to --------------------------------------------------------------------
+
+
+ENGINE = """
+import threading
+stop, begun = threading.Event(), threading.Event()
+def engine():
+    mine = torch.ones(2**20, device="cuda", requires_grad=True)
+    (mine * 2).sum().backward()
+    begun.set()
+    stop.wait(60)
+thread = threading.Thread(target=engine, name="the engine")
+thread.start()
+assert begun.wait(60)
+"""
+#: A cycle whose gradient only C++ holds, beside a tensor of a variable.
+GARBAGE = """
+class Node: pass
+node = Node()
+node.layer = torch.nn.Linear(1024, 1024, bias=False, device="cuda")
+node.layer(torch.ones(1, 1024, device="cuda")).sum().backward()
+node.me, node.kept = node, kept
+assert node.layer.weight.grad is not None
+del node
+"""
+
+
+def test_what_no_variable_leads_to_has_the_one_whose_it_is(
+    torch: ModuleType, cells: Any, ip: Any
+) -> None:
+    """Garbage comes back by ``free``; a thread's variables are the thread's; nothing is freed."""
+    cells("import torch; kept = torch.empty(2**20, dtype=torch.uint8, device='cuda')")
+    collected = list[str]()
+    gc.callbacks.append(lambda phase, _: collected.append(phase))
+    gc.disable()
+    try:
+        cells(ENGINE)
+        cells(GARBAGE)
+        before = torch.cuda.memory_allocated()
+        ran = cells("%gpumem vars -v found")
+        device = ip.user_ns["found"].devices[0]
+        adds_up(torch, ip.user_ns["found"])
+        assert device["kept"].bytes == MIB
+        assert device.garbage == 2 * 4 * MIB
+        assert device.live == 2 * 4 * MIB
+        assert device.unattributed - device.garbage - device.live > 0, "cuBLAS's work space"
+        for line in (
+            "garbage in cycles: no variable leads to it; %gpumem free gives it back",
+            "running code, libraries: objects in use that no variable leads to",
+            "thread the engine runs In[2] line ",
+        ):
+            assert line in ran.text
+        assert (torch.cuda.memory_allocated(), collected) == (before, [])
+        cells("stop.set(); thread.join()")
+        cells("%gpumem free")
+    finally:
+        gc.enable()
+        gc.callbacks.pop()
+        cells("stop.set(); thread.join()")
+    assert torch.cuda.memory_allocated() == MIB
+    cells("del kept")
+
+
+def test_the_marks_of_what_the_notebook_keeps_are_explained(torch: ModuleType, cells: Any) -> None:
+    says = "!: kept by the notebook, not by a variable; %gpumem free gives it back"
+    cells("import torch; x = torch.empty(2**20, dtype=torch.uint8, device='cuda')")
+    assert says not in cells("%gpumem vars").text
+    cells("x + 1")
+    assert says in cells("%gpumem vars").text
+    cells("del x")
+    cells("%gpumem free")

@@ -26,9 +26,11 @@ def run(verb: str, magics: Any, options: argparse.Namespace) -> Any:
     shell = magics.shell
     result: Result
     if verb in ("vars", "free"):
-        from gpumagic.memory.holders import free, holders
+        from gpumagic.memory.freeing import free
+        from gpumagic.memory.holders import holders
 
-        result = holders(shell=shell) if verb == "vars" else free(shell, options.names)
+        names = ",".join(getattr(options, "names", ())).split(",")
+        result = holders(shell=shell) if verb == "vars" else free(shell, [*filter(None, names)])
     elif verb == "snapshot":
         result = torch_memory.write_snapshot(output_path(expanded(shell, options.file)))
     elif verb == "cells":

@@ -14,7 +14,7 @@ import IPython
 import pytest
 
 from gpumagic.memory import oom
-from gpumagic.memory.holders import free
+from gpumagic.memory.freeing import free
 from gpumagic.results.holders import OutOfMemory
 from tests.support.allocator import MIB
 

@@ -1,0 +1,148 @@
+"""Free GPU memory: delete variables, and what the notebook and libraries keep without need."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Any, cast
+
+from gpumagic.cuda import failure, torch_cuda
+from gpumagic.errors import DeviceError, SpecError
+from gpumagic.memory.holders import Survey, bits
+from gpumagic.memory.report import PLUGGABLE
+from gpumagic.memory.roots import EXCEPTION, LAST, LOCAL, NotebookReferences
+from gpumagic.memory.torch_memory import Block, UnreadableError
+from gpumagic.memory.unreferenced import objects_of, running_threads
+from gpumagic.render.units import bytes_
+from gpumagic.results.allocator import Freed, FreeStep, Held
+from gpumagic.system import introspection, text
+
+NO_DEBUG = "the last exception is gone: %debug and %tb have nothing to show"
+
+
+def free(shell: Any, names: Sequence[str] = ()) -> Freed:
+    """Delete ``names`` and the notebook's own references, collect garbage, and empty the cache.
+
+    No other variable is changed. Of the notebook's references those stay that hold no GPU memory.
+    ``Out`` among the names changes nothing: it is one of these references.
+
+    Raises:
+        SpecError: no such variable; nothing is done then.
+        DeviceError: CUDA has failed in this process; nothing is done then.
+    """
+    notebook, names = NotebookReferences(shell), [name for name in names if name != "Out"]
+    _check(notebook, names)
+    dead = failure.check_context()
+    if dead is not None:
+        raise DeviceError(
+            f"nothing was freed or deleted: CUDA has failed in this process ({dead}); "
+            "%gpu restart --keep all starts it again"
+        )
+    before, steps, notes = _held(), list[FreeStep](), list[str]()
+    survey, unknown = _survey(shell)
+    holding = [] if survey is None else survey.holding_any(lambda root: root.by_notebook)
+    blocks = {} if survey is None else {name: survey.held_by_any(name) for name in names}
+    for name in names:
+        shell.del_var(name, by_name=True)
+    if names:
+        steps.append(FreeStep(f"delete {', '.join(names)}", _held()))
+    if holding:
+        places = dict.fromkeys(LAST if r.kind in (LOCAL, EXCEPTION) else r.name for r in holding)
+        if notebook.release(holding):
+            notes.append(NO_DEBUG)
+        steps.append(FreeStep(f"forget {', '.join(places)}", _held()))
+    gc.collect()
+    steps.append(FreeStep("collect garbage", _held()))
+    if torch_cuda.contexts():
+        in_use = _why_workspaces_stay(notebook)
+        if in_use is None:
+            torch_cuda.clear_workspaces()
+            steps.append(FreeStep("clear cuBLAS's work space", _held()))
+        else:
+            notes.append(f"cuBLAS's work space stays: {in_use}")
+    try:
+        torch_cuda.empty_cache()
+    except RuntimeError as error:
+        done = f"deleted: {', '.join(names)}" if names else "nothing was deleted"
+        raise DeviceError(
+            f"the cache was not emptied ({done}): {text.reason(error)}; "
+            "if CUDA goes on to fail, %gpu restart --keep all starts it again"
+        ) from None
+    steps.append(FreeStep("empty the cache", _held()))
+    notes += [unknown] if unknown else _staying(shell, blocks)
+    uncounting = PLUGGABLE if torch_cuda.allocator_backend() == "pluggable" else None
+    return Freed(tuple(steps), before, tuple(names), tuple(notes), uncounting)
+
+
+def _check(notebook: NotebookReferences, names: Sequence[str]) -> None:
+    for name in names:
+        if name not in notebook.namespace:
+            namespace = introspection.names(notebook.namespace)
+            users = [each for each, value in namespace if not notebook.is_notebooks(each, value)]
+            hint = text.did_you_mean(name, users)
+            raise SpecError(f"%gpumem free: there is no variable {name!r}{hint}")
+        if notebook.is_notebooks(name, notebook.namespace[name]):
+            raise SpecError(
+                f"%gpumem free: {name!r} is the notebook's own; without it, %gpumem free deletes "
+                "the notebook's references"
+            )
+
+
+def _survey(shell: Any) -> tuple[Survey | None, str]:
+    """Return a survey; why there is none, and what was not done for that."""
+    if not torch_cuda.contexts():
+        return None, f"no GPU memory to free: {failure.why_no_gpu()}"
+    try:
+        return Survey.make(shell=shell), ""
+    except UnreadableError as error:
+        return None, f"what the notebook itself keeps was left alone: {error}"
+
+
+def _why_workspaces_stay(notebook: NotebookReferences) -> str | None:
+    """Return what may use cuBLAS's work space without asking torch for it again; None if nothing.
+
+    A CUDA graph has its address, and a thread may be about to start a kernel with it.
+    """
+    if objects_of(cast(Any, torch_cuda.loaded()).cuda.CUDAGraph):
+        return "a CUDA graph may use it"
+    thread = next(running_threads(notebook.cell_of), None)
+    return None if thread is None else f"thread {thread}"
+
+
+def _staying(shell: Any, deleted: Mapping[str, Set[Block]]) -> Iterator[str]:
+    """Yield what is still allocated, and who holds it: of deleted variables, and altogether."""
+    survey = Survey.make(shell=shell)
+    unreferenced = survey.unreferenced()
+    for name, blocks in deleted.items():
+        left = [place for place, block in enumerate(survey.blocks.all) if block in blocks]
+        owners = 0
+        for place in left:
+            owners |= survey.walked.owners.get(place, 0)
+        by = _few([survey.roots[place].name for place in bits(owners)]) or "no variable"
+        if left:
+            size = bytes_(sum(survey.blocks.all[place].requested for place in left))
+            yield f"{size} of {name} stay, held by {by}"
+    account, sizes = survey.result(unreferenced), Counter[str]()
+    for device in account.devices.values():
+        sizes.update({holder.name: holder.bytes for holder in device.holders})
+        sizes.update(device.unreferenced())
+    held = [f"{name} {bytes_(size)}" for name, size in sizes.most_common() if size]
+    if held:
+        yield f"still allocated: {_few(held)}"
+    yield from account.notes
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{', '.join(names[:3])}{more}"
+
+
+def _held() -> dict[int, Held]:
+    """Return what torch's allocator holds, by ordinal; nothing where it does not count."""
+    try:
+        return {
+            ordinal: Held(*torch_cuda.memory_held(ordinal)) for ordinal in torch_cuda.contexts()
+        }
+    except RuntimeError:
+        return {}
