@@ -15,6 +15,8 @@ from typing import Any
 from tests.support.kernels import Kernel, Reply
 
 PAGES = Path(__file__).parent / "pages"
+#: A fresh process with the same GPUs.
+KEEP = "%gpu restart --keep all"
 #: A page says of the variables that no restart can keep: this line may only get shorter.
 _LOST = "# A restart loses: "
 #: What differs from one process, or one second, to the next.
