@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import gpumagic
-from gpumagic.cuda import graphs
-from gpumagic.timing.event_timer import CAPTURE, EventTimer
+from gpumagic.cuda import streams
+from gpumagic.timing.event_timer import CAPTURE, Times, prepare, read, start, stop
 
 
 @contextmanager
@@ -64,15 +64,10 @@ def test_a_capture_that_begins_meanwhile_survives(gpu_work: Any) -> None:
     assert timed.gpu is None
 
 
-def around_a_cell(cell: Callable[[], object]) -> EventTimer:
-    timer = EventTimer(disturbs=False)
-    for _ in range(2):  # the first makes what it needs
-        timer.prepare()
-        timer.start()
-        cell()
-        timer.stop(1.0)
-        timer.finish(0.0, 1.0)
-    return timer
+def around_a_cell(cell: Callable[[], object]) -> Times:
+    started = start(prepare(quiet=True))
+    cell()
+    return read(stop(started))
 
 
 def test_another_threads_capture_survives_the_automatic_mode(gpu_work: Any) -> None:
@@ -92,10 +87,10 @@ def test_a_capture_in_a_stream_context_that_was_left(gpu_work: Any) -> None:
         graph.capture_begin()
     with gpumagic.cudatime() as timed:
         pass
-    assert graphs.under_way((0, 1))
+    assert streams.under_way((0, 1))
     with torch.cuda.stream(stream):
         torch.cuda._sleep(1000)
         graph.capture_end()
     assert "captured" in timed.gpu_note
-    assert not graphs.under_way((0, 1))
+    assert not streams.under_way((0, 1))
     graph.replay()

@@ -44,6 +44,10 @@ def test_drawing_of_a_single_run() -> None:
         ({"repeat": 2}, "2 repeats, 1 loop each"),
         ({"repeat": 1, "loops": 1000}, "1 repeat, 1,000 loops each"),
         (
+            {"repeat": 5, "loops": 100, "warmup": 4096, "queued": 150},
+            "5 repeats, 100 loops each, after 4,096 warm-up loops; 150 more behind a delay",
+        ),
+        (
             {"stopped_by": "max-time"},
             "1 repeat, 1 loop each; too few for the precision of the median: "
             "the time limit was reached",
@@ -95,10 +99,11 @@ def test_data_frame() -> None:
     assert frame.index.name == "repeat"
     assert list(frame["gpu"]) == [0.1, 0.2, 0.3]
     assert frame["host"].isna().all()
-    # The first repeat initialised CUDA.
-    late = replace(result, gpu=Sample((0.2, 0.3))).to_pandas()
-    assert pandas.isna(late.loc[1, "gpu"])
-    assert list(late["gpu"])[1:] == [0.2, 0.3]
+    # Queued runs are of another number.
+    queued = replace(result, gpu=Sample((0.2, 0.3))).to_pandas()
+    assert list(queued["gpu"])[:2] == [0.2, 0.3]
+    assert pandas.isna(queued.loc[3, "gpu"])
+    assert len(replace(result, gpu=Sample((0.2,) * 6)).to_pandas()) == 3
     assert json.loads(result.to_json())["gpu"]["all"] == [0.1, 0.2, 0.3]
 
 
@@ -108,12 +113,21 @@ def test_data_frame() -> None:
 @pytest.mark.parametrize(
     ("cell", "line"),
     [
-        (GPU_CELL, "GPU 1.50 s (cuda:0 1.00 s, cuda:1 1.50 s) · wall 2.00 s · CPU 250 ms"),
+        (GPU_CELL, "GPU 1.50 s (cuda:0 ≤ 1.00 s, cuda:1 ≤ 1.50 s) · wall 2.00 s · CPU 250 ms"),
         (AT_MOST_CELL, "GPU ≤ 10.0 ms · wall 20.0 ms · CPU 20.0 ms"),
         (
             CellTiming(1, "x", 1.0, 1.0, 1.0, used_gpu=True, note="no event"),
-            "GPU – · wall 1.00 s · CPU 1.00 s · no event",
+            "wall 1.00 s · CPU 1.00 s · no event",
         ),
+        (
+            replace(AT_MOST_CELL, gpu_at_least=0.004),
+            "GPU ≤ 10.0 ms, at least 4.00 ms · wall 20.0 ms · CPU 20.0 ms",
+        ),
+        (
+            replace(AT_MOST_CELL, used_gpu=False),
+            "GPU ≤ 10.0 ms, no sign · wall 20.0 ms · CPU 20.0 ms",
+        ),
+        (replace(AT_MOST_CELL, gpu=None, wall_at_most=True), "wall ≤ 20.0 ms · CPU 20.0 ms"),
         (CellTiming(1, "x", 1.0, 1.0, 0.5), "wall 1.00 s · CPU 500 ms"),
     ],
 )
@@ -124,7 +138,7 @@ def test_the_line_of_a_cell(cell: CellTiming, line: str) -> None:
 def test_a_long_log_shows_the_longest() -> None:
     cells = tuple(CellTiming(i, f"cell {i}", i / 10, i / 10, cpu=0.1) for i in range(1, 31))
     lines = str(TimingLog(cells)).splitlines()
-    assert lines[0] == "30 cells, 0 with GPU work: wall 46.5 s, GPU –, CPU 3.00 s"
+    assert lines[0] == "30 cells: wall 46.5 s, CPU 3.00 s; 0 with a sign of GPU work: GPU –"
     assert lines[3].split()[0] == "[30]"
     assert len(lines) == 3 + 20 + 1
     assert lines[-1] == "the 20 longest are shown; .to_pandas() has all 30"

@@ -9,8 +9,9 @@ from typing import Any
 
 from gpumagic.cells.line_sources import cell_source, defined_code, function_source
 from gpumagic.results.timing import CudaTiming
+from gpumagic.timing.event_timer import prepare, read, start, stop
 from gpumagic.timing.lines import LineProfiler
-from gpumagic.timing.run import Stopwatch, summarize
+from gpumagic.timing.run import summarize
 
 
 def measured(source: str, functions: tuple[Any, ...] = (), **names: Any) -> CudaTiming:
@@ -28,16 +29,16 @@ def measured(source: str, functions: tuple[Any, ...] = (), **names: Any) -> Cuda
         found = defined_code([code], each) if isinstance(each, str) else each.__code__
         assert found is not None, each
         sources.append(function_source(found.co_name, found))
-    profiler, stopwatch = LineProfiler(sources), Stopwatch()
+    profiler = LineProfiler(sources)
     partial = True
     profiler.prepare()
     try:
-        stopwatch.start()
+        started = start(prepare())
         profiler.start()
         with contextlib.suppress(Exception):
             exec(code, names)
             partial = False
         profiler.stop(failed=partial)
-        return profiler.result(summarize([stopwatch.stop()], partial=partial))
+        return profiler.result(summarize([read(stop(started))], partial=partial))
     finally:
         profiler.close()

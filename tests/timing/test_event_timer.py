@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic.timing import event_timer, run
-from gpumagic.timing.event_timer import EventTimer, Reading
-from gpumagic.timing.run import NO_SIGN_OF_WORK
+from gpumagic.timing import event_timer
+from gpumagic.timing.event_timer import Times, prepare, read, start, stop
 from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND, virtual_clock
 
 CASES: dict[str, tuple[Callable[[Any], Any], dict[int, float]]] = {
@@ -50,10 +49,11 @@ def test_known_duration(name: str, gpu_work: Any) -> None:
             for reported in timing.per_device[ordinal].all:
                 assert 0.98 * seconds <= reported <= 1.02 * seconds + timing.host.worst
         assert timing.gpu.best == max(sample.best for sample in timing.per_device.values())
-        assert timing.wall.best >= timing.gpu.best
-        assert timing.bound == "gpu"
-        assert not timing.gpu_at_most
-        assert timing.gpu_note is None
+        assert timing.wall.best >= timing.gpu.best - 20e-6
+        if name != "another thread":  # it starts when the system lets it
+            assert timing.bound == "gpu"
+            assert not timing.gpu_at_most
+            assert timing.gpu_note is None
 
 
 @pytest.fixture
@@ -79,10 +79,10 @@ def test_a_stream_that_is_not_torchs(own: float, foreign: Any, gpu_work: Any) ->
         if own:
             gpu_work.on_side(own * 0.02)
     true = 0.02 * max(own, 1.0)
-    assert {*timed.per_device} == {0}
     assert 0.98 * true <= timed.gpu.median <= 1.02 * true + timed.host.median
-    assert timed.wall.median >= timed.gpu.median
-    assert timed.bound == "gpu"
+    assert timed.wall.median >= 0.98 * true
+    assert timed.gpu_at_most == (own < 1), "its work may have had gaps"
+    assert ("another library may have used the GPU" in str(timed.result)) == (own == 0)
 
 
 @pytest.mark.parametrize(
@@ -91,13 +91,15 @@ def test_a_stream_that_is_not_torchs(own: float, foreign: Any, gpu_work: Any) ->
 def test_a_busy_host_is_no_gpu_work(
     slow: str, gpu_work: Any, virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever call is slow: an idle device has no GPU time."""
+    """Whichever call is slow: an idle device's time is no exact one."""
     monkeypatch.setattr(event_timer, "thread_time", time.thread_time)
     with gpumagic.cudatime() as timed:
         gpu_work.sleep(0.005)
         virtual_gpu.slow(slow, 0.02)
     # Work that ends before the first question leaves no sign.
-    assert {*timed.per_device} == {0} or timed.gpu_note.startswith(NO_SIGN_OF_WORK)
+    assert timed.gpu.median >= 0.98 * 0.005
+    assert timed.gpu_at_most or timed.gpu.median <= 1.06 * 0.005
+    assert 1 not in timed.per_device
     assert timed.bound != "host"
 
 
@@ -108,40 +110,6 @@ def test_what_was_queued_before_does_not_count(gpu_work: Any) -> None:
     assert timed.gpu.median <= 0.0102 + timed.host.median
 
 
-@pytest.mark.parametrize("name", ["current stream", "unjoined side stream", "another device"])
-def test_a_host_that_is_held_up_when_the_code_has_ended(
-    name: str, gpu_work: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The GPU ends meanwhile, before anybody has looked: its time is not cut to the host's."""
-    stops: list[float] = []
-
-    def process_time() -> float:
-        stops.append(0.0)
-        time.sleep(0.1 if len(stops) == 4 else 0.0)  # it is read when a run starts and ends
-        return 0.0
-
-    monkeypatch.setattr(run, "process_time", process_time)
-    timing = gpumagic.cudatime(lambda: CASES[name][0](gpu_work), n=1, r=2, w=0)
-    assert len(stops) >= 4
-    assert 0.98 * 0.05 <= timing.gpu.best <= 1.02 * 0.05 + timing.host.best
-    assert timing.wall.worst >= timing.gpu.worst
-    assert timing.host.worst >= 0.1, "when the GPU ended is not known: not before the host"
-
-
-def test_an_idle_gpu_is_reported_as_at_most(gpu_work: Any) -> None:
-    """Also where the code has waited itself: the GPU was not idle all the time, but unknown."""
-    with gpumagic.cudatime() as timed:
-        gpu_work.torch.empty(1, device="cuda")
-        gpu_work.sleep(0.02)
-        gpu_work.torch.cuda.synchronize()
-    assert timed.gpu_at_most
-    assert timed.bound is None
-    assert "at most" in timed.gpu_note
-    assert {*timed.per_device} == {0}
-    assert 0.98 * 0.02 <= timed.gpu.median <= timed.wall.median
-    assert "≤" in str(timed.result)
-
-
 @pytest.mark.parametrize(
     "code",
     [
@@ -150,17 +118,19 @@ def test_an_idle_gpu_is_reported_as_at_most(gpu_work: Any) -> None:
         lambda torch: torch.cuda.synchronize(),
     ],
 )
-def test_a_device_without_a_sign_of_work_has_no_time(
+def test_without_a_sign_of_work_it_is_not_said_that_there_was_none(
     code: Callable[[Any], Any], gpu_work: Any
 ) -> None:
-    """Neither in a single run nor in repeated ones: the two agree."""
+    """Neither in a single run nor in repeated ones: the two agree. No device is named."""
     with gpumagic.cudatime() as timed:
         code(gpu_work.torch)
-    repeated = gpumagic.cudatime(lambda: code(gpu_work.torch), n=2, r=3)
+    repeated = gpumagic.cudatime(lambda: code(gpu_work.torch), n=2, r=3, w=1)
     for timing in (timed.result, repeated):
-        assert (timing.gpu, timing.per_device, timing.gpu_at_most) == (None, {}, False)
-        assert timing.gpu_note.startswith(NO_SIGN_OF_WORK)
-        assert "≤" not in str(timing)
+        assert (timing.gpu_seen, timing.gpu_at_most, timing.per_device) == (False, True, {})
+        assert timing.gpu_at_least is None
+        assert timing.gpu.median <= timing.wall.median + 100e-6
+        assert "it may have waited for the GPU" in timing.gpu_note
+        assert "or there was none" in timing.gpu_note
 
 
 def test_nothing_is_waited_for_while_a_graph_is_captured(gpu_work: Any) -> None:
@@ -198,14 +168,16 @@ def test_a_device_that_cannot_be_waited_for(gpu_work: Any, virtual_gpu: Any) -> 
 
 @pytest.mark.own_process  # where no other test has used GPU 3
 @pytest.mark.usefixtures("virtual_gpu")
-def test_a_device_that_is_first_used_inside_is_named() -> None:
+def test_a_device_that_is_first_used_inside_is_bounded_and_named() -> None:
     import torch
 
     torch.zeros(1, device="cuda:0")
     with virtual_clock():
         with gpumagic.cudatime() as timed:
             torch.cuda._sleep(SLEEP_CYCLES_PER_SECOND // 100)
-            torch.zeros(1, device="cuda:3")
+            time.sleep(0.01)
+            with torch.cuda.device(3):
+                torch.cuda._sleep(SLEEP_CYCLES_PER_SECOND // 100)
         counts = iter(range(9))
 
         def code() -> None:
@@ -215,51 +187,71 @@ def test_a_device_that_is_first_used_inside_is_named() -> None:
 
         repeated = gpumagic.cudatime(code, n=1, r=4, w=0)
         torch.cuda.synchronize(0)
-    assert timed.gpu is None
-    assert timed.gpu_note == "cuda:3 was first used inside this cell; run it again for the GPU time"
-    assert list(timed.per_device) == [0]
-    assert repeated.gpu_note.startswith("cuda:2 was first used during repeat 3: ")
-    assert len(repeated.gpu.all) == 3
+    assert 0.98 * 0.02 <= timed.gpu.median <= 0.025
+    assert timed.gpu_at_most
+    assert timed.gpu_note.startswith("cuda:3 was first used inside this cell, ")
+    assert list(timed.per_device) == [3], "the other one was done"
+    assert not repeated.gpu_at_most
+    assert [len(sample.all) for sample in repeated.per_device.values()] == [4, 4]
     assert list(repeated.per_device) == [0, 2]
+    assert repeated.per_device[2].all[:2] == (0.0, 0.0), "it was not in use"
 
 
 # --- a cell that is not disturbed ----------------------------------------------------------------
 
 
-def measure(timer: EventTimer, code: Any) -> tuple[dict[int, Reading], float]:
-    """The readings of ``code``, and its host seconds."""
-    timer.prepare()
-    timer.start()
-    started = time.perf_counter()
+def measure(code: Any, before: Times | None = None) -> Times:
+    """The times of ``code`` as a cell's."""
+    started = start(prepare(quiet=True, before=before))
     code()
-    stopped = time.perf_counter()
-    stopped = timer.stop(stopped)
-    return timer.finish(started, stopped), stopped - started
+    return read(stop(started))
 
 
 def test_earlier_work_is_neither_waited_for_nor_counted(gpu_work: Any) -> None:
-    timer = EventTimer(disturbs=False)
-    measure(timer, lambda: None)
-    gpu_work.sleep(0.2)
-    begun = time.perf_counter()
-    readings, host = measure(timer, lambda: gpu_work.sleep(0.01))
-    assert host < 0.1
-    assert readings[0].seconds == pytest.approx(0.01, rel=0.02)
-    assert readings[0].finished - begun >= 0.2
+    measure(lambda: None)
     gpu_work.sleep(0.05)
-    readings, _ = measure(timer, lambda: None)
-    assert not any(reading.worked for reading in readings.values())
+    times = measure(lambda: None)
+    assert not times.signs
+    assert times.lower == 0.0
+
+
+def test_an_allocation_between_the_cells_is_a_sign_of_the_next(gpu_work: Any) -> None:
+    """The count at a cell's end is the next one's start: reading it takes 10 to 30 µs."""
+    last = measure(lambda: None)
+    gpu_work.torch.empty(999, device="cuda")
+    assert {*measure(lambda: None, last).signs} == {0}
+    assert not measure(lambda: None).signs
 
 
 def test_an_idle_cell_takes_few_calls(gpu_work: Any, virtual_gpu: Any) -> None:
-    """Nothing is synchronised, and only the current device's streams are asked, each once."""
+    """Nothing is synchronised, and of a device whose pools are fresh one stream is asked."""
     gpu_work.sleep(0.0, 1)
-    timer = EventTimer(disturbs=False)
-    measure(timer, lambda: None)
+    last = measure(lambda: None)
     waits = ("cudaDeviceSynchronize", "cudaEventSynchronize", "cudaStreamSynchronize")
     queries = ("cudaStreamQuery", "cuStreamIsCapturing")
     before = {name: virtual_gpu.calls(name) for name in (*waits, *queries)}
-    measure(timer, lambda: None)
+    measure(lambda: None, last)
     made = {name: virtual_gpu.calls(name) - before[name] for name in before}
     assert [made[name] for name in waits] == [0, 0, 0]
-    assert all(0 < made[name] < 150 for name in queries), made
+    # Other tests may have taken streams of some pools.
+    assert all(made[name] < 550 for name in queries), made
+
+
+@pytest.mark.own_process  # where no other test has taken a stream
+@pytest.mark.usefixtures("virtual_gpu")
+def test_streams_are_asked_once_one_of_their_pool_was_handed_out(virtual_gpu: Any) -> None:
+    import torch
+
+    def asked() -> int:
+        before = int(virtual_gpu.calls("cudaStreamQuery"))
+        measure(lambda: None)
+        return int(virtual_gpu.calls("cudaStreamQuery")) - before
+
+    torch.zeros(1, device="cuda:0")
+    measure(lambda: None)
+    assert asked() == 2, "the current one, before and after the cell"
+    stream = torch.cuda.Stream(0, priority=-1)
+    assert asked() == 2 + 32
+    assert measure(lambda: torch.cuda.current_stream().wait_stream(stream)).note is None
+    streams = {torch.cuda.Stream(0, priority=-1).cuda_stream for _ in range(31)}
+    assert stream.cuda_stream not in streams, "the user's are not given to anybody else"

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from gpumagic.results.lines import LineTiming, LineTimings
-from gpumagic.results.timing import NO_SIGN, CudaTiming
+from gpumagic.results.timing import CudaTiming
 from gpumagic.timing import lines as line_module
-from gpumagic.timing.run import ENDED
+from gpumagic.timing.run import WAITED
+from tests.cuda.test_graphs import capture_elsewhere
 from tests.support.line_cells import measured
 
 #: What the marks at the boundaries of a line may add to its time.
@@ -259,7 +260,7 @@ def test_waits_of_a_loop_limit_the_cell_and_are_said(gpu_work: Any) -> None:
     assert "of the wall time is waiting for the GPU in line 4 (" in str(found.verdict)
 
 
-def test_the_gpu_waits_for_input(gpu_work: Any) -> None:
+def test_the_gpu_may_wait_for_input(gpu_work: Any) -> None:
     """The loop's own line has the time, whatever it loops over: containers take none."""
 
     def slowly() -> Any:
@@ -272,7 +273,7 @@ def test_the_gpu_waits_for_input(gpu_work: Any) -> None:
             return slowly()
 
     timing = measured("for batch in b.values():\n    w.sleep(.01)", w=gpu_work, b=Batches())
-    assert str(lines_of(timing).verdict).startswith("the GPU waits for input: line 2, ")
+    assert str(lines_of(timing).verdict).startswith("the GPU may wait for input: line 2, ")
     timing = measured("for batch in b.values():\n    w.sleep(.01)", w=gpu_work, b={1: 2, 3: 4})
     assert "input" not in str(lines_of(timing).verdict)
 
@@ -306,11 +307,49 @@ def test_what_tracing_slows_down_is_said(gpu_work: Any) -> None:
 
 
 def test_lines_are_evidence_of_work_that_has_ended(gpu_work: Any) -> None:
-    timing = measured("w.sleep(.02)\nw.torch.cuda.synchronize()", w=gpu_work)
-    assert (timing.gpu_at_most, timing.gpu_note) == (True, ENDED)
-    timing = measured("time.sleep(.02)\nw.torch.cuda.synchronize()", w=gpu_work, time=time)
-    assert timing.gpu_note == NO_SIGN
+    """They bound the GPU's time from below, and may make it exact."""
+    waits = "w.torch.cuda.synchronize()"
+    timing = measured(f"time.sleep(.02)\nw.sleep(.02)\n{waits}", w=gpu_work, time=time)
+    assert (timing.gpu_seen, timing.gpu_at_most, timing.gpu_note) == (True, True, WAITED)
+    assert timing.gpu_at_least.median == pytest.approx(0.02, rel=0.03)
+    timing = measured(f"w.sleep(.02)\n{waits}", w=gpu_work)
+    assert (timing.gpu_seen, timing.gpu_at_most, timing.gpu_note) == (True, False, None)
+    assert timing.gpu.median == pytest.approx(0.02, rel=0.05)
+    timing = measured(f"time.sleep(.02)\n{waits}", w=gpu_work, time=time)
+    assert (timing.gpu_seen, timing.gpu_at_least) == (False, None)
     assert {line.gpu for line in lines_of(timing)} == {None}
+
+
+def test_a_loader_that_uses_the_gpu_and_waits_for_it_is_not_called_idle(gpu_work: Any) -> None:
+    """An upper bound of the GPU's time is no idle time: here it is busy for 97 % of the time."""
+
+    def loader() -> Any:
+        for i in range(4):
+            gpu_work.sleep(0.03)
+            gpu_work.torch.cuda.synchronize()
+            yield i
+
+    timing = measured("for x in loader():\n    w.sleep(.001)", w=gpu_work, loader=loader)
+    verdict = str(lines_of(timing).verdict)
+    assert verdict.startswith("the GPU may wait for input: line 2, ")
+
+
+def test_another_threads_capture_goes_on(gpu_work: Any) -> None:
+    """No event is queried, and no stream, in a mode in which that would end it."""
+    torch = gpu_work.torch
+    with capture_elsewhere(torch):
+        timing = measured("w.sleep(.01)\nx = 1\nw.sleep(.01)", w=gpu_work)
+    assert not timing.partial
+    captured = capture_elsewhere(torch)
+
+    def capture() -> None:
+        torch.cuda.synchronize()
+        captured.__enter__()
+
+    cell = "w.sleep(.01)\ncapture()\nfor i in range(9):\n    w.sleep(.001)"
+    timing = measured(cell, w=gpu_work, capture=capture)
+    captured.__exit__(None, None, None)
+    assert not timing.partial
 
 
 @pytest.mark.skipif(hasattr(sys, "monitoring"), reason="there the two do not disturb each other")

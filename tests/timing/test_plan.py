@@ -29,18 +29,20 @@ def test_contradictions_are_refused(fields: dict[str, Any], says: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plan", "open_end", "exact"),
+    ("plan", "open_end", "once"),
     [
         (Plan(), True, False),
         (Plan(loops=3), False, False),
         (Plan(loops=3, max_time=1.0), True, False),
-        (Plan(repeat=3), False, False),
-        (Plan(repeat=3, warmup=0), False, True),
+        (Plan(repeat=1), False, False),
+        (Plan(loops=1, repeat=1), False, True),
+        (Plan(loops=1, repeat=1, warmup=0), False, True),
+        (Plan(loops=1, repeat=1, warmup=1), False, False),
         (Plan(warmup=0), True, False),
     ],
 )
-def test_what_ends_the_repeats(plan: Plan, open_end: bool, exact: bool) -> None:
-    assert (plan.open_end, plan.exact) == (open_end, exact)
+def test_what_ends_the_repeats(plan: Plan, open_end: bool, once: bool) -> None:
+    assert (plan.open_end, plan.once) == (open_end, once)
     assert plan.repeats == (plan.repeat or 7)
 
 
