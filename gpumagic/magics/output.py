@@ -216,13 +216,12 @@ class Progress:
     #: Seconds before anything is shown, and between two updates.
     DELAY, PERIOD = 1.0, 0.2
 
-    def __init__(self, shell: Any, *, enabled: bool = True, what: str = "%cudatime") -> None:
+    def __init__(self, shell: Any, *, enabled: bool = True) -> None:
         in_kernel = getattr(shell, "kernel", None) is not None
         self._enabled = enabled and (in_kernel or Output(sys.stderr).is_terminal)
         self._started = perf_counter()
         self._next = self._started + self.DELAY
         self._live = LiveDisplay(shell, stream=sys.stderr)
-        self._what = what
 
     def update(self, done: float) -> None:
         """Show that the share ``done``, 0 to 1, is done."""
@@ -234,7 +233,7 @@ class Progress:
 
         self._next = now + self.PERIOD
         text = f"{share(min(done, 1.0))} · {seconds(now - self._started)}"
-        cells = (self._what, Cell(text, bar=done))
+        cells = ("%cudatime", Cell(text, bar=done))
         self._live.blocks([Grid.of([cells], [Column("Magic"), Column("Done")], header=False)])
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from tests.support.kernels import Kernel
@@ -15,7 +16,7 @@ TENSOR = "import torch; x = torch.empty(1, device='cuda')"
 def choose(kernel: Kernel, spec: str, **expected: Any) -> dict[str, Any]:
     """``%gpu SPEC`` in the kernel; its result as data, compared with what is expected."""
     reply = kernel.run(f"selection = %gpu {spec} -o")
-    result: dict[str, Any] = kernel.value("selection.to_dict()")
+    result: dict[str, Any] = json.loads(kernel.value("selection.to_json()"))
     for name, value in expected.items():
         assert result[name] == value, (name, result)
     return {**result, "shown": reply.text, "stderr": reply.stderr}
