@@ -118,12 +118,14 @@ def restart(
     file: IO[bytes] | None = None,
     inherited: Collection[int] = (),
     target: str | None = None,
+    last: Callable[[], None] = lambda: None,
 ) -> NoReturn:
     """Replace this program by a fresh one with ``environment``, when the cell has ended.
 
     There the IPython extension named ``extension`` goes on, with ``payload``, which is pickled, and
     ``file``; the value of its report is assigned to ``target``. The descriptors ``inherited`` stay
-    open. Children are ended: call `check` before.
+    open. ``last`` is called when nothing can fail any more and interrupts are ignored. Children
+    are ended: call `check` before.
 
     Raises:
         Restarting: in a kernel, always: what is behind it in the cell is not run.
@@ -143,18 +145,24 @@ def restart(
         "extensions": sorted(shell.extension_manager.loaded - {extension}),
         "requests": [],
     }
+    told, name = handover.in_memory(), handover.VARIABLE
+    words = command(app, extension)
     environment = {**environment, **_import_path(environment)}
 
     def finish() -> None:
-        variables = {**environment, handover.VARIABLE: handover.give(state)}
-        keep = {int(variables[handover.VARIABLE].partition(":")[0]), *inherited}
+        variables = {**environment, name: handover.give(told, state)}
+        keep = {told.fileno(), *inherited}
         if state["file"] is not None:
             keep.add(state["file"])
-        _replace(shell, command(app, extension), variables, keep)
+        _replace(shell, words, variables, keep)
 
     if not hasattr(shell, "kernel"):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        last()
         _end(finish)
     state["clients"] = clients(app)
+    ignore_interrupts(shell.kernel)  # from here on there is no way back
+    last()
     _take_requests(shell.kernel, state["requests"], finish)
     shell.set_custom_exc((Restarting,), lambda *_, **__: [])  # nothing is shown
     raise Restarting
@@ -191,7 +199,6 @@ class _Recorder(dict[str, Any]):
 
 def _take_requests(kernel: Any, requests: list[list[bytes]], finish: Callable[[], None]) -> None:
     """Call ``finish`` when the cell has ended, and its request and all behind it are taken."""
-    ignore_interrupts(kernel)  # from here on there is no way back
     recorder, send = _Recorder(kernel, requests), kernel.session.send
     ended = asyncio.Event()
 
@@ -306,7 +313,10 @@ def _replace(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    os.chdir(next(filter(os.path.isdir, (shell.starting_dir, working_folder() or "", sys.prefix))))
+    # Python imports from there, so never where the notebook is now: others may write to it.
+    for folder in ("/", sys.prefix, shell.starting_dir):
+        with suppress(OSError):  # it was removed, or closed to this user: the one before it
+            os.chdir(folder)
     # Not os.execve: debuggers replace that.
     posix.execve(words[0], words, dict(environment))
 

@@ -46,6 +46,9 @@ class Kept:
     uuids: Sequence[str] = ()
     #: Empty where nothing is kept: torch need not be imported again.
     random: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, bytes] = field(default_factory=dict)
+    #: What has settings that are not carried.
+    other_settings: Sequence[str] = ()
     #: Why variables that were to be kept are lost.
     failed: Mapping[str, str] = field(default_factory=dict)
     #: The variables with a tensor that comes back without its autograd graph.
@@ -63,12 +66,11 @@ class Kept:
         return found
 
 
-def give(state: dict[str, Any]) -> str:
+def give(file: IO[bytes], state: dict[str, Any]) -> str:
     """Write ``state`` to a file that ``execve`` inherits; return the value of `VARIABLE`."""
-    with in_memory() as file:
-        pickle.dump(state, file)
-        file.flush()
-        return f"{inherited(file.fileno())}:{os.getpid()}"
+    pickle.dump(state, file)
+    file.flush()
+    return f"{file.fileno()}:{os.getpid()}"
 
 
 def take() -> dict[str, Any] | None:

@@ -13,6 +13,7 @@ import random
 import shutil
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import IO, Any
 from gpumagic.cuda import driver, failure, torch_cuda
 from gpumagic.cuda.storages import as_bytes, plain_functions
 from gpumagic.errors import RestartError
-from gpumagic.restart import trial
+from gpumagic.restart import settings, trial
 from gpumagic.restart.devices import Devices
 from gpumagic.restart.handover import Kept, Variable
 from gpumagic.restart.pickler import Pickler, Unpickler, use_namespace
@@ -38,6 +39,7 @@ def write(
     *,
     optional: Container[str] = (),
     force: bool = False,
+    say: Callable[[str], None] = print,
 ) -> tuple[IO[bytes], Kept]:
     """Write variables to a file without a name; `Kept.failed` has those that cannot be kept.
 
@@ -55,7 +57,8 @@ def write(
             kept, pickler, bad = _pickled(shell, left)
             bad = bad or _lost_with_context(pickler)
             bad = bad or _write_data(file, kept, pickler)
-            tried = not bad
+            if tried := not bad:
+                say(f"trying to load {text.plural(len(left), 'variable')} in a new process")
             bad = bad or trial.failures(kept, file, extension, environment)
             failed.update(bad)
             # Where CUDA has failed, waiting helps nothing: it goes on with what is left.
@@ -74,7 +77,13 @@ def write(
             f"the variables cannot be written to {tempfile.gettempdir()}: {text.reason(error)}; "
             "TMPDIR names another folder"
         ) from None
-    return file, replace(kept, random=_random_states() if left else {}, failed=failed)
+    if not left:
+        return file, replace(kept, failed=failed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of settings that are deprecated
+        found = settings.read()
+    kept = replace(kept, failed=failed, random=_random_states(), settings=found)
+    return file, replace(kept, other_settings=settings.others(shell))
 
 
 def _pickled(shell: Any, names: Sequence[str]) -> tuple[Kept, Pickler, dict[str, str]]:
@@ -163,6 +172,8 @@ class Restored:
     random_lost: Sequence[str]
     #: Those that have come back without their autograd graph.
     without_graph: Sequence[str]
+    #: Settings that were not those of a new process, and are now.
+    reset: Sequence[str]
 
 
 def restore(file: IO[bytes], shell: Any, kept: Kept) -> Restored:
@@ -196,9 +207,12 @@ def restore(file: IO[bytes], shell: Any, kept: Kept) -> Restored:
             failed.update(dict.fromkeys([*kept.variables][len(done) :], text.named(error)))
             break
     shell.user_ns["__builtins__"] = builtins  # cloudpickle puts the dictionary there
-    lost = _restore_random(kept.random, devices.now) if kept.random else []
+    random_lost = _restore_random(kept.random, devices.now) if kept.random else []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        reset = [*kept.other_settings, *settings.restore(kept.settings, devices.now)]
     graphless = [name for name in kept.without_graph if name in done]
-    return Restored(done, failed, devices, lost, graphless)
+    return Restored(done, failed, devices, random_lost, graphless, reset)
 
 
 def _fill(file: IO[bytes], place: int, memory: memoryview) -> None:

@@ -19,8 +19,14 @@ from gpumagic.cuda.devices import command_name
 from gpumagic.errors import RestartError
 from gpumagic.system.text import noun
 
-#: Names that IPython, a front end or torch's compiler binds in the notebook's namespace.
-_NOT_USERS = re.compile(r"_+|_i+|_i?\d+|_[iod]?h|_exit_code|_VSCODE_\w*|__\w+")
+#: Names that Python, a front end or torch's compiler binds in the notebook's namespace, and `_`,
+#: which by convention is for what is not needed. IPython's own are known by what they are bound to.
+_NOT_USERS = re.compile(
+    r"_+|_exit_code|_VSCODE_\w*|__vsc_\w*|___\w*"
+    r"|__(name|doc|package|loader|spec|builtins?|warningregistry|(\w+_)?annotat\w+)__"
+    r"|__(compiled_fn|resume_at|import|builtins_dict|gen_rand_values|comprehension|warnings_warn)_"
+    r"\w*"
+)
 #: Helper processes of Python and torch that end by themselves when their parent does.
 _HELPERS = (
     "multiprocessing.resource_tracker",
@@ -53,11 +59,23 @@ def check() -> None:
 
 def variables(shell: Any) -> dict[str, Any]:
     """Return the user's variables, with modules, functions and names that begin with ``_``."""
-    hidden = shell.user_ns_hidden
+    found = _assigned(shell).items()
+    return {name: value for name, value in found if not _NOT_USERS.fullmatch(name)}
+
+
+def unnamed(shell: Any) -> list[str]:
+    """Return which of ``_``, ``__`` and ``___`` the user has bound, mostly to what nobody needs."""
+    found = [name for name in _assigned(shell) if name in ("_", "__", "___")]
+    return [name for name in found if type(shell.user_ns[name]) is not str]  # "" before any output
+
+
+def _assigned(shell: Any) -> dict[str, Any]:
+    """Return all that IPython has not bound itself: `_5` is `Out[5]`, for example."""
+    hidden, missing = shell.user_ns_hidden, object()
     return {
         name: value
         for name, value in shell.user_ns.items()
-        if not _NOT_USERS.fullmatch(name) and not (name in hidden and hidden[name] is value)
+        if hidden.get(name, missing) is not value
     }
 
 

@@ -25,6 +25,9 @@ GIVEN = ("get_ipython", "exit", "quit", "open", "In", "Out", "_dh")
 #: Python's limit of nested calls: a chain of objects takes some for each. 8 MiB of stack hold more.
 _DEEPEST = 10_000
 
+#: The methods that decide how an object is pickled.
+_REDUCING = ("__reduce_ex__", "__reduce__", "__getstate__")
+
 #: The notebook's namespace in the process that loads: what its functions have as globals.
 _namespace: dict[str, Any] = {}
 
@@ -124,8 +127,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if torch is not None and issubclass(kind, torch.Tensor):
             return self._tensor(value)
         if torch is not None and issubclass(kind, torch.optim.Optimizer):
-            base, reduces = torch.optim.Optimizer, object.__reduce_ex__
-            if kind.__reduce_ex__ is reduces and kind.__getstate__ is base.__getstate__:
+            base = torch.optim.Optimizer
+            if all(getattr(kind, each) is getattr(base, each) for each in _REDUCING):
                 return _optimizer, (kind,), dict(vars(value))  # torch leaves out hooks and others
         if numpy is not None and issubclass(kind, numpy.ndarray):
             mapped = self._files.reduced(value)

@@ -7,7 +7,6 @@ only what is written to is copied. Tensors are on the CPU.
 from __future__ import annotations
 
 import builtins
-import functools
 import importlib
 import io
 import mmap
@@ -15,6 +14,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
 from itertools import chain
 from pickletools import genops
 from typing import IO, Any, NoReturn
@@ -170,7 +170,7 @@ def run(file: Any, descriptor: int) -> NoReturn:
             os.chdir(folder)
         shell, device, parts = _Shell(GIVEN), Devices(kept.uuids).now, _parts(kept, descriptor)
 
-        @functools.cache
+        @cache
         def storage(number: int) -> Any:
             torch: Any = torch_cuda.require()
             part = parts[len(kept.buffers) + number]
@@ -178,7 +178,7 @@ def run(file: Any, descriptor: int) -> NoReturn:
             return made.untyped_storage()
 
         use_namespace(shell.user_ns)
-        make = lambda *parts: Unpickler(*parts, storage, device, shell)  # noqa: E731
+        make = partial(Unpickler, storage=storage, device=device, shell=shell)
         loader = _Loader(kept.body, parts[: len(kept.buffers)], make)
         for name, variable in kept.variables.items():
             if name in skipped:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -72,6 +73,21 @@ PLAIN = {
         " __builtins__.__name__)",
         (True, True, True, 2, "builtins"),
     ),
+    "a chain": Case(
+        "class Link: pass\nfirst = None\nfor n in range(2000):\n"
+        "    link = Link(); link.next = first; first = link\n"
+        "def length(link):\n    count = 0\n    while link: link, count = link.next, count + 1\n"
+        "    return count",
+        "first length",
+        "length(first)",
+        2000,
+    ),
+    "names with underscores": Case(
+        "__secret = {'w': 1}; __version__ = '3'; _999 = 'answer'; _private = 1",
+        "__secret __version__ _999 _private",
+        "(__secret, __version__, _999, _private)",
+        ({"w": 1}, "3", "answer", 1),
+    ),
     "a module of the notebook's folder": Case(
         "import os, sys, tempfile\nfolder = tempfile.mkdtemp(); os.chdir(folder)\n"
         "_ = open('mine_kept.py', 'w').write('class M: x = 1')\n"
@@ -114,6 +130,52 @@ TENSORS = {
         "(par.tag, type(par).__name__, sp.cpu().to_dense().sum().item(), str(bf.dtype), nl.is_leaf,"
         " str(u16.dtype), type(t) is T, none.numel(), str(meta.device))",
         ("x", "Parameter", 3.0, "torch.bfloat16", True, "torch.uint16", True, 0, "meta"),
+    ),
+    "without a graph": Case(
+        "leaf = torch.ones(2, requires_grad=True)\n"
+        "inner = leaf * 2; inner.retain_grad(); loss = (inner * 3).sum(); loss.backward()\n"
+        "losses = [loss]; hook = leaf.register_hook(lambda grad: grad * 10)\n"
+        "leaf.register_post_accumulate_grad_hook(lambda tensor: seen.append(1)); seen = []",
+        "leaf inner loss losses hook seen",
+        "(leaf.requires_grad, leaf.grad.tolist(), inner.requires_grad, inner.grad.tolist(),"
+        " losses[0] is loss, loss.requires_grad, (leaf * 1).sum().backward(), leaf.grad.tolist(),"
+        " seen, hook.remove(), (leaf * 1).sum().backward(), leaf.grad.tolist())",
+        (
+            *(True, [6.0, 6.0], False, [3.0, 3.0], True, False),
+            *(None, [16.0, 16.0], [1], None, None, [17.0, 17.0]),
+        ),
+    ),
+    "hooks and own attributes": Case(
+        "net = nn.Linear(2, 1); steps = []; sgd = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+        "decay = torch.optim.lr_scheduler.LambdaLR(sgd, lambda epoch: 0.5**epoch)\n"
+        "sgd.note = 'mine'; _ = sgd.register_step_post_hook(lambda *_: steps.append('post'))\n"
+        "_ = net.register_forward_hook(lambda *_: steps.append('kept'))",
+        "net steps sgd decay",
+        "(sgd.note, net.register_forward_hook(lambda *_: steps.append('new')) and None,"
+        " net(torch.ones(2)).sum().backward(), sgd.step(), decay.step(), decay.get_last_lr(),"
+        " steps)",
+        ("mine", None, None, None, None, [0.05], ["kept", "new", "post"]),
+    ),
+    "what looks at its data": Case(
+        "import numpy as np, pandas as pd\nseeded = torch.Generator().manual_seed(1)\n"
+        "loader = torch.utils.data.DataLoader(range(4), shuffle=True, generator=seeded)\n"
+        "sparse = pd.Series(pd.arrays.SparseArray([0, 0, 1, 2] * 50))\n"
+        "nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])\n"
+        "class Checked:\n    def __init__(self): self.w = np.full(300, 0.1)\n"
+        "    def __setstate__(self, state):\n        self.__dict__.update(state)\n"
+        "        assert self.w.sum() > 0\n        with open('/etc/hostname') as f: f.read()\n"
+        "checked = Checked(); raw = torch.ones(3).untyped_storage(); dtype = torch.float32",
+        "seeded loader sparse nested checked raw dtype",
+        "(loader.generator is seeded, seeded.initial_seed(), int(sparse.sum()), nested.size(0),"
+        " round(checked.w.sum()), type(raw).__name__, raw.nbytes(), str(dtype))",
+        (True, 1, 150, 2, 30, "UntypedStorage", 12, "torch.float32"),
+    ),
+    "modules of other types": Case(
+        "import torch.backends.cudnn as cudnn; cudnn.deterministic = True\n"
+        "def fast(): return torch.backends.cudnn.deterministic, torch.ops.aten.add",
+        "cudnn fast",
+        "(cudnn is torch.backends.cudnn, fast()[0], fast()[1] is torch.ops.aten.add)",
+        (True, True, True),
     ),
     "GPUs that are hidden now, and not": Case(
         "x = torch.ones(3, device='cuda:1'); y = torch.ones(3, device='cuda:0'); both = [x, y]\n"
@@ -205,6 +267,55 @@ def test_random_states_go_on(kept: tuple[Kernel, str]) -> None:
     assert "Their GPU is hidden now; .cuda() moves them to one that is not." in shown
     started = k.value("__import__('gpumagic.cuda.init_trace', fromlist=['x']).location()")
     assert "ran `%gpu … restart`" in started
+
+
+#: What a cell sets, what it is asked as, and its value.
+SETTINGS = [
+    ("torch.set_default_dtype(torch.float64)", "str(torch.rand(1).dtype)", "torch.float64"),
+    ("torch.set_default_device('cuda:1')", "str(torch.rand(1).device)", "cuda:0"),
+    ("torch.autograd.set_grad_enabled(False)", "torch.is_grad_enabled()", False),
+    ("torch.use_deterministic_algorithms(True)", "torch.get_deterministic_debug_mode()", 2),
+    ("torch.backends.cudnn.benchmark = True", "torch.backends.cudnn.benchmark", True),
+    (
+        "torch.set_float32_matmul_precision('high')",
+        "(torch.get_float32_matmul_precision(), torch.backends.cuda.matmul.allow_tf32)",
+        ("high", True),
+    ),
+    (
+        "torch.set_printoptions(precision=2)",
+        "str(torch.as_tensor([1 / 3], device='cpu'))[:13]",
+        "tensor([0.33]",
+    ),
+    ("np.set_printoptions(precision=2)", "str(np.array([1 / 3]))", "[0.33]"),
+    ("_ = np.seterr(divide='raise')", "np.geterr()['divide']", "raise"),
+    ("pd.set_option('display.precision', 2)", "pd.get_option('display.precision')", 2),
+    ("plt.rcParams['figure.figsize'] = 3, 3", "plt.rcParams['figure.figsize']", [3.0, 3.0]),
+]
+
+
+def test_settings_and_files(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
+    """What would change the figures of later cells goes on; what does not is said.
+
+    What is written to memory that is a file's reaches the file, or the restart is refused.
+    """
+    k, mapped, shared = kernel(), tmp_path / "mapped", tmp_path / "shared"
+    k.run("import logging, torch, numpy as np, pandas as pd, matplotlib.pyplot as plt")
+    k.run(f"mapped = np.memmap({str(mapped)!r}, 'f4', 'w+', shape=(2, 500)); mapped[:] = 1")
+    k.run(f"shared = torch.from_file({str(shared)!r}, shared=True, size=10); part = mapped[1]")
+    k.run("torch.ones(1, device='cuda'); mapped")
+    for name, file in (("shared", shared), ("part", mapped)):
+        refused = k.run(f"%gpu 1 --restart --keep mapped {name}", raising=False).shown
+        assert f"cannot keep {name} (memory of the file {file})." in refused
+    for cell, _, _ in SETTINGS:
+        k.run(cell)
+    k.run("logging.basicConfig(level=logging.INFO)")
+    shown = k.run("%gpu 1 --restart --keep mapped").text
+    assert "As in a new kernel, set them again: logging." in shown
+    assert "Lost: 2 variables (shared, part)." in shown
+    k.run("mapped[:] = 7; mapped.flush()")
+    assert set(mapped.read_bytes()[-4:]) == {0, 0xE0, 0x40}
+    for cell, asked, value in SETTINGS:
+        assert k.value(asked) == value, cell
 
 
 def test_training_goes_on(kept: tuple[Kernel, str]) -> None:

@@ -148,10 +148,10 @@ class Kernel:
         return message
 
     def until(self, message: str, text: str) -> None:
-        """Wait until the cell has printed ``text``; `wait` still returns all of its output."""
+        """Wait until the cell has shown ``text``; `wait` still returns all of its output."""
         deadline = time.monotonic() + PATIENCE
         early = self._early.setdefault(message, [])
-        while not any(text in output.get("text", "") for output in early):
+        while not any(text in _text(output) for output in early):
             assert self._publish(message, deadline, early), f"the cell ended without {text!r}"
 
     def wait_idle(self, message: str) -> list[dict[str, Any]]:
@@ -179,6 +179,8 @@ class Kernel:
         if kind in ("stream", "error", "display_data", "execute_result"):
             outputs.append({"output_type": kind, **content})
             self._said += content.get("text", "")
+        elif kind == "update_display_data":
+            _update(outputs, content)
         return not (kind == "status" and content["execution_state"] == "idle")
 
     def _next(self, receive: Any, parent: str, deadline: float) -> dict[str, Any]:
@@ -220,6 +222,19 @@ class Kernel:
         if self.manager.has_kernel:
             self.manager.shutdown_kernel(now=True)
         self.manager.cleanup_resources()
+
+
+def _text(output: dict[str, Any]) -> str:
+    return str(output.get("text") or output.get("data", {}).get("text/plain", ""))
+
+
+def _update(outputs: list[dict[str, Any]], content: dict[str, Any]) -> None:
+    """Replace what has this display id, as a front end does; an empty text is nothing to see."""
+    shown = [each for each in outputs if each.get("transient") == content["transient"]]
+    for output in shown:
+        output["data"] = content["data"]
+        if not content["data"].get("text/plain"):
+            outputs.remove(output)
 
 
 class ForkProvisioner(LocalProvisioner):

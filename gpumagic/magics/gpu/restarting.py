@@ -17,17 +17,20 @@ from dataclasses import replace
 from traceback import walk_stack
 from typing import IO, Any, NoReturn
 
-from gpumagic.cuda import driver, init_trace
+from gpumagic.cuda import driver, failure, init_trace, streams
 from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import RestartError
 from gpumagic.magics.extension import of
-from gpumagic.magics.output import hand_over
+from gpumagic.magics.output import LiveDisplay, hand_over
 from gpumagic.render.units import bytes_
 from gpumagic.restart import after, before, losses
 from gpumagic.selection import apply, cpu_threads, environment, gate
 from gpumagic.selection.spec import Spec
 from gpumagic.system import import_path, text
 from gpumagic.system.introspection import imported_as
+
+#: Seconds of waiting after which it is said.
+_SILENT = 0.5
 
 Restarting = before.Restarting
 
@@ -90,19 +93,57 @@ def _begin(magics: Any, spec: Spec, options: argparse.Namespace) -> NoReturn:
         "kept": None,
     }
     target, variables, file = _target(shell), _environment(), None
-    if options.keep:
-        with import_path.restricted_to(import_path.module_folders()):
-            file, payload["kept"] = _keep(shell, options, variables)
+    with LiveDisplay(shell, quiet=options.quiet) as live:
+        _wait_for_gpus(live)
+        if options.keep:
+            with import_path.restricted_to(import_path.module_folders()):
+                file, payload["kept"] = _keep(shell, options, variables, live)
     payload["keeping"] = time.time() - began
-    watch = of(shell).watch
-    if watch is not None:
-        watch.end("the kernel was restarted")
-    of(shell).hooks.clear()  # nothing is said of this cell
     # Their open files are the claims of the chosen GPUs.
     claimed = () if STATE.claims is None else STATE.claims.pass_on(variables)
+
+    def last() -> None:
+        watch = of(shell).watch
+        if watch is not None:
+            watch.end("the kernel was restarted")
+        of(shell).hooks.clear()  # nothing is said of this cell
+
     before.restart(
-        *(shell, __name__, variables, payload), file=file, inherited=claimed, target=target
+        *(shell, __name__, variables, payload),
+        file=file,
+        inherited=claimed,
+        target=target,
+        last=last,
     )
+
+
+def _wait_for_gpus(live: LiveDisplay) -> None:
+    """Wait until the GPUs have finished: what they still write would be lost, or be kept half.
+
+    Raises:
+        RestartError: work of the kernel cannot be waited for.
+    """
+    began, said = time.monotonic(), False
+
+    def wait() -> None:
+        nonlocal said
+        if not said and time.monotonic() - began > _SILENT:
+            said = True
+            _say(live, "waiting for the GPUs; Ctrl-C ends it, and nothing changes")
+        time.sleep(0.01)
+
+    try:
+        if failure.dead_context() is None:
+            streams.wait_until_idle(wait)
+    except RuntimeError as error:
+        if failure.check_context() is None:
+            raise RestartError(f"the GPUs cannot be waited for: {text.reason(error)}") from None
+
+
+def _say(live: LiveDisplay, line: str) -> None:
+    numbers = random.getstate()  # drawing uses random numbers: rich does when it is imported
+    live.text(line)
+    random.setstate(numbers)
 
 
 def _environment() -> dict[str, str]:
@@ -144,7 +185,12 @@ def _target(shell: Any) -> str | None:
         if isinstance(last, ast.Expr):
             return None
         if isinstance(last, ast.Assign) and len(last.targets) == 1:
-            return ast.unparse(last.targets[0])
+            if isinstance(last.targets[0], ast.Name):
+                return last.targets[0].id
+            raise RestartError(
+                f"{ast.unparse(last.targets[0])} is not there after a restart: assign its result "
+                "to a plain name"
+            )
     raise RestartError(
         "what follows a restart in the same cell would not be run: make it the last line of its "
         "cell, not inside a block or a function"
@@ -152,7 +198,7 @@ def _target(shell: Any) -> str | None:
 
 
 def _keep(
-    shell: Any, options: argparse.Namespace, variables: Mapping[str, str]
+    shell: Any, options: argparse.Namespace, variables: Mapping[str, str], live: LiveDisplay
 ) -> tuple[IO[bytes], Any]:
     """Write the variables that are to be kept.
 
@@ -162,18 +208,21 @@ def _keep(
     from gpumagic.restart import keep
 
     names = [name for word in options.keep for name in word.split(",") if name]
+    optional = _modules(shell)
     if "all" in names and "all" not in shell.user_ns:
+        optional += losses.unnamed(shell)
         names = [*losses.variables(shell), *(name for name in names if name != "all")]
     # What a notebook imports costs no memory, and the next cells need it.
-    modules = [name for name in _modules(shell) if name not in names]
+    optional = [name for name in optional if name not in names]
     unknown = [name for name in names if name not in shell.user_ns]
     if unknown:
         hint = text.did_you_mean(unknown[0], losses.variables(shell))
         raise RestartError(f"there is no variable {' or '.join(unknown)} to keep{hint}")
     return keep.write(
-        *(shell, dict.fromkeys([*modules, *names]), __name__, variables),
-        optional=modules,
+        *(shell, dict.fromkeys([*optional, *names]), __name__, variables),
+        optional=optional,
         force=options.force,
+        say=lambda line: _say(live, line),
     )
 
 
@@ -256,6 +305,8 @@ def _kept(restored: Any) -> Iterator[str]:
         yield f"On the CPU, since {device} has too little free memory for it: {bytes_(size)}."
     for name, reason in restored.failed.items():
         yield f"Not kept: {name} ({reason})."
+    if restored.reset:
+        yield f"As in a new kernel, set them again: {', '.join(restored.reset)}."
     if restored.random_lost:
         yield f"Not kept: CUDA's random state of {', '.join(restored.random_lost)}."
 

@@ -170,6 +170,7 @@ if 'child' in globals():
             "(sleep);",
         ),
         ("import sys; sys.executable = '/nowhere'\n%gpu off --restart", "/nowhere"),
+        ("d = {}\nd['k'] = %gpu off --restart -o", "d['k'] is not there after a restart"),
         ("%gpu restart\nx = 1", "last line of its cell"),
         ("%gpu restart 0", "%gpu restart: unexpected '0'"),
         ("%%gpu restart\n1", "%%gpu needs a choice of GPUs for the cell"),
