@@ -26,11 +26,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-import psutil
 import zmq
 
 from gpumagic.errors import RestartError
-from gpumagic.restart import handover, losses
+from gpumagic.restart import handover, losses, ports
 from gpumagic.system import import_path
 from gpumagic.system.paths import working_folder
 
@@ -104,6 +103,8 @@ def command(app: Any, extension: str) -> list[str]:
     added.append(option + extension)
     if not hasattr(app, "kernel"):
         added.append(f"--{name}.display_banner=False")
+    else:
+        added += ports.option(app)
     given = [word for word in sys.orig_argv[1:] if word not in added]
     given = [word for word in given if not word.startswith(option)]
     return [sys.executable, *given, *added]
@@ -146,12 +147,12 @@ def restart(
         "requests": [],
     }
     told, name = handover.in_memory(), handover.VARIABLE
-    words = command(app, extension)
+    words, held = command(app, extension), list[int]()
     environment = {**environment, **_import_path(environment)}
 
     def finish() -> None:
         variables = {**environment, name: handover.give(told, state)}
-        keep = {told.fileno(), *inherited}
+        keep = {told.fileno(), *inherited, *held}
         if state["file"] is not None:
             keep.add(state["file"])
         _replace(shell, words, variables, keep)
@@ -160,7 +161,7 @@ def restart(
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         last()
         _end(finish)
-    state["clients"] = clients(app)
+    state["clients"], held = clients(app), ports.hold(app, environment)
     ignore_interrupts(shell.kernel)  # from here on there is no way back
     last()
     _take_requests(shell.kernel, state["requests"], finish)
@@ -267,13 +268,8 @@ def clients(app: Any) -> int:
     return len(_connections(app.shell_port, app.iopub_port))
 
 
-def _connections(*ports: int) -> list[Any]:
-    process = psutil.Process()
-    try:
-        found = getattr(process, "net_connections", process.connections)("tcp")
-    except (psutil.Error, OSError):  # a sandbox without /proc/net
-        return []
-    return [each for each in found if each.raddr and each.laddr.port in ports]
+def _connections(*numbers: int) -> list[Any]:
+    return [each for each in ports.connections() if each.raddr and each.laddr.port in numbers]
 
 
 # --- the end --------------------------------------------------------------------------------------

@@ -133,11 +133,11 @@ TENSORS = {
     ),
     "without a graph": Case(
         "leaf = torch.ones(2, requires_grad=True)\n"
-        "inner = leaf * 2; inner.retain_grad(); loss = (inner * 3).sum(); loss.backward()\n"
+        "hidden = leaf * 2; hidden.retain_grad(); loss = (hidden * 3).sum(); loss.backward()\n"
         "losses = [loss]; hook = leaf.register_hook(lambda grad: grad * 10)\n"
         "leaf.register_post_accumulate_grad_hook(lambda tensor: seen.append(1)); seen = []",
-        "leaf inner loss losses hook seen",
-        "(leaf.requires_grad, leaf.grad.tolist(), inner.requires_grad, inner.grad.tolist(),"
+        "leaf hidden loss losses hook seen",
+        "(leaf.requires_grad, leaf.grad.tolist(), hidden.requires_grad, hidden.grad.tolist(),"
         " losses[0] is loss, loss.requires_grad, (leaf * 1).sum().backward(), leaf.grad.tolist(),"
         " seen, hook.remove(), (leaf * 1).sum().backward(), leaf.grad.tolist())",
         (

@@ -1,0 +1,71 @@
+"""Hold a kernel's ports across the restart: otherwise another user could listen on them meanwhile.
+
+The new program inherits the listening sockets. As ipykernel binds its own before it loads any
+extension, this file is also the IPython configuration that gives them to it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import psutil
+import zmq
+
+#: ``pid:port=descriptor,…``, in the environment of the new program.
+_VARIABLE = "GPUMAGIC_LISTENING"
+
+
+def option(app: Any) -> list[str]:
+    """Return the command-line option by which the new program reads this file.
+
+    None where the user's own file has its place: then the ports are free for some time.
+    """
+    mine = app.extra_config_file in ("", __file__)
+    return [f"--IPKernelApp.extra_config_file={__file__}"] if mine else []
+
+
+def hold(app: Any, environment: dict[str, str]) -> list[int]:
+    """Keep the sockets through an ``execve`` with this environment; return their descriptors."""
+    ports = {app.shell_port, app.iopub_port, app.stdin_port, app.control_port}
+    held = {}
+    for each in connections() if option(app) else ():
+        if each.status == psutil.CONN_LISTEN and each.laddr.port in ports:
+            held[each.laddr.port] = os.dup(each.fd)
+    if held:
+        pairs = ",".join(f"{port}={descriptor}" for port, descriptor in held.items())
+        environment[_VARIABLE] = f"{os.getpid()}:{pairs}"
+    return [*held.values()]
+
+
+def connections() -> list[Any]:
+    """Return this process's TCP sockets; none in a sandbox without ``/proc/net``."""
+    process = psutil.Process()
+    try:
+        return [*getattr(process, "net_connections", process.connections)("tcp")]
+    except (psutil.Error, OSError):
+        return []
+
+
+def _take() -> None:
+    """In the new program, before ipykernel binds its sockets: have it take those that are held."""
+    from ipykernel.kernelapp import IPKernelApp
+
+    pid, _, pairs = os.environ.pop(_VARIABLE, "").partition(":")
+    if pid != str(os.getpid()):  # it was read before, or a child has inherited the variable
+        return
+    held = dict[int, int](map(int, pair.split("=")) for pair in pairs.split(","))
+    app: Any = IPKernelApp.instance()
+    bind = app._bind_socket
+
+    def bind_held(socket: Any, port: int) -> Any:
+        if port in held:
+            os.set_inheritable(held[port], False)
+            socket.setsockopt(zmq.USE_FD, held.pop(port))
+        return bind(socket, port)
+
+    app._bind_socket = bind_held
+
+
+if "get_config" in globals():  # read as a configuration
+    _take()
