@@ -153,6 +153,17 @@ def view(environment: Mapping[str, str], devices: Sequence[Device]) -> View:
     return View(indexes if known else None, frozenset(indexes), parts)
 
 
+def shown(uuids: Sequence[str], devices: Sequence[Device]) -> View | None:
+    """Return the devices that a driver shows by these UUIDs; None if one is of no device here."""
+    places = {uuid_key(d.uuid): (d.index, "") for d in devices if d.uuid is not None}
+    places |= {uuid_key(part.uuid): (d.index, part.uuid) for d in devices for part in d.mig}
+    found = [place for uuid in uuids if (place := places.get(uuid_key(uuid))) is not None]
+    if len(found) < len(uuids):
+        return None
+    indexes = tuple(index for index, _ in found)
+    return View(indexes, frozenset(indexes), {index: part for index, part in found if part})
+
+
 def hides_all(environment: Mapping[str, str | None], devices: Sequence[Device]) -> bool:
     """Return whether the variables hide every device."""
     present = variables(environment)

@@ -101,7 +101,7 @@ def choose(
 def after_restart(spec: Spec, *, claim: bool = True) -> Selection:
     """Verify a choice whose variables, and whose claims, are those of the replaced process."""
     table = devices.devices(processes=False)
-    found = verify(spec, environment.now(), table)
+    found = verify(spec, environment.now(), table, prove=False)
     named = visible_devices.named(visible_devices.variables(environment.now()), table) or ()
     chosen = tuple(uuid for each in named if (uuid := each.instance or each.uuid) is not None)
     notes: tuple[str, ...] = ()

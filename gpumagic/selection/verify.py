@@ -11,9 +11,20 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from gpumagic.cuda import devices, driver, failure, init_trace, nvml, torch_cuda, visible_devices
+from gpumagic.cuda import (
+    devices,
+    driver,
+    failure,
+    init_trace,
+    nvml,
+    probe,
+    torch_cuda,
+    visible_devices,
+)
 from gpumagic.cuda.process_state import STATE
 from gpumagic.cuda.visible_devices import MASK, VARIABLES, View, uuid_key
+from gpumagic.errors import DeviceError
+from gpumagic.render.units import spans
 from gpumagic.results.devices import Device, DeviceTable, variables
 from gpumagic.results.selection import Selection, Status, WayOut
 from gpumagic.selection import environment
@@ -21,8 +32,16 @@ from gpumagic.selection.spec import Spec
 from gpumagic.system.text import plural
 
 
-def verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) -> Selection:
-    """Return the effect of the variables just written; ``before`` are the earlier ones."""
+def verify(
+    spec: Spec, before: Mapping[str, str | None], table: DeviceTable, *, prove: bool = True
+) -> Selection:
+    """Return the effect of the variables just written; ``before`` are the earlier ones.
+
+    Where CUDA has not started here, a child process starts it to ``prove`` the effect.
+
+    Raises:
+        DeviceError: CUDA does not start with them, or shows the child other GPUs than are chosen.
+    """
     now, state = environment.now(), driver.state()
     wanted = visible_devices.view(visible_devices.variables(now), table)
     if table.cuda_missing:
@@ -31,10 +50,13 @@ def verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) -> 
     unlisted = table.error not in (None, nvml.NOT_LOADED) and driver.installed()
     if unlisted and now[MASK] != visible_devices.HIDE_ALL:
         wanted = View(None, None)
-    known = wanted.visible is not None
-    seen = _devices(wanted, table) if known else ()
     problem: str | None = None
     where: str | None = None
+    notes: list[str] = []
+    if prove and state.initialized is False and not failure.suspected(table):
+        wanted, notes = _proven(spec, wanted, table)
+    known = wanted.visible is not None
+    seen = _devices(wanted, table) if known else ()
     if state.initialized:
         seen = tuple(device.as_seen() for device in table.visible)
         known = not unlisted or state.uuids == ()
@@ -48,7 +70,7 @@ def verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) -> 
         problem, count = _query_runtime(spec, len(wanted.visible))
         if problem is not None:
             seen, known = (), count == 0
-    notes = [f"GPU {device.index}: {device.error}" for device in seen if device.error]
+    notes += [f"GPU {device.index}: {device.error}" for device in seen if device.error]
     if table.cuda_missing and spec.kind != "off":
         notes.append(driver.MISSING)
     status: Status = "unchanged" if now == before else "applied"
@@ -67,6 +89,34 @@ def verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) -> 
         where=where,
         ways_out=() if problem is None else _ways_out(spec, seen),
     )
+
+
+def _proven(spec: Spec, wanted: View, table: DeviceTable) -> tuple[View, list[str]]:
+    """Return what CUDA shows a child process with these variables, and notes.
+
+    Raises:
+        DeviceError: as for `verify`.
+    """
+    if wanted.visible == frozenset() or not driver.installed():
+        return wanted, []
+    found = probe.trial()
+    if found.uuids is None:
+        return wanted, [f"this is what the variables say: {found.message}"]
+    view = visible_devices.shown(found.uuids, table)
+    problem = None
+    if found.message is not None:
+        known = failure.start_error(found.message)
+        problem = f"CUDA does not start: {found.message}; for the reason: %gpu doctor"
+        if known is not None:
+            problem = f"CUDA does not start: {known.cause}. To do: {known.remedy}"
+    elif view is not None and (
+        wanted.visible not in (None, view.visible) or wanted.indexes not in (None, view.indexes)
+    ):
+        which = f"GPU {spans(view.indexes or ())}" if view.visible else "no GPU"
+        problem = f"CUDA shows a process with this choice {which}; for the reason: %gpu doctor"
+    if problem is not None and spec.kind in ("devices", "auto"):
+        raise DeviceError(f"'{spec.text}' cannot be chosen: {problem}")
+    return view or wanted, [] if problem is None else [problem]
 
 
 def as_initialised(spec: Spec) -> Selection | None:

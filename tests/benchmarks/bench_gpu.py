@@ -35,14 +35,15 @@ def calls(call):
     return world.calls("nvml*")
 
 
-# What a warm table needs of NVML and what may have changed since the last one; names, UUIDs and
-# handles are known already.
-nv.nvmlInit()
-handles = [nv.nvmlDeviceGetHandleByIndex(i) for i in range(nv.nvmlDeviceGetCount())]
-
-
+# What a table needs of NVML, which is closed after it: an open one blocks resets of a GPU.
 def raw():
-    for handle in handles[: nv.nvmlDeviceGetCount()]:
+    nv.nvmlInit()
+    nv.nvmlSystemGetDriverVersion()
+    nv.nvmlSystemGetCudaDriverVersion_v2()
+    for handle in map(nv.nvmlDeviceGetHandleByIndex, range(nv.nvmlDeviceGetCount())):
+        nv.nvmlDeviceGetUUID(handle)
+        nv.nvmlDeviceGetName(handle)
+        nv.nvmlDeviceGetCudaComputeCapability(handle)
         nv.nvmlDeviceGetMemoryInfo(handle, nv.nvmlMemory_v2)
         nv.nvmlDeviceGetUtilizationRates(handle)
         nv.nvmlDeviceGetTemperature(handle, nv.NVML_TEMPERATURE_GPU)
@@ -51,6 +52,7 @@ def raw():
         nv.nvmlDeviceGetComputeRunningProcesses(handle)
         nv.nvmlDeviceGetGraphicsRunningProcesses(handle)
         nv.nvmlDeviceGetMigMode(handle)
+    nv.nvmlShutdown()
 
 
 def measure():
@@ -82,8 +84,8 @@ def rows() -> Iterator[Row]:
         times = [wall(command, machine()) for _ in range(ROUNDS + 1)][1:]
         note = f"{name} as a process, median of {ROUNDS}; {DEVICES} devices, ours warm and shown"
         yield Row(f"%gpu against {name}", found["seconds"], median(times), note, 1 / 20)
-    each = "8 a device: memory, use, temperature, power, limit, processes of 2 kinds, MIG"
-    yield equal("NVML calls of a warm %gpu", found["calls"], found["by hand"], each, "calls")
+    each = "a session, 12 a device: identity, memory, use, temperature, power, processes, MIG"
+    yield equal("NVML calls of a %gpu", found["calls"], found["by hand"], each, "calls")
 
 
 def machine() -> dict[str, str]:

@@ -162,16 +162,23 @@ def test_cuda_that_failed_while_all_was_hidden(kernel: Callable[..., Kernel]) ->
 
 
 @pytest.mark.parametrize(
-    "code", [TENSOR, "import torch; torch.ones(2, requires_grad=True).sum().backward()"]
+    ("code", "says"),
+    [
+        (TENSOR, "No choice helps: CUDA does not start: the driver could not be started"),
+        (
+            "import torch; torch.ones(2, requires_grad=True).sum().backward()",
+            "Too late for '1': CUDA has failed to start, and does not start again",
+        ),
+    ],
 )
 def test_no_choice_is_applied_after_cuda_failed_to_start(
-    kernel: Callable[..., Kernel], code: str
+    kernel: Callable[..., Kernel], code: str, says: str
 ) -> None:
     broken = kernel(Scenario(devices=2, faults={"cuInit": 999}))
     broken.run(code, raising=False)
     broken.run(TENSOR, raising=False)
     result = choose(broken, "1", status="too-late", devices=[])
-    assert "Too late for '1': CUDA has failed to start" in result["shown"]
+    assert says in result["shown"]
     assert "--soft" not in result["shown"]  # it would have nothing to choose from
     assert "hidden" not in result["stderr"]
     assert "CUDA has failed in this process" in broken.run("%gpu").text
@@ -227,11 +234,34 @@ def test_where_a_scheduler_counts_as_cuda_does_is_not_guessed(
     )
     assert reply.stderr.count("\n") == 1
     choose(job, "off", status="applied")
-    result = choose(job, "reset", status="applied", devices=[], devices_known=False)
-    assert "applied: what this kernel sees is not known" in result["shown"]
+    result = choose(job, "reset", status="applied", cuda_initialized=False)
+    assert [each["name"] for each in result["devices"]] == ["Tesla T4"]  # a child has asked
     job.run(TENSOR)
     assert job.value("torch.cuda.get_device_name(0)") == "Tesla T4"
     choose(job, "reset", status="unchanged")
+
+
+@pytest.mark.parametrize(
+    ("code", "because"),
+    [
+        (802, "CUDA does not start: NVIDIA's Fabric Manager"),
+        (100, "CUDA shows a process with this choice no GPU; for the reason: %gpu doctor"),
+    ],
+)
+def test_applied_is_what_cuda_did_in_a_child(
+    kernel: Callable[..., Kernel], code: int, because: str
+) -> None:
+    """Where it does not do it there, nothing is changed; what is hidden can be shown again."""
+    broken = kernel(Scenario(faults={"cuInit": code}))
+    for spec in ("0", "auto"):
+        reply = broken.run(f"%gpu {spec}", raising=False)
+        assert reply.stderr.startswith(f"UsageError: '{spec}' cannot be chosen: {because}")
+        assert reply.stderr.count("\n") == 1
+        assert broken.value("'CUDA_VISIBLE_DEVICES' in __import__('os').environ") is False
+    choose(broken, "off", status="applied")
+    shown = choose(broken, "on", status="applied", devices=[], cuda_initialized=False)["shown"]
+    assert "applied: this kernel sees no GPU" in shown
+    assert because.partition(";")[0] in " ".join(shown.split())
 
 
 def test_waiting_for_gpus(kernel: Callable[..., Kernel]) -> None:
