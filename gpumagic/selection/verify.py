@@ -76,7 +76,8 @@ def verify(
     status: Status = "unchanged" if now == before else "applied"
     if problem is not None:
         status = "too-late"
-        notes.append(f"child processes see the choice: {variables(now)}")
+        notes.append(f"new child processes see the choice: {variables(now)}")
+    notes += _fork_server(now)
     return Selection(
         requested=spec.text,
         environment=now,
@@ -194,6 +195,31 @@ def _library() -> str:
         "CUDA is already initialised, although torch.cuda.is_initialized() is False "
         "(torch.cuda.is_available(), a backward pass or another library may do that)"
     )
+
+
+def _fork_server(now: Mapping[str, str | None]) -> list[str]:
+    """Return a note on the server that starts workers of this process under other variables.
+
+    It is the default of `multiprocessing` since Python 3.14, and has the environment of its start.
+    """
+    server = getattr(sys.modules.get("multiprocessing.forkserver"), "_forkserver", None)
+    pid = getattr(server, "_forkserver_pid", None)
+    if pid is None:
+        return []
+    import psutil
+
+    try:
+        then = psutil.Process(pid).environ()
+    except psutil.NoSuchProcess:
+        return []
+    except psutil.Error:
+        then = {}
+    if all(then.get(name) == now[name] for name in VARIABLES):
+        return []
+    return [
+        "workers of multiprocessing's fork server, which runs already, see the earlier choice; "
+        f"!kill {pid} ends it, and the next worker starts another"
+    ]
 
 
 def _query_runtime(spec: Spec, expected: int) -> tuple[str | None, int | None]:

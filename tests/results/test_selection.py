@@ -61,7 +61,7 @@ This kernel still sees 1 GPU"""
 
 def test_too_late_is_a_callout_with_commands_to_copy() -> None:
     """It is said once, and nowhere else."""
-    late = replace(LATE, notes=("child processes see the choice: the variable",))
+    late = replace(LATE, notes=("new child processes see the choice: the variable",))
     for shown in (as_text(late), as_html(late)):
         assert shown.lower().replace("-", " ").count("too late") == 1
         assert "CUDA_VISIBLE_DEVICES" not in shown

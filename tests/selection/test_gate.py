@@ -17,13 +17,12 @@ def state():
 """
 
 
-@pytest.fixture(params=["fresh", "initialised"])
-def gated(kernel: Callable[..., Kernel], request: pytest.FixtureRequest) -> Kernel:
-    """A kernel that is gated, before or after CUDA was initialised."""
+@pytest.fixture
+def gated(kernel: Callable[..., Kernel]) -> Kernel:
+    """A kernel that is gated, after CUDA was initialised."""
     started = kernel()
     started.run(STATE)
-    if request.param == "initialised":
-        started.run("old = torch.ones(1000, device='cuda:0')")
+    started.run("old = torch.ones(1000, device='cuda:0')")
     started.run("before = state()")
     started.run("gate = %gpu off --soft -o")
     return started
@@ -114,6 +113,16 @@ def test_a_model_on_the_gpu_can_be_moved_to_the_cpu(kernel: Callable[..., Kernel
     trained.run("net.cpu()")
     tensors = "(*net.parameters(), *[each.grad for each in net.parameters()])"
     assert trained.value(f"{{each.device.type for each in {tensors}}}") == {"cpu"}
+
+
+def test_in_time_the_gpus_are_hidden(kernel: Callable[..., Kernel]) -> None:
+    """A gate would hide them from this process's torch alone."""
+    k = kernel()
+    k.run("import torch, subprocess, sys")
+    assert k.run("%gpu off --soft").text.startswith("applied: this kernel sees no GPU")
+    count = "[sys.executable, '-c', 'import torch; print(torch.cuda.device_count())']"
+    assert k.value(f"int(subprocess.check_output({count}))") == 0
+    assert k.value("torch.cuda.is_available()") is False
 
 
 def test_existing_tensors_remain_usable(kernel: Callable[..., Kernel]) -> None:

@@ -77,17 +77,21 @@ def choose_for_kernel(
 
 
 def choose(magics: Any, spec: Spec, wants: Wants, options: argparse.Namespace) -> Selection:
-    """Choose devices by the variables, or close the gate for ``--soft``; an exception undoes it."""
+    """Choose devices by the variables; close the gate for ``--soft`` where that is too late.
+
+    An exception undoes it.
+    """
     before = STATE.snapshot()
     try:
-        if options.soft:
-            if spec.kind != "off":
-                raise SpecError(f"--soft goes with off; for other GPUs: %gpu {spec.text} --restart")
-            return gate.close(spec.text)
+        if options.soft and spec.kind != "off":
+            raise SpecError(f"--soft goes with off; for other GPUs: %gpu {spec.text} --restart")
         lifted = spec.kind in ("on", "reset") and gate.lift()
         # An earlier choice is in effect again: 'on' here undoes only the gate.
         again = verify.as_initialised(spec) if lifted and spec.kind == "on" else None
         chosen = again or _choose_by_variables(magics, spec, wants, options)
+        if options.soft and chosen.status == "too-late":
+            STATE.restore(before)
+            return gate.close(spec.text)
     except BaseException:
         STATE.restore(before)
         raise

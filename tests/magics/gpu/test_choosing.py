@@ -197,12 +197,14 @@ def test_an_error_that_names_cuda_is_no_failure_to_start(kernel: Callable[..., K
 def test_a_choice_that_is_broken_off_is_not_made_and_lifts_no_gate(fresh_kernel: Kernel) -> None:
     """Its verification may take long: a fork of the process does it, or a child with the driver."""
     k = fresh_kernel
-    k.run("import torch\nfrom gpumagic.selection import apply\nverify = apply.verify")
+    k.run("import torch, sys\nfrom gpumagic.selection import apply\nverify = apply.verify")
+    k.run("inner = sys.modules['gpumagic.selection.verify']")
     k.run("def interrupted(*_): raise KeyboardInterrupt")
     k.run("apply.verify = interrupted")
     # What is queued behind either does not run.
     assert k.run("%%gpu 1\nx = 1", raising=False).error["ename"] == "KeyboardInterrupt"
-    k.run("apply.verify = verify\n%gpu off --soft -q\napply.verify = interrupted")
+    k.run("torch.cuda.init(); apply.verify = verify\n%gpu off --soft -q")
+    k.run("apply.verify = inner.verify = interrupted")
     for line in ("%gpu 1", "%gpu on"):
         reply = k.run(line, raising=False)
         assert reply.status == "error"
@@ -292,3 +294,17 @@ def test_an_environment_that_was_replaced(
         with pytest.raises(UsageError, match=r"^os\.environ was replaced: what is written to it"):
             run_cell("%gpu 1")
         assert os.environ == before
+
+
+def test_a_fork_server_that_runs_already_is_named(kernel: Callable[..., Kernel]) -> None:
+    """Its workers see what it saw when it started; `multiprocessing` starts another by itself."""
+    k = kernel()
+    k.run("import os, time; from multiprocessing import forkserver; forkserver.ensure_running()")
+    pid = k.value("forkserver._forkserver._forkserver_pid")
+    assert f"fork server, which runs already, see the earlier choice; !kill {pid}" in (
+        k.run("%gpu 1").text
+    )
+    k.run(f"!kill {pid}\nos.waitid(os.P_PID, {pid}, os.WEXITED | os.WNOWAIT)")
+    assert "fork server" not in k.run("%gpu 2").text
+    k.run("forkserver.ensure_running()")
+    assert "fork server" not in k.run("%gpu 2").text
