@@ -128,6 +128,8 @@ class ProcessState:
     dead_context: str | None = None
     #: The `init_trace.InitTrace` that is attached, or that has found where CUDA was initialised.
     init_trace: Any = None
+    #: The thread that runs a cell with a choice of its own (``%%gpu``); subshells have others.
+    cell_thread: int | None = None
     #: None before the first claim.
     claims: Claims | None = None
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from IPython.core import magic as ipython
 from IPython.core.error import UsageError
-from traitlets import Bool, Unicode
+from traitlets import Bool, TraitError, Unicode, validate
 
 from gpumagic.magics.extension import Extension
 
@@ -76,6 +76,20 @@ class GpuMagic(ipython.Magics):
         True,
         help="Claim the chosen GPUs; 'auto' takes one that others claim only if no other fits.",
     ).tag(config=True)
+
+    @validate("min_free")
+    def _check_min_free(self, proposal: Any) -> str:
+        from argparse import ArgumentTypeError
+
+        from gpumagic.magics.argument_types import size
+
+        value: str = proposal["value"]
+        try:
+            if value:
+                size(value)
+        except ArgumentTypeError as error:
+            raise TraitError(f"GpuMagic.min_free: {error}") from None
+        return value
 
     def __init__(self, shell: Any) -> None:
         super().__init__(shell=shell)
@@ -164,15 +178,15 @@ class GpuMagic(ipython.Magics):
           --max-time T                but no longer than this (default: 3s)
           --cold                      with an empty L2 cache before each loop
           --on DEVICES                on each, and compare: cpu,cuda:0
+          --energy                    joules per loop, and mean watts; runs it longer
         line by line
           --lines                     GPU and host time of each line, and its waits
           -f FUNC                     with --lines: this function's lines, too
-        where the time goes
+        where the time goes: all but --nvtx run the code once more
           --kernels                   the kernels by time, from torch's profiler
           --trace FILE                its trace, for ui.perfetto.dev (.json, .json.gz)
           --nvtx NAME                 an NVTX range around the code, for Nsight
           --flops                     floating-point operations, and per second
-          --energy                    joules per loop, and mean watts
         comparing
           --name NAME                 name the result, for --compare
           --save FILE                 write the result to FILE, as JSON

@@ -8,6 +8,7 @@ notebook or fill it.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TypeVar
 
@@ -15,6 +16,8 @@ from typing import TypeVar
 LONGEST, REASON = 2000, 300
 #: The most lines that are shown of a message.
 _LINES = 40
+#: Where an object is in memory, as Python writes it: ``<function f at 0x7f…>``.
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _Key = TypeVar("_Key", bound=Hashable)
 #: Invisible, but needed to write some languages and emojis.
 _JOINERS = "\u200c\u200d"
@@ -43,12 +46,16 @@ def harmless_lines(text: str) -> str:
 
 
 def reason(error: object) -> str:
-    """Return the first line of an exception's message; the name of its type if it has none."""
+    """Return the first line of an exception's message; the name of its type if it has none.
+
+    With the next line where it ends in a colon ("See:"), and without addresses in memory.
+    """
     try:
         lines = str(error).strip()[: 10 * LONGEST].splitlines()
     except Exception:  # a foreign class, whose __str__ raises
         lines = []
-    return harmless(lines[0] if lines else type(error).__name__, REASON)
+    first = " ".join(map(str.strip, lines[: 2 if lines and lines[0].rstrip().endswith(":") else 1]))
+    return harmless(_ADDRESS.sub("", first) or type(error).__name__, REASON)
 
 
 def named(error: BaseException) -> str:

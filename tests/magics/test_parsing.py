@@ -146,12 +146,12 @@ def test_bad_lines_are_one_line_and_change_nothing(run_cell: Any, line: str, say
     assert run_cell("dict(__import__('os').environ)").value == before
 
 
-def test_an_option_goes_before_a_bad_default(run_cell: Any) -> None:
-    run_cell("%config GpuMagic.min_free = 'abc'")
-    error = run_cell("%gpu auto", raising=False).error
-    assert "%config GpuMagic.min_free: 'abc' is not a size" in str(error)
-    error = run_cell("%gpu auto --min-free 9TiB", raising=False).error
-    assert "GpuMagic.min_free" not in str(error)
+def test_a_bad_default_is_refused_where_it_is_set(run_cell: Any, ip: Any) -> None:
+    run_cell("%config GpuMagic.min_free = '1GiB'")
+    refused = run_cell("%config GpuMagic.min_free = 'abc'")
+    assert "GpuMagic.min_free: 'abc' is not a size" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    assert ip.magics_manager.registry["GpuMagic"].min_free == "1GiB"
 
 
 def test_comments() -> None:

@@ -55,7 +55,13 @@ class BrokenError(Exception):
     ("error", "reason", "named"),
     [
         (ValueError("first\nsecond"), "first", "ValueError: first"),
-        (ValueError("\n\n  first  \nsecond"), "first  ", "ValueError: first  "),
+        (ValueError("\n\n  first\nsecond"), "first", "ValueError: first"),
+        (
+            ValueError("No. See:\n  https://x\nmore"),
+            "No. See: https://x",
+            "ValueError: No. See: https://x",
+        ),
+        (ValueError("not <f at 0x7f01aB>"), "not <f>", "ValueError: not <f>"),
         (ValueError(), "ValueError", "ValueError"),
         (BrokenError("never seen"), "BrokenError", "BrokenError"),
         (

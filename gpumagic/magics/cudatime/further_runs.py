@@ -58,13 +58,13 @@ class FurtherRuns:
                 option, lambda: Profiled(self._trace), code, value
             )
             if profiled is not None and profiled.report is not None:
-                self._delivery.add(kernels=profiled.report)
+                self._delivery.add(f"the code ran once more for {option}", kernels=profiled.report)
             elif profiled is not None:
                 self._delivery.add(f"{option}: the code uses torch's profiler itself")
         if self._options.flops:
             value, counter = await self._attempt("--flops", FlopCounter, code, value)
             if counter is not None:
-                self._delivery.add(flops=counter.count)
+                self._delivery.add("the code ran once more for --flops", flops=counter.count)
         return value
 
     async def measure_energy(self, loop: Loop) -> None:

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from threading import get_ident
 from typing import Any
 
 from gpumagic.cells.compile import compile_cell
@@ -24,19 +25,12 @@ _LIFTED, _AGAIN = "the gate is lifted", ", and the choice before it is in effect
 
 
 def wants(options: argparse.Namespace, magics: Any, spec: str) -> Wants:
-    """Return what ``auto`` requires of a device, by the options or by the configuration.
-
-    Raises:
-        SpecError: the configured value is not valid.
-    """
+    """Return what ``auto`` requires of a device, by the options or by the configuration."""
     if spec.split(" ")[0].lower() != "auto":
         return Wants()
     min_free = options.min_free
     if min_free is None and magics.min_free:
-        try:
-            min_free = size(magics.min_free)
-        except argparse.ArgumentTypeError as error:
-            raise SpecError(f"%config GpuMagic.min_free: {error}") from None
+        min_free = size(magics.min_free)
     return Wants(min_free=min_free, idle=options.idle)
 
 
@@ -81,6 +75,8 @@ def choose(magics: Any, spec: Spec, wants: Wants, options: argparse.Namespace) -
 
     An exception undoes it.
     """
+    if STATE.cell_thread not in (None, get_ident()):
+        raise SpecError("a %%gpu cell is running, and would undo this choice; choose when it ends")
     before = STATE.snapshot()
     try:
         if options.soft and spec.kind != "off":
@@ -168,6 +164,7 @@ def _chosen(
     before = STATE.snapshot()
     chosen = choose(magics, spec, wants, options)
     failed = STATE.init_failure.failed
+    outer, STATE.cell_thread = STATE.cell_thread, get_ident()
     try:
         chosen = cpu_threads.with_threads(chosen, spec, options.threads)
         chosen_as(chosen)
@@ -176,6 +173,7 @@ def _chosen(
         warn(chosen, shown=not options.quiet)
         yield
     finally:
+        STATE.cell_thread = outer
         failure.note_mask(environment.now())
         STATE.restore(before)
         if not options.quiet and not chosen.cuda_initialized:

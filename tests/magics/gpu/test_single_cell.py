@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import threading
+from typing import Any
 
 import pytest
+from IPython.core.error import UsageError
 
 from tests.magics.gpu.choices import COUNTING, TENSOR, choose
 from tests.support.kernels import Kernel
@@ -80,3 +83,26 @@ def test_what_makes_nothing_permanent(fresh_kernel: Kernel) -> None:
     assert "sees all 4 GPUs" in fresh_kernel.run("%gpu").text
     choose(fresh_kernel, "1", status="applied")
     fresh_kernel.run(TENSOR)
+
+
+def test_a_choice_beside_the_running_cell_is_refused(monkeypatch: Any, ip: Any) -> None:
+    """In a subshell: the cell's end would take it back without a word."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    began, end = threading.Event(), threading.Event()
+    ip.user_ns.update(began=began, end=end)
+    cell = threading.Thread(
+        target=ip.run_cell_magic, args=("gpu", "reset -q", "began.set(); end.wait()")
+    )
+    cell.start()
+    began.wait()
+    try:
+        for refused in (
+            lambda: ip.run_line_magic("gpu", "off"),
+            lambda: ip.run_cell_magic("gpu", "off", "1"),
+        ):
+            with pytest.raises(UsageError, match="a %%gpu cell is running"):
+                refused()
+    finally:
+        end.set()
+        cell.join()
+    ip.run_line_magic("gpu", "reset -q")
