@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from gpumagic.cuda import failure, torch_cuda
 from gpumagic.errors import DeviceError, SpecError
-from gpumagic.memory.holders import Survey, bits
+from gpumagic.memory.holders import Survey
 from gpumagic.memory.report import PLUGGABLE
 from gpumagic.memory.roots import EXCEPTION, LAST, LOCAL, NotebookReferences
-from gpumagic.memory.torch_memory import Block, UnreadableError
+from gpumagic.memory.torch_memory import UnreadableError
 from gpumagic.memory.unreferenced import objects_of, running_threads
+from gpumagic.memory.walk import Name
 from gpumagic.render.units import bytes_
 from gpumagic.results.allocator import Freed, FreeStep, Held
 from gpumagic.system import introspection, text
@@ -40,9 +41,7 @@ def free(shell: Any, names: Sequence[str] = ()) -> Freed:
             "%gpu restart --keep all starts it again"
         )
     before, steps, notes = _held(), list[FreeStep](), list[str]()
-    survey, unknown = _survey(shell)
-    holding = [] if survey is None else survey.holding_any(lambda root: root.by_notebook)
-    blocks = {} if survey is None else {name: survey.held_by_any(name) for name in names}
+    holding, unknown = _survey(shell)
     for name in names:
         shell.del_var(name, by_name=True)
     if names:
@@ -55,12 +54,11 @@ def free(shell: Any, names: Sequence[str] = ()) -> Freed:
     gc.collect()
     steps.append(FreeStep("collect garbage", _held()))
     if torch_cuda.contexts():
-        in_use = _why_workspaces_stay(notebook)
-        if in_use is None:
+        users = _users_of_workspaces(notebook)
+        notes += [f"cuBLAS's work space stays: {users[0]}"] if users else []
+        if not users:
             torch_cuda.clear_workspaces()
             steps.append(FreeStep("clear cuBLAS's work space", _held()))
-        else:
-            notes.append(f"cuBLAS's work space stays: {in_use}")
     try:
         torch_cuda.empty_cache()
     except RuntimeError as error:
@@ -70,7 +68,7 @@ def free(shell: Any, names: Sequence[str] = ()) -> Freed:
             "if CUDA goes on to fail, %gpu restart --keep all starts it again"
         ) from None
     steps.append(FreeStep("empty the cache", _held()))
-    notes += [unknown] if unknown else _staying(shell, blocks)
+    notes += [unknown] if unknown else _staying(shell)
     uncounting = PLUGGABLE if torch_cuda.allocator_backend() == "pluggable" else None
     return Freed(tuple(steps), before, tuple(names), tuple(notes), uncounting)
 
@@ -89,53 +87,36 @@ def _check(notebook: NotebookReferences, names: Sequence[str]) -> None:
             )
 
 
-def _survey(shell: Any) -> tuple[Survey | None, str]:
-    """Return a survey; why there is none, and what was not done for that."""
+def _survey(shell: Any) -> tuple[list[Name], str]:
+    """Return the notebook's references that hold GPU memory; why that is not known."""
     if not torch_cuda.contexts():
-        return None, f"no GPU memory to free: {failure.why_no_gpu()}"
+        return [], f"no GPU memory to free: {failure.why_no_gpu()}"
     try:
-        return Survey.make(shell=shell), ""
+        return Survey.make(shell=shell).holding_any(lambda root: root.by_notebook), ""
     except UnreadableError as error:
-        return None, f"what the notebook itself keeps was left alone: {error}"
+        return [], f"what the notebook itself keeps was left alone: {error}"
 
 
-def _why_workspaces_stay(notebook: NotebookReferences) -> str | None:
-    """Return what may use cuBLAS's work space without asking torch for it again; None if nothing.
+def _users_of_workspaces(notebook: NotebookReferences) -> list[str]:
+    """Return what may use cuBLAS's work space without asking torch for it again.
 
     A CUDA graph has its address, and a thread may be about to start a kernel with it.
     """
-    if objects_of(cast(Any, torch_cuda.loaded()).cuda.CUDAGraph):
-        return "a CUDA graph may use it"
-    thread = next(running_threads(notebook.cell_of), None)
-    return None if thread is None else f"thread {thread}"
+    graphs = objects_of(cast(Any, torch_cuda.loaded()).cuda.CUDAGraph)
+    return ["a CUDA graph may use it"] * bool(graphs) + [*running_threads(notebook.cell_of)]
 
 
-def _staying(shell: Any, deleted: Mapping[str, Set[Block]]) -> Iterator[str]:
-    """Yield what is still allocated, and who holds it: of deleted variables, and altogether."""
-    survey = Survey.make(shell=shell)
-    unreferenced = survey.unreferenced()
-    for name, blocks in deleted.items():
-        left = [place for place, block in enumerate(survey.blocks.all) if block in blocks]
-        owners = 0
-        for place in left:
-            owners |= survey.walked.owners.get(place, 0)
-        by = _few([survey.roots[place].name for place in bits(owners)]) or "no variable"
-        if left:
-            size = bytes_(sum(survey.blocks.all[place].requested for place in left))
-            yield f"{size} of {name} stay, held by {by}"
-    account, sizes = survey.result(unreferenced), Counter[str]()
+def _staying(shell: Any) -> Iterator[str]:
+    """Yield what is still allocated, and who holds it."""
+    survey, sizes = Survey.make(shell=shell), Counter[str]()
+    account = survey.result(survey.unreferenced())
     for device in account.devices.values():
         sizes.update({holder.name: holder.bytes for holder in device.holders})
         sizes.update(device.unreferenced())
     held = [f"{name} {bytes_(size)}" for name, size in sizes.most_common() if size]
     if held:
-        yield f"still allocated: {_few(held)}"
+        yield f"still allocated: {', '.join(held[:5])}{' …' * (len(held) > 5)}"
     yield from account.notes
-
-
-def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"{', '.join(names[:3])}{more}"
 
 
 def _held() -> dict[int, Held]:

@@ -124,12 +124,7 @@ class Survey:
         holding = 0
         for owners in self.walked.owners.values():
             holding |= owners
-        return [self.roots[place] for place in bits(holding & self._mask(chosen))]
-
-    def held_by_any(self, name: str) -> set[Block]:
-        """Return the blocks that a variable holds, alone or with others."""
-        mask = self._mask(lambda root: root.name == name)
-        return {self.blocks.all[b] for b, owners in self.walked.owners.items() if owners & mask}
+        return [self.roots[place] for place in _bits(holding & self._mask(chosen))]
 
     def unreferenced(self) -> Unreferenced | None:
         """Return whose the blocks are that no root holds; None where that is not known."""
@@ -152,13 +147,13 @@ class Survey:
         }
         notes = [*uncounted(), *self.walked.missed]
         if unreferenced and unreferenced.live:
-            notes += [f"thread {each}" for each in running_threads(self.cell_of)]
+            notes += running_threads(self.cell_of)
         if not self.blocks.consistent:
             notes.append("another thread allocates meanwhile: figures are of different times")
         return Holders(devices, tuple(notes))
 
     def _count(self, counts: dict[int, _Count], block: Block, role: str, owners: int) -> None:
-        first, *others = bits(owners)
+        first, *others = _bits(owners)
         count = counts.get(first)
         if count is None:
             count = counts[first] = _Count()
@@ -196,7 +191,7 @@ class Survey:
 
     def _holder(self, place: int, count: _Count) -> Holder:
         root = self.roots[place]
-        others = (self.roots[other] for other in bits(count.also & ~(1 << place)))
+        others = (self.roots[other] for other in _bits(count.also & ~(1 << place)))
         # The variables of failed functions have names that are too long for a column.
         also = dict.fromkeys(
             LAST if other.kind == LOCAL and root.kind != LOCAL else other.name for other in others
@@ -227,7 +222,7 @@ class _Count:
     parts: dict[str, int] = field(default_factory=dict)
 
 
-def bits(mask: int) -> Iterator[int]:
+def _bits(mask: int) -> Iterator[int]:
     """Yield the places of the bits that are set, the lowest first."""
     while mask:
         low = mask & -mask

@@ -6,6 +6,7 @@ result holds nothing of the exception: it has only numbers and strings.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -76,7 +77,6 @@ def explain(error: BaseException, shell: Any) -> OutOfMemory | Explanation | Non
         return known
     known = _with_figures(known, device, text)
     unused, hint = _size(_UNUSED, text), _HINT.search(text)
-    known = _when_it_failed(known, _size(_FREE, text), _size(_ALLOCATED, text), unused)
     if unused and hint and known.requested is not None and unused >= known.requested:
         known = replace(known, fragmented=hint.group())
     try:
@@ -84,10 +84,9 @@ def explain(error: BaseException, shell: Any) -> OutOfMemory | Explanation | Non
     except UnreadableError:
         return known
     account = survey.result()
-    held = account.devices[device]
-    if known.missing is not None and held.unattributed >= known.missing:  # it takes some time
+    if (known.missing or math.inf) <= account.devices[device].unattributed:  # it takes some time
         account = survey.result(survey.unreferenced())
-        held = account.devices[device]
+    held = account.devices[device]
 
     def gives(*names: str) -> int:
         """Return the bytes that ``%gpumem free`` would give back."""
@@ -102,35 +101,16 @@ def explain(error: BaseException, shell: Any) -> OutOfMemory | Explanation | Non
         recoverable=gives(),
         notes=account.notes,
     )
-    given = {name: gives(name) for each in (found, error) for name in _assigned(each, notebook)}
-    name = max(given, key=lambda each: given[each], default="")
-    if known.missing and name and given[name] - gives() >= known.missing:
-        known = replace(known, replaced=name, with_replaced=given[name])
+    for name in (name for each in (found, error) for name in _assigned(each, notebook)):
+        if gives(name) - gives() >= (known.missing or math.inf):
+            return replace(known, replaced=name, with_replaced=gives(name))
     return known
-
-
-def _when_it_failed(
-    known: OutOfMemory, free: int | None, allocated: int | None, unused: int | None
-) -> OutOfMemory:
-    """Return the report with the figures of the message, where memory was freed since.
-
-    Where it was not, the exact figures of now are those of then.
-    """
-    if allocated is None or known.allocated is None or allocated * 0.99 <= known.allocated:
-        return known
-    return replace(
-        known,
-        free=known.free if free is None else free,
-        allocated=allocated,
-        reserved=allocated + (unused or 0),
-        allocated_now=known.allocated,
-    )
 
 
 def _with_figures(known: OutOfMemory, device: int, text: str) -> OutOfMemory:
     """Return the report with the device's figures; NVML is not started for them.
 
-    Those of processes are from torch's message.
+    Those of processes are from torch's message; the others, too, where memory was freed since.
     """
     free, total = torch_cuda.memory_info(device)
     limit = memory_limit(device)
@@ -138,6 +118,10 @@ def _with_figures(known: OutOfMemory, device: int, text: str) -> OutOfMemory:
     own, live, unused = (_size(each, text) for each in (_OWN, _ALLOCATED, _UNUSED))
     others = sum(_bytes(match) for match in _OTHER.finditer(text))
     outside = None if own is None or live is None or unused is None else own - live - unused
+    now = None
+    if live is not None and allocated < live * 0.99:
+        now, allocated, reserved = allocated, live, live + (unused or 0)
+        free = _size(_FREE, text) or free
     return replace(
         known,
         name=torch_cuda.name(device),
@@ -145,6 +129,7 @@ def _with_figures(known: OutOfMemory, device: int, text: str) -> OutOfMemory:
         free=free,
         reserved=reserved,
         allocated=allocated,
+        allocated_now=now,
         outside=None if outside is None else max(outside, 0),
         # Where this process is not among those listed, it may be one of them.
         others=None if own is None else others,

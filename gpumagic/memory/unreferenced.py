@@ -86,7 +86,7 @@ def _unreachable() -> list[Any] | None:
 
 
 def running_threads(cell_of: tracebacks.CellOf | None) -> Iterator[str]:
-    """Yield the other threads that run the user's code: ``engine runs In[3] line 2 in serve``.
+    """Yield what other threads run of the user's: ``thread engine runs In[3] line 2 in serve``.
 
     Their variables are not read: before Python 3.13 that may change them.
     """
@@ -97,4 +97,4 @@ def running_threads(cell_of: tracebacks.CellOf | None) -> Iterator[str]:
             frame = frame.f_back
         if frame and ident != threading.get_ident():
             where = tracebacks.described(frame, frame.f_lineno, cell_of)
-            yield f"{names.get(ident, ident)} runs {where}"
+            yield f"thread {names.get(ident, ident)} runs {where}"

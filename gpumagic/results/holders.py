@@ -109,15 +109,12 @@ class Holders(Result):
             return Line.said("No GPU memory is allocated", *self.notes)
         blocks: list[Block] = []
         for ordinal, device in shown.items():
-            rest = device.unreferenced()
-            blocks.append(
-                _table(f"cuda:{ordinal}", device.holders, device.allocated, rest, brief=False)
-            )
+            sizes = (device.allocated, device.unreferenced())
+            blocks.append(_table(f"cuda:{ordinal}", device.holders, *sizes, brief=False))
             blocks.append(_sum(device))
-        found = [each for device in shown.values() for each in device.unreferenced().items()]
-        used = {name for name, size in found if size}
-        if any(holder.by_notebook for device in shown.values() for holder in device.holders):
-            used.add("!")
+        used = {"!" for device in shown.values() if device.notebook}
+        for device in shown.values():
+            used |= {name for name, size in device.unreferenced().items() if size}
         blocks += [Line.of(f"{n}: {means}", "dim") for n, means in _MEANS.items() if n in used]
         return [*blocks, *Line.notes(self.notes)]
 
@@ -307,8 +304,8 @@ class OutOfMemory(Result):
             return [self._headline(), *source]
         now = self.allocated if self.allocated_now is None else self.allocated_now
         rest = {_GARBAGE: self.garbage, _NO_VARIABLE: (self.unattributed or 0) - self.garbage}
-        table = [_table("Held by", self.holders, now or 1, rest, brief=True)]
-        table = table if self.holders or any(rest.values()) else []
+        grid = _table("Held by", self.holders, now or 1, rest, brief=True)
+        table = [grid] if self.holders or self.garbage else []
         blocks: list[Block] = [self._headline(), *source, *self._figures(), *table, *self._hints()]
         return [*blocks, *Line.notes(self.notes)]
 
@@ -347,20 +344,16 @@ class OutOfMemory(Result):
         if self.requested and self.total and self.requested > self.total:
             yield Line.of("The request is larger than the device: ask for less.", "strong")
             return
-        if self.replaced:
-            why = "it was to be made anew while the last one is still there"
-            yield _free(f" {self.replaced}", self.with_replaced, why)
-        if self.recoverable:
-            parts = ["garbage in reference cycles"] if self.garbage else []
-            if self.recoverable > self.garbage:
-                gone = "%debug has nothing to show then"
-                parts.append(f"what the failed functions and the outputs hold; {gone}")
-            yield _free("", self.recoverable, ", and ".join(parts))
+        what, debug = "what the failed functions and the outputs hold", "%debug has nothing to show"
+        parts = [_GARBAGE] if self.garbage else []
+        parts += [f"{what}; {debug} then"] if (self.recoverable or 0) > self.garbage else []
+        for names, size, why in (
+            (f" {self.replaced}", self.with_replaced, "the cell makes it anew beside the last one"),
+            ("", self.recoverable, ", and ".join(parts)),
+        ):
+            if size:
+                command = Cell(f"%gpumem free{names}", "command")
+                yield Line.join(command, f" gives {bytes_(size)}", Cell(f": {why}", "dim"))
         if self.fragmented:
             text = "Enough is cached, in pieces that are too small: restart with "
             yield Line.join(text, Cell(self.fragmented, "command"))
-
-
-def _free(names: str, size: int | None, why: str) -> Line:
-    command = Cell(f"%gpumem free{names}", "command")
-    return Line.join(command, f" gives {bytes_(size)}", Cell(f": {why}", "dim"))

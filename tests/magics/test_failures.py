@@ -122,14 +122,14 @@ def test_an_error_of_ours_keeps_nothing_of_the_users_alive(
 def test_nor_does_a_failure_of_ours(
     torch: Any, ip: Any, run_cell: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gpumagic.memory import holders
+    from gpumagic.memory import freeing
 
     def broken(*_: Any) -> Any:
         values = [*ip.user_ns.values()]
         assert values
         raise RuntimeError("a mistake of ours")
 
-    monkeypatch.setattr(holders, "_survey", broken)
+    monkeypatch.setattr(freeing, "_survey", broken)
     run_cell("import torch, weakref; b = torch.ones(2**20, device='cuda'); alive = weakref.ref(b)")
     assert isinstance(run_cell("%gpumem free", raising=False).error, RuntimeError)
     assert run_cell("del b; alive() is None").value is True

@@ -95,7 +95,7 @@ def test_garbage_that_would_be_enough(torch: ModuleType, cells: Any, ip: Any) ->
         cells(CYCLE.format(42))
         text = cells("y = new(40)", raising=False).text
         assert "garbage in cycles" in text
-        assert "%gpumem free gives 42.0 GiB: garbage in reference cycles" in text
+        assert "%gpumem free gives 42.0 GiB: garbage in cycles" in text
         assert "%debug" not in text
         assert "When it failed" not in text, "it is as it was"
         cells("%gpumem free")
@@ -115,7 +115,7 @@ def test_the_last_model_that_would_be_enough(cells: Any, magic: str) -> None:
     load = "kept = new(1)\nmodel, config = [new(25), new(25)], 3\nmodel"
     cells(load)
     text = cells(f"{magic}{load}", raising=False).text
-    assert "%gpumem free model gives 50.0 GiB: it was to be made anew" in text
+    assert "%gpumem free model gives 50.0 GiB: the cell makes it anew beside the last one" in text
     cells("%gpumem free model")
     cells(load)
     for other in ("other = new(70)", "model[0] = new(70)", "model.append(new(70))"):

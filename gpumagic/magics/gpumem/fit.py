@@ -13,7 +13,7 @@ import math
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -41,21 +41,27 @@ def run(magics: Any, options: argparse.Namespace, cell: CompiledCell) -> Any:
         DeviceError: the cell uses no GPU memory.
     """
     __tracebackhide__ = True
-    fit = options.fit
-    search = FitSearch(fit.low, fit.high)
-    told = _Told(magics.shell, fit.name, quiet=options.quiet)
+    name, low, high = options.fit
+    search, shell = FitSearch(low, high), magics.shell
+    said = f"--fit: the cell runs several times, {RUNS} at most: {name} = "
 
     async def search_largest() -> Any:
         __tracebackhide__ = True
-        with closing(told):
+        nonlocal said
+        with LiveDisplay(shell, quiet=options.quiet) as live:
             while (value := search.next()) is not None:
-                told.begin(value)
-                fits, devices = await _run_once(cell, fit.name, value)
+                said += f"{value:,} "
+                if hasattr(shell, "kernel"):
+                    live.text(f"{said}…")
+                elif not options.quiet:  # lines of their own, between the cell's
+                    say(shell, f"{said}…")
+                    said = f"{value:,} "
+                fits, devices = await _run_once(cell, name, value)
                 if not torch_cuda.contexts():
                     raise DeviceError(
                         "--fit: the cell uses no GPU: CUDA is not in use in this process"
                     )
-                told.end(value, fits=fits)
+                said += "fits, " if fits else "does not fit, "
                 used = max(devices, key=lambda i: devices[i].peak, default=None)
                 peak = devices[used].peak if used is not None else 0
                 search.runs.append(FitRun(value, peak if fits else None))
@@ -64,37 +70,10 @@ def run(magics: Any, options: argparse.Namespace, cell: CompiledCell) -> Any:
                     search.available = _available(used)
                 LIMIT.apply()
         if search.largest is not None:
-            magics.shell.user_ns[fit.name] = search.largest
-        return hand_over(magics.shell, _result(fit.name, search), options)
+            shell.user_ns[name] = search.largest
+        return hand_over(shell, _result(name, search), options)
 
     return run_or_await(search_largest, is_async=cell.is_async)
-
-
-class _Told:
-    """What is said before and while the cell runs: in a notebook one line, which grows."""
-
-    def __init__(self, shell: Any, name: str, *, quiet: bool) -> None:
-        self._shell, self._name, self._quiet = shell, name, quiet
-        self._ran: list[str] = []
-        self._live = LiveDisplay(shell, quiet=quiet)
-
-    def begin(self, value: int) -> None:
-        """Say with which value the cell runs now."""
-        line = f"--fit: the cell runs several times, {RUNS} at most"
-        if hasattr(self._shell, "kernel"):
-            self._live.text(f"{line}: {self._name} = {', '.join([*self._ran, f'{value:,} …'])}")
-        elif not (self._quiet or self._ran):
-            say(self._shell, line)
-
-    def end(self, value: int, *, fits: bool) -> None:
-        """Say how that ended; in a terminal, whose lines have the cell's output between them."""
-        self._ran.append(f"{value:,} {'fits' if fits else 'does not fit'}")
-        if not (self._quiet or hasattr(self._shell, "kernel")):
-            say(self._shell, f"{self._name} = {self._ran[-1]}")
-
-    def close(self) -> None:
-        """Remove the line: the result has all runs."""
-        self._live.close()
 
 
 def _available(ordinal: int) -> int | None:

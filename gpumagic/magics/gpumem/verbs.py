@@ -29,7 +29,7 @@ def run(verb: str, magics: Any, options: argparse.Namespace) -> Any:
         from gpumagic.memory.freeing import free
         from gpumagic.memory.holders import holders
 
-        names = ",".join(getattr(options, "names", ())).split(",")
+        names = ",".join(options.names or ()).split(",")
         result = holders(shell=shell) if verb == "vars" else free(shell, [*filter(None, names)])
     elif verb == "snapshot":
         result = torch_memory.write_snapshot(output_path(expanded(shell, options.file)))

@@ -144,13 +144,11 @@ def test_named_variables(torch: ModuleType, cells: Any, ip: Any) -> None:
     cells("Shy()")
     cells("_2 = a")  # a name of the user's own
     shown = cells("%gpumem free b").text
-    assert "2.00 MiB of b stay, held by same" in shown
     assert "still allocated: same 2.00 MiB, a 1.00 MiB" in shown
     assert "b" not in ip.user_ns
     assert torch.cuda.memory_allocated() == 3 * MIB
     shown = cells("%gpumem free a,same, Out").text
-    assert "1.00 MiB of a stay, held by _2\nstill allocated: _2 1.00 MiB" in shown
-    assert "of same" not in shown
+    assert "still allocated: _2 1.00 MiB" in shown
     assert torch.cuda.memory_allocated() == MIB
     cells("del _2")
     assert torch.cuda.memory_allocated() == 0
@@ -251,7 +249,6 @@ model
 def test_what_stays_and_who_holds_it(torch: ModuleType, cells: Any, ip: Any) -> None:
     cells(LOAD)
     shown = cells("%gpumem free model").text
-    assert "1.00 MiB of model stay, held by registry" in shown
     assert "still allocated: registry 1.00 MiB" in shown
     cells("registry.clear()")
     cells("model = new(2 ** 20)")
