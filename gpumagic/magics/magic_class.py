@@ -228,7 +228,8 @@ class GpuMagic(ipython.Magics):
           %gpumem vars                what holds the memory: variables, the notebook,
                                       and the rest; adds up to the byte
           %gpumem free [NAMES]        delete these variables and what the notebook
-                                      itself keeps, collect garbage, empty the cache
+                                      itself keeps, collect garbage, clear cuBLAS's
+                                      work space, empty the cache; says what stays
           %gpumem limit 16GiB         at most so much of each GPU for torch; limit off
           %gpumem record on           the allocator's history, by torch; record off
           %gpumem cells               live memory by the cell that allocated it
