@@ -31,6 +31,8 @@ _OVERWRITTEN = re.compile(r"[^\n]*\r(?!\n)")
 _LOOK = """{name: (type(value).__name__, isinstance(value, (int, float, complex, str, bytes, tuple))
     or sorted(n for n, other in list(globals().items()) if other is value and n[0] != '_'))
     for name, value in list(globals().items()) if name[0] != '_'}"""
+#: Those that have an autograd graph, which no process has after a restart.
+_GRAPHS = "[n for n, t in globals().items() if type(t).__name__ == 'Tensor' and t.grad_fn]"
 
 
 @dataclass(frozen=True)
@@ -100,28 +102,25 @@ def restart(kernel: Kernel, lost: frozenset[str] = frozenset()) -> None:
     Raises:
         AssertionError: another is refused, goes without a word, or is not what it was.
     """
-    import itertools  # TEMPORARY
-
-    n = (kernel.__dict__.setdefault("n", itertools.count()).__next__()) % 4
-    line = f"%gpu {n} --restart --keep all"
-    kernel.run("__import__('ctypes').CDLL('libcuda.so.1').cuInit(0);")
-    before = kernel.value(_LOOK)
-    reply, refused = kernel.run(line, raising=False), frozenset[str]()
+    before, graphs = kernel.value(_LOOK), {*kernel.value(_GRAPHS)}
+    reply, refused = kernel.run(KEEP, raising=False), frozenset[str]()
     if reply.status == "error":
         refused = named(reply.shown)
         assert refused <= lost, reply.shown
         assert kernel.value(_LOOK) == before
-        reply = kernel.run(f"{line} --force")
+        reply = kernel.run(f"{KEEP} --force")
     assert "restarted" in reply.text, reply.shown
     assert ("No variable was lost." in reply.text) is not bool(refused), reply.text
     after = kernel.value(_LOOK)
     assert before.keys() - after.keys() == refused, reply.text
     changed = {name: (before[name], now) for name, now in after.items() if before.get(name) != now}
     assert not changed, reply.text
+    without = re.search(r"Without their graph: (.*)\.", reply.text)
+    assert graphs - refused <= {*(without[1].split(", ") if without else ())}, reply.text
 
 
 def named(refusal: str) -> frozenset[str]:
     """Return the variables that a refused restart names."""
     found = re.match(r"UsageError: cannot keep (.*)\. Keep others", refusal)
     assert found, refusal
-    return frozenset(each.split(" (")[0] for each in found[1].split("; "))
+    return frozenset(re.findall(r"(\w+)(?=, \w| \()", re.sub(r" \(.*?\)(?=; |$)", " (", found[1])))

@@ -1,4 +1,4 @@
-"""The objects of `zoo.ipy`, each in five states, over one restart of one kernel that has them all."""
+"""The objects of `zoo.ipy`, each in five states, over one restart of a kernel that has them all."""
 
 from __future__ import annotations
 
@@ -18,23 +18,6 @@ closed_N = (lambda value: lambda: value)(MADE)
 shown_N = MADE
 shown_N"""
 STATES = ("plain", "alias", "again", "listed", "holder", "closed", "shown")
-#: Prints what is wrong with the animals of LIST, in the new process.
-ASK = """def _ask(number, made, wanted):
-    same_object = {"alias": globals()[f"again_{number}"], "holder": globals()[f"listed_{number}"][0]}
-    for state in STATES:
-        x = globals()[f"{state}_{number}"]
-        x = {"listed": lambda: x[0], "holder": lambda: x.it, "closed": lambda: x()}.get(state, lambda: x)()
-        if state == "again":
-            continue
-        globals().update(x=x, y=eval(made, globals()))
-        try:
-            assert x is same_object.get(state, x), "not shared any more"
-            assert type(x) is type(globals()["y"]), f"a {type(x)}"
-            assert eval(wanted, globals()), f"is {x!r}"
-        except Exception as error:
-            yield f"{made}, {state}: {type(error).__name__}: {error}"
-
-print(*(line for animal in LIST for line in _ask(*animal)), sep="\\n")"""
 
 
 class Zoo(NamedTuple):
@@ -61,7 +44,7 @@ def test_every_animal_comes_back_as_it_was_or_is_named(kernel: Callable[..., Ker
     for cell in cells:
         k.run(cell)
     for number, (made, _) in enumerate([*kept, *refused]):
-        k.run(MAKE.replace("MADE", made).replace("N", str(number)))
+        k.run(MAKE.replace("N", str(number)).replace("MADE", made))
     said = k.run(KEEP, raising=False).shown
     numbers = range(len(kept), len(kept) + len(refused))
     expected = {f"{state}_{number}" for number in numbers for state in STATES}
@@ -71,5 +54,5 @@ def test_every_animal_comes_back_as_it_was_or_is_named(kernel: Callable[..., Ker
     k.run(f"del {', '.join(sorted(expected))}")
     said = k.run(KEEP).text
     assert "No variable was lost." in said
-    asked = ASK.replace("LIST", repr([(n, *each) for n, each in enumerate(kept)]))
-    assert k.run(asked.replace("STATES", repr(STATES))).stdout.strip() == ""
+    asked = [(number, *each) for number, each in enumerate(kept)]
+    assert k.run(f"for each in {asked}: print(end=wrong(*each))").stdout == ""
