@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
+from gpumagic.magics.cudatime import execution
 from gpumagic.magics.cudatime.execution import _SingleRun
 from gpumagic.timing.benchmark import Benchmark
-from gpumagic.timing.run import Stopwatch
 
 FAILURE = "%cudatime: cannot show the times (ValueError: oops)"
 
 
 @pytest.mark.parametrize(
     ("options", "patched", "value"),
-    [("", (Stopwatch, "stop"), 42), ("-n 1 -r 2 -w 0", (Benchmark, "result"), None)],
+    [("", (execution, "stop"), 42), ("-n 1 -r 2 -w 0", (Benchmark, "result"), None)],
 )
 def test_a_failure_of_ours_leaves_value_and_exception(
     options: str,
-    patched: tuple[type, str],
+    patched: tuple[Any, str],
     value: int | None,
     run_cell: Any,
     monkeypatch: pytest.MonkeyPatch,

@@ -51,9 +51,22 @@ def test_a_cell_that_used_the_gpu(timed: Any) -> None:
 
 def test_a_cell_without_gpu_work_says_nothing(timed: Any) -> None:
     assert timed("x = 1").text == ""
-    assert last(timed).gpu is None
     assert not last(timed).used_gpu
+    assert last(timed).gpu_at_most, "it is not said that there was none"
     assert last(timed).per_device == {}
+
+
+def test_a_cell_that_may_have_waited_for_the_gpu_has_its_line(timed: Any) -> None:
+    """From 0.1 s of wall time on."""
+    wait = "torch.cuda.synchronize()"
+    shown = timed(f"gpu_work.sleep(0.15)\n{wait}").text
+    assert shown.startswith("GPU ≤ 150 ms, no sign · wall 150 ms ")
+    assert timed(f"gpu_work.sleep(0.05)\n{wait}").text == ""
+    assert (
+        "GPU ≤ 150 ms, no sign" in timed(f"gpu_work.sleep(0.15)\n{wait}\n1/0", raising=False).text
+    )
+    timed("%cudatime on -q --above 0.01s")
+    assert "no sign" in timed(f"gpu_work.sleep(0.05)\n{wait}").text
 
 
 def test_cuda_initialised_inside_has_no_false_time(kernel: Any) -> None:
@@ -66,8 +79,8 @@ def test_cuda_initialised_inside_has_no_false_time(kernel: Any) -> None:
     k.run("import sys; assert 'torch' not in sys.modules")
     assert k.run("x = 1").text.startswith("wall ")
     reply = k.run(f"import torch\ntorch.cuda.init()\n{SLEEP}")
-    assert "GPU – · wall" in reply.text
-    assert "CUDA was initialised inside this cell" in reply.text
+    assert reply.text.startswith("GPU ≤ ")
+    assert reply.outputs[0]["metadata"]["gpumagic"]["cudatime"]["gpu"] >= 0.49
     reply = k.run(SLEEP)
     assert reply.text.startswith("GPU ")
     figures = reply.outputs[0]["metadata"]["gpumagic"]["cudatime"]
@@ -79,22 +92,40 @@ def test_cuda_initialised_inside_has_no_false_time(kernel: Any) -> None:
     reply = k.run(f"x = torch.ones(9, device='cuda')\n{SHORT_SLEEP}\n1 / 0", raising=False)
     assert reply.error["ename"] == "ZeroDivisionError"
     assert "GPU ≤ " in reply.text, "the traceback takes longer than the GPU"
-    # interrupted in the wait for the GPU: the cell is done, and says so; and so is the next one,
-    # which waits for the same work
-    k.run(
-        "from gpumagic.timing import event_timer\nreal = event_timer.wait_for\n"
-        "event_timer.wait_for = lambda event: (print('waits', flush=True), real(event))"
-    )
+    # It may have waited for the GPU: the line says so, also of a cell that fails.
+    reply = k.run(f"{SLEEP}\ntorch.cuda.synchronize()\n1 / 0", raising=False)
+    assert ", no sign · wall " in reply.text
+
+
+#: Printed once, when our wait for the GPU has begun.
+SAY_WAITS = (
+    "from gpumagic.timing import event_timer\nreal = event_timer._pause\n"
+    "said = []\n"
+    "def pause(begun):\n    said or said.append(print('waits', flush=True))\n    real(begun)\n"
+    "event_timer._pause = pause"
+)
+
+
+def test_an_interrupt_of_our_wait_is_the_users(kernel: Any) -> None:
+    """The cell is interrupted, and Run All stops; the next one, which waits for the same, too."""
+    k = kernel()
+    k.run(f"%cudatime on\nimport torch\ntorch.cuda.init()\n{SAY_WAITS}")
     for code in (f"torch.cuda._sleep({600 * SLEEP_CYCLES_PER_SECOND})", "print(1 + 1)"):
-        message = k.submit(code)
+        message = k.submit(f"said.clear()\n{code}")
         k.until(message, "waits")
         k.interrupt()
         reply = k.wait(message, timeout=250)  # less than there is to wait for
-        assert reply.status == "ok"
+        assert reply.status == "error"
+        assert reply.error["ename"] == "KeyboardInterrupt"
+        assert "interrupted while waiting for the GPU" in reply.error["evalue"]
         assert "interrupted while waiting for the GPU" in reply.text
-    assert reply.stdout.startswith("2\n")
+        if code.startswith("print"):
+            assert reply.stdout.startswith("2\n")
     # First: a measured cell would wait for what is left of ten minutes.
-    k.run("%cudatime off -q\nevent_timer.wait_for = real")
+    k.run("%cudatime off -q\nevent_timer._pause = real")
+    assert k.value(
+        "[cell.failed for cell in get_ipython().run_line_magic('cudatime', 'log -o -q')][-2:]"
+    ) == [True, True]
     assert k.value("1 + 1") == 2
 
 
@@ -103,7 +134,8 @@ def test_off_and_the_log(timed: Any, ip: Any) -> None:
     timed("x = 1")
     timed("1 / 0", raising=False)
     text = timed("%cudatime log").text
-    assert text.startswith("3 cells, 1 with GPU work: wall ")
+    assert text.startswith("3 cells: wall ")
+    assert "; 1 with a sign of GPU work: GPU " in text
     assert "x = 1" in text
     timed("%cudatime off")
     assert timed("gpu_work.sleep(0.1)").text == ""
