@@ -20,7 +20,7 @@ from pathlib import PurePath
 from typing import Any
 
 from gpumagic._version import __version__
-from gpumagic.cuda import driver, nvml, torch_cuda, visible_devices
+from gpumagic.cuda import driver, init_trace, nvml, torch_cuda, visible_devices
 from gpumagic.cuda.visible_devices import uuid_key
 from gpumagic.errors import DeviceError
 from gpumagic.results.base import Conditions
@@ -30,6 +30,9 @@ from gpumagic.system.text import harmless
 
 #: Below this, memory in use without a process is the driver's own (by NVML's version 2).
 IDLE_USE = 64 * 2**20
+
+#: Compute capabilities of GPUs that share the host's memory: Xavier, Orin, Thor (two), GB10.
+_SHARES_MEMORY = frozenset({(7, 2), (8, 7), (10, 1), (11, 0), (12, 1)})
 
 #: Inode of the system's first pid namespace (PROC_PID_INIT_INO, include/linux/proc_ns.h): only in
 #: that one are NVML's pids certain to be those of this process's namespace.
@@ -67,6 +70,7 @@ def devices(*, processes: bool = True, load: bool = True) -> DeviceTable:
         "environment": environment,
         "cuda_initialized": state.initialized,
         "cuda_failed": state.failed,
+        "where": init_trace.location() if state.initialized else None,
         "show_processes": processes,
     }
     try:
@@ -122,7 +126,7 @@ def compose(
         return tuple(replace(process, child=ours and _is_child(process)) for process in each)
 
     found = []
-    for fields in readings:
+    for fields in map(_with_memory, readings):
         index, listed = fields["index"], marked(fields.get("processes"))
         seen = {
             "ordinal": ordinals.get(index),
@@ -190,6 +194,18 @@ def _numbered(indexes: Sequence[int | None]) -> dict[int, int]:
         if index is not None:
             ordinals.setdefault(index, ordinal)
     return ordinals
+
+
+def _with_memory(fields: Reading) -> Reading:
+    """Return a reading, with the host's memory for a GPU that shares it: NVML reports none."""
+    if fields.get("memory_total") or fields.get("compute_capability") not in _SHARES_MEMORY:
+        return fields
+    import psutil
+
+    host = psutil.virtual_memory()
+    used = host.total - host.available
+    figures = {"memory_total": host.total, "memory_free": host.available, "memory_used": used}
+    return {**fields, **figures}
 
 
 # --- what this process uses ----------------------------------------------------------------------

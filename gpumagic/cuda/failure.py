@@ -250,8 +250,11 @@ def why_no_gpu() -> str:
         return f"no GPU is visible: {visible_devices.MASK}={hidden.strip()}"
     if not driver.installed():
         return _NO_DRIVER
-    if driver.state().uuids == ():
+    state = driver.state()
+    if state.uuids == ():
         return "there is no GPU that CUDA can use"
+    if state.initialized:
+        return "CUDA has started in this process, but torch has used no GPU in it"
     return _NO_GPU if _counted_by_nvml() == 0 else NOT_IN_USE
 
 

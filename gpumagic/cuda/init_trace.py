@@ -20,6 +20,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
+from traceback import walk_stack
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -78,6 +79,8 @@ class InitTrace:
         self._torch_call: tuple[Callable[[], None], list[str]] = (self._torch_initialises, [])
         #: The line in a cell magic's body that torch's call came from, and its number.
         self._in_body: tuple[str, int] | None = None
+        #: The module that torch's call came from, if it is not the user's own cell.
+        self._module = ""
         #: Where CUDA was initialised, as a sentence.
         self.location: str | None = None
         #: The environment right after CUDA was initialised, if that was observed.
@@ -125,7 +128,7 @@ class InitTrace:
             return
         where = f"between two cells, after cell [{self._last_cell}] had ended"
         if self._statement is not None:
-            where = f"while {self._statement.described(self._in_body)}"
+            where = f"while {self._statement.described(self._in_body)}{self._module}"
         self.location = f"CUDA was initialised {where}"
         self.environment = dict(os.environ)
         withdraw_nvml_check()
@@ -144,16 +147,21 @@ class InitTrace:
         return self._driver
 
     def _torch_initialises(self) -> None:
-        """Note the outermost line on the stack that is in a cell magic's body."""
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and self._statement is not None:
+        """Note the module that has called torch, and the outermost line in a cell magic's body."""
+        statement, own = self._statement, self._shell.user_ns
+        if statement is None:
+            return
+        frames = [frame for frame, _ in walk_stack(sys._getframe(1))]
+        caller = next((each for each in frames if _module(each).split(".")[0] != "torch"), None)
+        if caller is not None and caller.f_globals is not own:
+            self._module = f", in module {_module(caller)}"
+        for frame in frames:
             code = frame.f_code
-            if frame.f_globals is self._shell.user_ns and code.co_name == "<module>":
-                if code is self._statement.code:
+            if frame.f_globals is own and code.co_name == "<module>":
+                if code is statement.code:
                     return
                 line = linecache.getline(code.co_filename, frame.f_lineno).strip()
                 self._in_body = (line, frame.f_lineno)
-            frame = frame.f_back
 
     # --- the cells -------------------------------------------------------------------------------
 
@@ -172,6 +180,11 @@ class InitTrace:
         if self._driver is not None:
             self.check()
         self._statement = None
+
+
+def _module(frame: FrameType) -> str:
+    name = frame.f_globals.get("__name__")
+    return name if type(name) is str else ""
 
 
 def _torch_calls() -> list[Any]:

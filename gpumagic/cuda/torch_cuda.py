@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from gpumagic.errors import DeviceError
@@ -103,6 +103,16 @@ def allocator_settings() -> str | None:
     """Return the settings that torch's allocator read from its variable; None where not known."""
     read = getattr(c_functions(), "_accelerator_getAllocatorSettings", None)  # not in torch 2.6
     return None if read is None else str(read())
+
+
+def replaced_is_available() -> str | None:
+    """Return the file that has replaced ``torch.cuda.is_available``; None where it is torch's."""
+    torch: Any = loaded()
+    if torch is None:
+        return None
+    found = vars(torch.cuda).get("is_available")
+    file = found.__code__.co_filename if type(found) is FunctionType else type(found).__name__
+    return None if file == torch.cuda.__file__ else file
 
 
 def in_bad_fork() -> bool:

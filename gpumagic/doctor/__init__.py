@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from gpumagic.cuda import failure
+from gpumagic.cuda import failure, torch_cuda
 from gpumagic.doctor import build, machine, process
 from gpumagic.doctor.diagnosis import Diagnosis, Finding
 from gpumagic.doctor.facts import Facts
@@ -30,6 +30,7 @@ CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
     build.kernels,
     process.mask,
     process.variables,
+    process.replaced,
     process.cuda,
     process.start,
 )
@@ -47,6 +48,8 @@ def judge(facts: Facts) -> Diagnosis:
     """Return the verdict, and the findings on which it is based."""
     findings = tuple(found for check in CHECKS if (found := check(facts)) is not None)
     usable, text = _verdict(facts, findings)
+    if facts.table.where is not None:
+        text += f" {facts.table.where}."
     return Diagnosis(text, usable, findings)
 
 
@@ -66,6 +69,10 @@ def _verdict(facts: Facts, findings: Sequence[Finding]) -> tuple[int | None, str
     if not usable:
         return usable, f"torch cannot use a GPU here, because {_because(facts, findings)}."
     reasons = ", ".join(f"{count} {reason}" for reason, count in unusable.items() if count)
+    by = torch_cuda.replaced_is_available()
+    if by is not None:
+        hidden = f"but torch.cuda.is_available was replaced by {by}: code that asks it goes by that"
+        return usable, f"torch can use {plural(usable, 'GPU')} here, {hidden}."
     if not reasons:
         return usable, f"torch can use {plural(usable, 'GPU')} here."
     return usable, f"torch can use {usable} of {number} GPUs here ({reasons})."

@@ -10,6 +10,9 @@ from gpumagic.doctor.facts import Facts
 from gpumagic.render.units import spans
 from gpumagic.results.devices import Device
 
+#: Xavier and Orin, which run machine code of other GPUs of their major version since CUDA 13.2
+#: (``DEVICE_REQUIREMENT`` of torch.cuda).
+_APART = {(7, 2), (8, 7)}
 _INSTALL = "install a torch built for {}: https://pytorch.org/get-started/locally"
 #: The oldest driver of each CUDA generation (NVIDIA, CUDA Compatibility, "Minor Version
 #: Compatibility", table 1).
@@ -82,6 +85,7 @@ def kernels(facts: Facts) -> Finding | None:
 def without_kernels(facts: Facts) -> list[Device]:
     """Return the visible devices that torch has no kernels for, as far as that is known."""
     architectures = facts.build.architectures
+    cuda = tuple(map(int, re.findall(r"\d+", facts.build.cuda or "")))
     if facts.build.hip is not None or not architectures:
         return []
     return [
@@ -89,12 +93,14 @@ def without_kernels(facts: Facts) -> list[Device]:
         for device in facts.table
         if device.visible is not False
         and device.compute_capability is not None
-        and not runs_on(device.compute_capability, architectures)
+        and not runs_on(device.compute_capability, architectures, cuda)
     ]
 
 
-def runs_on(capability: tuple[int, int], architectures: Sequence[str]) -> bool:
-    """Return whether a device can run code compiled for one of these architectures.
+def runs_on(
+    capability: tuple[int, int], architectures: Sequence[str], cuda: tuple[int, ...] = ()
+) -> bool:
+    """Return whether a device can run code that ``cuda`` compiled for one of these architectures.
 
     Machine code (``sm_``) runs on the same major version with the same or a higher minor one; PTX
     (``compute_``) on any device of that version or newer (CUDA C++ Programming Guide, "Binary
@@ -107,6 +113,10 @@ def runs_on(capability: tuple[int, int], architectures: Sequence[str]) -> bool:
             continue
         version = int(match[2]), int(match[3])
         if match[4] == "a":
+            fits = capability == version
+        elif {capability, version} == {(10, 1), (11, 0)}:  # renamed
+            fits = True
+        elif capability in _APART and match[1] == "sm" and cuda < (13, 2):
             fits = capability == version
         elif match[1] == "sm" or match[4] == "f":
             fits = capability[0] == version[0] and capability[1] >= version[1]

@@ -62,7 +62,13 @@ def device_files(facts: Facts) -> Finding | None:
     found = sorted(p for p in (*folder.glob("nvidia*"), *folder.glob("dxg")) if not p.is_dir())
     closed = [f"/dev/{path.name}" for path in found if not os.access(path, os.R_OK | os.W_OK)]
     names = ", ".join(f"/dev/{path.name}" for path in found)
-    if closed:
+    open_to_all = all(path.stat().st_mode & 0o006 == 0o006 for path in found)
+    if closed and open_to_all:  # it is no matter of groups
+        cause = f"this job, or container, may not open {', '.join(closed)} (a device cgroup)"
+        remedy = "request these GPUs of the scheduler, or start the container with them"
+        if facts.start.count:
+            return Finding("device files", "ok", f"{names}; {cause}")
+    elif closed:
         cause = f"this user may not read and write {', '.join(closed)}"
         remedy = f"become a member of the group that ls -l {closed[0]} shows, often video"
     elif "/dev/nvidiactl" in names and "/dev/nvidia-uvm" not in names and facts.table:

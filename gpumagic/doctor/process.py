@@ -18,10 +18,8 @@ FORK_REMEDY = (
 #: Variables that are read when CUDA is initialised, and by ``import torch``.
 _AT_INIT = ("CUDA_MODULE_LOADING", "CUDA_LAUNCH_BLOCKING")
 _ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-_SLOW = {
-    "CUDA_LAUNCH_BLOCKING": "the host waits for every kernel, which is slow",
-    "PYTORCH_NO_CUDA_MEMORY_CACHING": "every tensor is allocated by the driver, which is slow",
-}
+_SLOW = {"CUDA_LAUNCH_BLOCKING": "the host waits for every kernel, which is slow"}
+_UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 
 
 def mask(facts: Facts) -> Finding:
@@ -63,8 +61,20 @@ def variables(_: Facts) -> Finding | None:
         if (now(name) or "") != (value or "")
     ]
     found += [f"{name}: {effect}" for name, effect in _SLOW.items() if now(name, "0") not in "0"]
+    if _UNCACHED in os.environ:  # torch does not look at the value
+        found.append(f"{_UNCACHED}: every tensor is allocated by the driver, which is slow")
     remedy = "restart the kernel, and set or unset them before torch is imported"
     return Finding("variables", "warn", "; ".join(found), remedy) if found else None
+
+
+def replaced(_: Facts) -> Finding | None:
+    """Check that ``torch.cuda.is_available`` is torch's own: libraries replace it to hide GPUs."""
+    by = torch_cuda.replaced_is_available()
+    if by is None or gate.is_closed():
+        return None
+    evidence = f"is not torch's own function: it is from {by}"
+    remedy = "restart the kernel, and leave out the code that replaces it"
+    return Finding("torch.cuda.is_available", "warn", evidence, remedy)
 
 
 def cuda(facts: Facts) -> Finding:

@@ -49,6 +49,7 @@ def load(shell: Any) -> None:
     extension, undo = magics.extension, magics.extension.undo.callback
     if init_trace.NVML_CHECK not in os.environ:
         os.environ[init_trace.NVML_CHECK] = "1"
+        os.unsetenv(init_trace.NVML_CHECK)  # child processes do not get it, but for a copy of this
         STATE.nvml_check_set = True
     _LOADED.add(extension)
     undo(_undo_of_process, extension)

@@ -266,9 +266,11 @@ class Ledger:
             setattr(home, name, original)
         self._wrapped, self._home = {}, None
 
-    def _user_reads(self, original: Callable[[int], Any], ordinal: int) -> Any:
+    def _user_reads(
+        self, original: Callable[..., Any], ordinal: int, *more: Any, **named: Any
+    ) -> Any:
         with self._lock:
-            stats = original(ordinal)
+            stats = original(ordinal, *more, **named)
             self._catch_up(ordinal, stats)
             for path, peak in self._user.get(ordinal, {}).items():
                 counter = _at(stats, path)
@@ -276,10 +278,12 @@ class Ledger:
             self._tidy()
             return stats
 
-    def _user_resets(self, original: Callable[[int], Any], ordinal: int) -> Any:
+    def _user_resets(
+        self, original: Callable[..., Any], ordinal: int, *more: Any, **named: Any
+    ) -> Any:
         with self._lock:
             before = self._read(ordinal) if self._scopes else None
-            result = original(ordinal)
+            result = original(ordinal, *more, **named)
             if before is not None:
                 self._fold_into_scopes(ordinal, before)
             self._user.pop(ordinal, None)

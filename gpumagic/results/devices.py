@@ -180,6 +180,8 @@ class DeviceTable(Series[Device]):
     environment: Mapping[str, str] = field(default_factory=dict)
     #: Whether the CUDA driver is initialised in this process; None where not known.
     cuda_initialized: bool | None = None
+    #: Where CUDA was initialised in this process, as a sentence; None where that is not known.
+    where: str | None = None
     #: Whether CUDA failed to initialise in this process, which then sees no device until it ends.
     cuda_failed: bool = False
     #: Whether there is no CUDA driver, although NVML lists devices: none can be used.
@@ -312,6 +314,8 @@ def _sees(table: DeviceTable) -> Iterator[Line]:
     if _is_too_late(table):
         rest = f" came after CUDA was initialised, without effect on this process{order}."
     yield Line.join(count, Cell.uuids(named), Cell(rest, "dim"))
+    if table.where is not None:
+        yield Line.of(f"{table.where}.", "dim")
 
 
 def _is_too_late(table: DeviceTable) -> bool:

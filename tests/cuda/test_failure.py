@@ -166,6 +166,10 @@ def test_other_errors_leave_it_intact(virtual_gpu: Any, code: int) -> None:
         ({"mask": " -1"}, "no GPU is visible: CUDA_VISIBLE_DEVICES=-1"),
         ({"mask": "0", "installed": False}, "there is no NVIDIA driver"),
         ({"uuids": ()}, "there is no GPU that CUDA can use"),
+        (
+            {"uuids": ("GPU-a",)},
+            "CUDA has started in this process, but torch has used no GPU in it",
+        ),
         ({"counted": 0}, "this machine has no GPU"),
         ({"counted": -1}, failure.NOT_IN_USE),
         ({}, failure.NOT_IN_USE),
@@ -175,7 +179,8 @@ def test_why_there_is_no_gpu_to_measure(
     monkeypatch: pytest.MonkeyPatch, missing: dict[str, Any], reason: str
 ) -> None:
     """In the order in which the reasons are found."""
-    state = DriverState(loaded=True, initialized=False, uuids=missing.get("uuids"))
+    uuids = missing.get("uuids")
+    state = DriverState(loaded=True, initialized=uuids is not None, uuids=uuids)
     monkeypatch.setattr(torch_cuda, "loaded", lambda: missing.get("loaded", torch))
     monkeypatch.setattr(torch_cuda, "built_with_cuda", lambda: missing.get("built", True))
     monkeypatch.setattr(torch_cuda, "initialized", lambda: missing.get("initialized", False))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -54,6 +55,31 @@ def test_the_statement_is_named(kernel: Callable[..., Kernel], cell: str, expect
     fresh.run("import torch")
     number = fresh.run(cell).execution_count
     assert expected.format(n=number) in location(fresh)
+
+
+def test_the_module_is_named_without_a_choice(
+    kernel: Callable[..., Kernel], tmp_path: Path
+) -> None:
+    """The one that does it, not only the user's import; below the table, and by the doctor."""
+    (tmp_path / "peftlike").mkdir()
+    (tmp_path / "peftlike/__init__.py").write_text("from peftlike.tuners import lora")
+    (tmp_path / "peftlike/tuners.py").write_text("import torch; lora = torch.ones(1).cuda()")
+    fresh = kernel()
+    fresh.run(f"import sys, torch; sys.path.insert(0, {str(tmp_path)!r})")
+    number = fresh.run("from peftlike import lora").execution_count
+    said = f"CUDA was initialised while cell [{number}] ran `from peftlike import lora` (line 1), "
+    said += "in module peftlike.tuners."
+    for asked in ("%gpu", "%gpu doctor"):
+        assert said in " ".join(fresh.run(asked).text.split())
+
+
+def test_child_processes_do_not_get_the_variable(kernel: Callable[..., Kernel]) -> None:
+    fresh = kernel()
+    fresh.run("import os, subprocess, sys")
+    assert fresh.value("os.environ.get('PYTORCH_NVML_BASED_CUDA_CHECK')") == "1"
+    code = "import os; print(os.environ.get('PYTORCH_NVML_BASED_CUDA_CHECK'))"
+    fresh.run(f"found = subprocess.check_output([sys.executable, '-c', {code!r}], text=True)")
+    assert fresh.value("found.strip()") == "None"
 
 
 def test_initialised_before_the_extension_was_loaded(kernel: Callable[..., Kernel]) -> None:

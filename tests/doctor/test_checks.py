@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from gpumagic.cuda import devices, driver, failure, init_trace, nvml, torch_cuda
 from gpumagic.cuda.driver import DriverState
@@ -213,6 +214,10 @@ def test_the_systems_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     has(machine.device_files(facts()), "ok", opened)
     has(machine.toolkit(facts()), "ok", "no nvcc")
     monkeypatch.setattr(os, "access", lambda path, mode: "nvidiactl" not in str(path))
+    job = "this job, or container, may not open /dev/nvidiactl (a device cgroup)"
+    has(machine.device_files(facts(start=Start(0))), "bad", job, "request these GPUs")
+    has(machine.device_files(facts()), "ok", job)
+    (tmp_path / "machine/dev/nvidiactl").chmod(0o660)
     has(machine.device_files(facts(start=Start(0))), "bad", "ls -l /dev/nvidiactl")
 
 
@@ -302,15 +307,37 @@ def test_variables_that_came_too_late_or_make_it_slow(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch_cuda, "allocator_settings", lambda: "")
     monkeypatch.delenv("CUDA_DEVICE_ORDER")
     monkeypatch.setenv("CUDA_MODULE_LOADING", "LAZY")
-    monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "0")
     assert process.variables(facts()) is None
     monkeypatch.setenv("CUDA_MODULE_LOADING", "EAGER")
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
-    monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
+    monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "0")  # torch asks only whether it is set
     found = process.variables(facts())
     has(found, "warn", "CUDA_MODULE_LOADING is EAGER: too late, it was read as LAZY", "restart")
     has(found, "warn", "PYTORCH_CUDA_ALLOC_CONF is max_split_size_mb:64: too late")
     has(found, "warn", "PYTORCH_NO_CUDA_MEMORY_CACHING: every tensor is allocated by the driver")
+
+
+def test_a_replaced_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries do that to hide GPUs, and the user is told that there are some."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    result = judged()
+    assert "but torch.cuda.is_available was replaced by " in result.verdict
+    has(result.about("torch.cuda.is_available"), "warn", __file__)
+
+
+@pytest.mark.parametrize(
+    ("capability", "architectures", "cuda", "runs"),
+    [
+        ((8, 7), "sm_80 sm_86", (12, 8), False),
+        ((8, 7), "sm_87", (12, 8), True),
+        ((8, 7), "sm_80", (13, 2), True),
+        ((11, 0), "sm_101", (13, 0), True),
+    ],
+)
+def test_what_runs_on_jetsons(
+    capability: tuple[int, int], architectures: str, cuda: tuple[int, int], runs: bool
+) -> None:
+    assert build.runs_on(capability, architectures.split(), cuda) is runs
 
 
 def test_a_dead_context(monkeypatch: pytest.MonkeyPatch) -> None:
