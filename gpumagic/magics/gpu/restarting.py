@@ -73,6 +73,8 @@ def begin(magics: Any, spec: Spec, options: argparse.Namespace) -> NoReturn:
         _begin(magics, spec, options)
     except KeyboardInterrupt:
         raise RestartError("interrupted; this kernel goes on as it was") from None
+    except OSError as error:  # too many open files, for example
+        raise RestartError(f"{text.reason(error)}; this kernel goes on as it was") from None
 
 
 def _begin(magics: Any, spec: Spec, options: argparse.Namespace) -> NoReturn:

@@ -232,3 +232,22 @@ def test_what_the_session_has_turned_on_is_on_again(kernel: Callable[..., Kernel
     assert k.value(f"{EXTENSION}.magics.min_free") == "3GiB"
     assert "there is first" in k.run("%cudatime --compare", raising=False).shown
     assert "2.00 GiB" in k.run("%gpumem limit").text
+
+
+def test_a_restart_that_does_not_come_about_changes_nothing(kernel: Callable[..., Kernel]) -> None:
+    """Without a file for its state at the last moment; and interrupted as it waits for a stream."""
+    k = kernel()
+    k.run("import os, torch; x = torch.ones(2).cuda(); side = torch.cuda.Stream()")
+    k.run("%gpumem on")
+    hooks = k.value(f"len([*{EXTENSION}.hooks])")
+    k.run("real = os.memfd_create\ndef full(*_): raise OSError(24, 'Too many open files')")
+    k.run("os.memfd_create = full")
+    assert "Too many open files" in k.run("%gpu 1 --restart", raising=False).shown
+    k.run("os.memfd_create = real")
+    assert k.value(f"len([*{EXTENSION}.hooks])") == hooks > 0
+    k.run("with torch.cuda.stream(side): torch.cuda._sleep(10**12)")
+    running = k.submit("%gpu 1 --restart --keep x")
+    k.until(running, "waiting for the GPUs")
+    k.interrupt()
+    assert "interrupted" in k.wait(running).shown
+    assert k.value(f"(x.cpu().tolist(), len([*{EXTENSION}.hooks]))") == ([1.0, 1.0], hooks)
