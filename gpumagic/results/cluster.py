@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Text
-from gpumagic.render.units import DASH, bytes_, cpu_seconds, percent, seconds, spans
+from gpumagic.render.units import DASH, bytes_, cpu_seconds, percent, spans
 from gpumagic.results.base import Series
 from gpumagic.results.devices import Device, DeviceTable, errors, memory_cell
 from gpumagic.results.memory import MemoryDelta
@@ -205,10 +205,14 @@ class ClusterTiming(ClusterResult):
 
     @property
     def seconds(self) -> dict[int, float]:
-        """The compared times, by engine id: median GPU times if all have one, else wall times."""
-        timings = self.per_engine
-        quantity = "gpu" if all(each.gpu is not None for each in timings.values()) else "wall"
-        return {engine: getattr(each, quantity).median for engine, each in timings.items()}
+        """The compared times, by engine id: median GPU times if all are exact, else wall times."""
+        return {i: getattr(each, self._quantity).median for i, each in self.per_engine.items()}
+
+    @property
+    def _quantity(self) -> str:
+        timings = self.per_engine.values()
+        is_exact = all(each.gpu is not None and not each.gpu_at_most for each in timings)
+        return "gpu" if is_exact else "wall"
 
     @property
     def slowest(self) -> EngineResult | None:
@@ -230,11 +234,13 @@ class ClusterTiming(ClusterResult):
     def _blocks(self) -> list[Block]:
         if not self.per_engine:
             return self._failures()
-        is_bound = any(timing.gpu_at_most for timing in self.per_engine.values())
+        timings = self.per_engine.values()
+        bounds = {"GPU": any(each.gpu_at_most for each in timings)}
+        bounds["Wall"] = any(each.wall_at_most for each in timings)
 
         def row(name: str, sample: Sample | None) -> list[str]:
             values = [sample.median, sample.best, sample.worst] if sample else [None] * 3
-            return [name, *(at_most(each, is_bound and name == "GPU") for each in values)]
+            return [name, *(at_most(each, bounds.get(name, False)) for each in values)]
 
         rows = [row("GPU", self.gpu), row("Wall", self.wall), row("CPU", self.cpu)]
         over = Grid.of(
@@ -244,7 +250,7 @@ class ClusterTiming(ClusterResult):
             Figures("Engine", lambda each: str(each.engine)),
             Column("Host", lambda each: each.host or DASH, rank=1),
             Figures("GPU", lambda each: each.value.gpu_text),
-            Figures("Wall", lambda each: seconds(each.value.wall.median)),
+            Figures("Wall", lambda each: each.value.wall_text),
             Figures("CPU", lambda e: cpu_seconds(e.value.cpu.median, e.value.loops), rank=2),
             Column("Limited by", lambda each: Cell(_BOUND[each.value.bound], "dim"), rank=3),
         ]
@@ -258,7 +264,8 @@ class ClusterTiming(ClusterResult):
         if slowest is not None and len(times) > 1 and median > 0:
             ratio = times[slowest.engine] / median
             where = f"slowest: engine {slowest.engine} on {slowest.host}"
-            text = f"{where} ({ratio:.1f}\N{MULTIPLICATION SIGN} the median)"
+            what = {"gpu": "GPU", "wall": "wall"}[self._quantity]
+            text = f"{where} ({ratio:.1f}\N{MULTIPLICATION SIGN} the median {what} time)"
             yield Line.of(text, "warn" if ratio >= 1.2 else "dim")  # less may be noise
 
 

@@ -112,7 +112,7 @@ class Comparison(Series[Compared]):
             Column("Name", lambda entry: entry.name, least=8),
             Figures("GPU", lambda entry: compared(entry, "gpu", entry.timing.gpu_text)),
             Column(f"Compared with {self.baseline}", ratio, least=12, wrap=True),
-            Figures("Wall", lambda e: compared(e, "wall", seconds(e.timing.wall.median)), rank=1),
+            Figures("Wall", lambda e: compared(e, "wall", e.timing.wall_text), rank=1),
             Figures("IQR", iqr, rank=2),
         ]
         return [Grid.of(self, columns), *Line.notes(self.notes)]

@@ -30,8 +30,9 @@ from gpumagic.timing.run import (
 )
 
 #: Seconds of warm-up after the first loop, back to back, and of measuring at least: a GPU that was
-#: idle needs a while to reach its clock (triton's ``do_bench`` has 25 ms and 100 ms).
-_WARM_UP, _LEAST_TIME = 50e-3, 0.1
+#: idle needs a while to reach its clock (triton's ``do_bench`` has 25 ms and 100 ms). Loops of
+#: code that takes no time.
+_WARM_UP, _LEAST_TIME, _MOST_WARM_UP = 50e-3, 0.1, 2**20
 #: Seconds that a repeat lasts at least where the number of loops is chosen here.
 _REPEAT = 5e-3
 #: Queued runs; as many as an interval needs, where the repeats have one. Seconds of the GPU and
@@ -191,7 +192,9 @@ class Benchmark:
         last = self._run(1, again=False)
         self._warmup = count = 1
         busy, until = last.lower, perf_counter() + _WARM_UP * (not exact)
-        while self._warmup < wanted or (busy < _WARM_UP and perf_counter() < until):
+        while self._warmup < wanted or (
+            busy < _WARM_UP and perf_counter() < until and self._warmup < _MOST_WARM_UP
+        ):
             # As many as before: the last half is without a pause.
             count = wanted - self._warmup if exact else self._warmup
             last = self._run(count, again=False)

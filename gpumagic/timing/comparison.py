@@ -14,6 +14,8 @@ from gpumagic.results.timing import CudaTiming, Sample
 from gpumagic.system.text import plural
 from gpumagic.timing.plan import LEAST_REPEATS, median_interval
 
+_NAMES = {"gpu": "GPU", "wall": "wall"}
+
 
 def compare(
     timings: Mapping[str, CudaTiming] | CudaTiming,
@@ -25,12 +27,12 @@ def compare(
 
     A mapping from names to timings, or timings one after the other, which are called ``1``, ``2``…
 
-    GPU times are compared where every timing has one that is more than an upper bound, else wall
-    times. The interval of a ratio is that of the two medians' 95 % confidence intervals. With
-    ``fail_above`` (0.1: 10 % more time) a timing that is slower than the baseline by more than
-    that, beyond the noise, raises an error: the whole interval must be above 1.1. What was measured
-    under other conditions (device, driver, torch, CUDA) does not: that, and where there is no
-    verdict, is in the ``notes``.
+    GPU times are compared where every timing has an exact one, else wall times; the notes then have
+    what the ratio of the GPU times is at least and at most. The interval of a ratio is that of the
+    two medians' 95 % confidence intervals. With ``fail_above`` (0.1: 10 % more time) a timing that
+    is slower than the baseline by more than that, beyond the noise, raises an error: the whole
+    interval must be above 1.1. What was measured under other conditions (device, driver, torch,
+    CUDA) does not: that, and where there is no verdict, is in the ``notes``.
 
     Raises:
         RegressionError: a timing is slower than ``fail_above`` allows.
@@ -59,11 +61,12 @@ def compare(
     for name, timing in timings.items():
         if name != first:
             entries.append(_compared(name, timing, base, quantity))
+            notes += _known_ratio(name, timing, first, base) if quantity == "wall" else ()
             if different := differences(timing.conditions, base.conditions):
                 notes += (f"{name}: measured under other conditions: {'; '.join(different)}",)
     few = [name for name, each in timings.items() if len(each.wall.all) < LEAST_REPEATS]
     if few:
-        notes += (f"too few repeats to tell a difference from noise: {_least(few)}",)
+        notes += (f"too few repeats to tell a difference from noise: {_too_few(few)}",)
     compared = Comparison(tuple(entries), quantity, notes)
     if fail_above is not None:
         if not isinstance(fail_above, Real) or not fail_above >= 0:
@@ -87,15 +90,21 @@ def check(compared: Comparison, entry: Compared, fail_above: float) -> str | Non
     base = compared.entries[0]
     if different := differences(entry.timing.conditions, base.timing.conditions):
         return f"not checked, as it was measured under other conditions: {'; '.join(different)}"
+    pair = (base, entry)
+    bounds = [
+        each.name for each in pair if compared.quantity == "wall" and each.timing.wall_at_most
+    ]
+    if bounds:
+        return f"not checked, as the wall time of {' and '.join(bounds)} is an upper bound"
     if entry.ratio is None or entry.interval is None:
-        few = [each.name for each in (base, entry) if len(each.timing.wall.all) < LEAST_REPEATS]
-        reason = _least(few) if few else "there is no ratio to a time of 0 s"
+        few = [each.name for each in pair if len(compared.sample(each).all) < LEAST_REPEATS]
+        reason = _too_few(few) if few else "there is no ratio to a time of 0 s"
         raise SpecError(f"a slowdown cannot be told from noise: {reason}")
     (low, high), allowed = entry.interval, 1 + fail_above
     if low > allowed:
         raise RegressionError(
-            f"{entry.ratio:.4g} times as long as {base.name} (from {low:.4g} to {high:.4g}; "
-            f"allowed: {allowed:.4g})"
+            f"{entry.ratio:.4g} times as long as {base.name} by {_NAMES[compared.quantity]} time "
+            f"(from {low:.4g} to {high:.4g}; allowed: {allowed:.4g})"
         )
     if high > allowed:
         return (
@@ -105,7 +114,7 @@ def check(compared: Comparison, entry: Compared, fail_above: float) -> str | Non
     return None
 
 
-def _least(few: list[str]) -> str:
+def _too_few(few: list[str]) -> str:
     return f"{', '.join(few)} {'has' if len(few) == 1 else 'have'} fewer than {LEAST_REPEATS}"
 
 
@@ -122,9 +131,28 @@ def _quantity(timings: Mapping[str, CudaTiming]) -> tuple[Quantity, tuple[str, .
     return "gpu", ()
 
 
+def _known_ratio(name: str, timing: CudaTiming, first: str, base: CudaTiming) -> tuple[str, ...]:
+    """Return what the ratio of two GPU times is at least and at most, of which one is a bound."""
+    if timing.gpu is None or base.gpu is None:
+        return ()
+    low = _least(timing) / base.gpu.median if base.gpu.median else 0.0
+    parts = [f"at least {low:.3g}"] * (low > 0)
+    if _least(base):
+        parts.append(f"at most {timing.gpu.median / _least(base):.3g}")
+    known = " and ".join(parts)
+    return (f"{name}: {known} times the GPU time of {first}",) if parts else ()
+
+
+def _least(timing: CudaTiming) -> float:
+    """Return the GPU's seconds at least."""
+    sample = timing.gpu_at_least if timing.gpu_at_most else timing.gpu
+    return 0.0 if sample is None else sample.median
+
+
 def _compared(name: str, timing: CudaTiming, base: CudaTiming, quantity: Quantity) -> Compared:
     ours, theirs = (_sample(each, quantity) for each in (timing, base))
-    if min(ours.best, theirs.best) <= 0:
+    bound_and_exact = quantity == "wall" and timing.wall_at_most != base.wall_at_most
+    if min(ours.best, theirs.best) <= 0 or bound_and_exact:
         return Compared(name, timing)
     ratio = ours.median / theirs.median
     now, before = median_interval(ours.all), median_interval(theirs.all)

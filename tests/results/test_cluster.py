@@ -59,7 +59,7 @@ Engine  Host        GPU    Wall     CPU  Limited by
 ───────────────────────────────────────────────────
      0  alpha    1.00 s  1.00 s  1.00 s  the GPU
      1  alpha  ≤ 2.00 s  2.00 s  2.00 s  the host
-slowest: engine 1 on alpha (1.3× the median)
+slowest: engine 1 on alpha (1.3× the median wall time)
 ✗ engine 7: the engine died"""
 
 

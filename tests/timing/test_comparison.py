@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -82,6 +83,44 @@ def test_wall_times_where_gpu_times_cannot_be_compared(fields: Any, says: str) -
     assert compared.quantity == "wall"
     assert says in str(compared)
     assert compared["b"].ratio == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "says"),
+    [
+        (0.01, (0.02, 0.005), "b: at least 0.5 and at most 2 times the GPU time of a"),
+        (0.01, (0.02, None), "b: at most 2 times the GPU time of a"),
+        ((0.01, 0.008), 0.02, "b: at least 2 and at most 2.5 times the GPU time of a"),
+        ((0.01, None), (0.02, None), ""),
+    ],
+)
+def test_what_a_bound_leaves_open_is_said(a: Any, b: Any, says: str) -> None:
+    def bounded(value: Any) -> CudaTiming:
+        if isinstance(value, float):
+            return timing(*[value] * 6)
+        upper, lower = value
+        least = None if lower is None else Sample((lower,) * 6)
+        return timing(*[upper] * 6, gpu_at_most=True, gpu_at_least=least)
+
+    compared = gpumagic.compare({"a": bounded(a), "b": bounded(b)})
+    assert compared.quantity == "wall"
+    assert says in str(compared)
+    assert ("times the GPU time" in str(compared)) == bool(says)
+
+
+def test_what_is_not_known_neither_fails_nor_passes() -> None:
+    """Where a GPU time is a bound, wall times decide; where they are, too, nothing does."""
+    base = timing(*about(1.0).wall.all, wall=1.0)
+    nine = Sample(about(9.0).wall.all)
+    bound = replace(base, gpu=nine, gpu_at_most=True)
+    assert gpumagic.compare(base, bound, fail_above=0.1).quantity == "wall"
+    slow = replace(timing(*about(1.0).wall.all, wall=2.0), gpu_at_most=True)
+    with pytest.raises(RegressionError, match="2 times as long as 1 by wall time "):
+        gpumagic.compare(base, slow, fail_above=0.1)
+    unknown = replace(slow, wall_at_most=True)
+    compared = gpumagic.compare(base, unknown, fail_above=0.1)
+    assert compared[1].ratio is None
+    assert "2: not checked, as the wall time of 2 is an upper bound" in str(compared)
 
 
 def test_a_difference_below_the_resolution_of_events_is_noise() -> None:

@@ -29,7 +29,10 @@ CASES = [
     ([line(6, 0.3), line(7, 0.6, 0.7, 312, 0.62)], WAITING),
     ([line(7, 0.6, 0.7, 1, 0.5)], "50 % of the wall time is waiting for the GPU in line 7 (once)"),
     ([line(7, 0.1, 0.2, 9, 0.2)], None),
-    ([line(3, 0.5, 0.6), line(4, 0.4)], "the GPU may wait for input: line 3, 50 % of the wall time"),
+    (
+        [line(3, 0.5, 0.6), line(4, 0.4)],
+        "the GPU may wait for input: line 3, 50 % of the wall time",
+    ),
     ([line(2, 0.5, 0.6), line(4, 0.4)], SLOW.format(60)),  # no loop
     ([line(3, 0.1, 0.9), line(6, 0.85)], None),  # the GPU is at work meanwhile
     ([line(3, 0.2), line(4, 0.75)], f"{BUSY}, most of it with line 4"),

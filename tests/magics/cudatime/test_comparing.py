@@ -42,7 +42,7 @@ def test_names_choose_and_the_first_is_the_baseline(run_cell: Any) -> None:
 
 def test_on_several_devices(gpu_work: Any, ip: Any, run_cell: Any) -> None:
     source = (
-        "%%cudatime --on cpu,cuda:0,cuda:1 -n 2 -r 6 -o -v t x = torch.ones(64, 64)\n"
+        "%%cudatime --on cpu,cuda:0,cuda:1 -n 2 -r 6 -w 1 -o -v t x = torch.ones(64, 64)\n"
         "import gpumagic\n"
         "seen.append((str(x.device), str(gpumagic.device()), torch.cuda.current_device()))\n"
         "y = x @ x"
