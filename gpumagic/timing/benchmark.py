@@ -30,8 +30,8 @@ from gpumagic.timing.run import (
 )
 
 #: Seconds of warm-up after the first loop, back to back, and of measuring at least: a GPU that was
-#: idle needs a while to reach its clock (triton's ``do_bench`` has 25 ms and 100 ms). Loops of
-#: code that takes no time.
+#: idle needs a while to reach its clock (triton's ``do_bench`` has 25 ms and 100 ms). Then the most
+#: loops of warm-up.
 _WARM_UP, _LEAST_TIME, _MOST_WARM_UP = 50e-3, 0.1, 2**20
 #: Seconds that a repeat lasts at least where the number of loops is chosen here.
 _REPEAT = 5e-3

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cuda import torch_cuda
-from gpumagic.timing.bottleneck import Delay, launch_delay
+from gpumagic.cuda import streams, torch_cuda
+from gpumagic.timing.queued import launch_delay
 from tests.hardware.record import Figure
 
 pytestmark = [pytest.mark.hardware, pytest.mark.usefixtures("torch", "warmed")]
@@ -19,20 +19,20 @@ pytestmark = [pytest.mark.hardware, pytest.mark.usefixtures("torch", "warmed")]
 
 def test_what_two_events_tell_apart(torch: Any, figure: Figure) -> None:
     """Pairs of events with nothing in between; the same with all of torch's streams marked."""
-    stream, delay = torch_cuda.current_stream(0), Delay(0, 20e-3)
+    stream, used = torch_cuda.current_stream(0), _with_all_pools(torch)
     pairs, every = [], []
     for _ in range(10):  # a queue holds some 1,000 events
-        launch_delay(delay, stream)
+        launch_delay(0, 20e-3)
         events = [torch_cuda.timing_event(stream) for _ in range(200)]
         torch.cuda.synchronize()
         couples = zip(events[::2], events[1::2], strict=True)
         pairs += [first.elapsed_time(second) / 1e3 for first, second in couples]
     for _ in range(10):
-        launch_delay(delay, stream)
+        launch_delay(0, 20e-3)
         start = torch_cuda.timing_event(stream)
-        for other in torch_cuda.streams(0):
-            other.wait_event(start)
-        ends = [torch_cuda.timing_event(other) for other in torch_cuda.streams(0)]
+        for other in used:
+            start.wait(other)
+        ends = [torch_cuda.timing_event(other) for other in used]
         torch.cuda.synchronize()
         every.append(max(start.elapsed_time(end) for end in ends) / 1e3)
     figure("1,000 pairs of events, in seconds: least, median, step", _summary(pairs))
@@ -40,6 +40,13 @@ def test_what_two_events_tell_apart(torch: Any, figure: Figure) -> None:
     step = _summary(pairs)[2]
     # A margin: times come as milliseconds in single precision.
     assert step is None or step <= torch_cuda.EVENT_RESOLUTION * 1.01
+
+
+def _with_all_pools(torch: Any) -> list[Any]:
+    """All of torch's streams: one of each pool is taken, so that all count as handed out."""
+    for priority in (0, -1, -2, -3):
+        torch.cuda.Stream(0, priority=priority)
+    return streams.of(0).used()
 
 
 def _summary(values: Sequence[float]) -> tuple[float, float, float | None]:
@@ -53,7 +60,7 @@ def test_how_many_launches_a_queue_holds(torch: Any, figure: Figure) -> None:
     x = torch.ones(1, device="cuda")
     x.add_(1)
     torch.cuda.synchronize()
-    launch_delay(Delay(0, 1.0), torch_cuda.current_stream(0))
+    launch_delay(0, 1.0)
     waited = None
     for launch in range(1, 5001):
         begin = time.perf_counter()

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic.cuda import torch_cuda
-from gpumagic.timing.bottleneck import Delay, launch_delay
-from gpumagic.timing.run import Stopwatch
+from gpumagic.timing import queued
 from tests.hardware import work
 from tests.hardware.record import Figure
 from tests.timing import bottleneck_cells as cells
@@ -24,21 +22,17 @@ def namespace(torch: Any, cycles: float) -> cells.Namespace:
 
 
 def test_a_delay_kernel_is_as_long_as_it_should_be(torch: Any, figure: Figure) -> None:
-    stream = torch_cuda.current_stream(0)
-    taken = work.by_events(torch, lambda: launch_delay(Delay(0, 20e-3), stream))
+    taken = work.by_events(torch, lambda: queued.launch_delay(0, 20e-3))
     figure("a delay kernel of 20 ms, in seconds", taken)
-    assert 15e-3 <= taken <= 30e-3
+    # It is counted in cycles of a clock of 2 GHz; 1.4 times what the host needs is enough.
+    assert 14e-3 <= taken <= 60e-3
 
 
 def test_an_empty_queued_sample(torch: Any, figure: Figure) -> None:
-    """What the events themselves take: with one on every stream, perhaps more than a kernel."""
-    watch, taken = Stopwatch(), []
-    for _ in range(9):
-        watch.start(Delay(0, 10e-3))
-        reading = watch.stop().readings[0]
-        taken.append((reading.seconds, reading.queued))
-    figure("empty queued samples: seconds, queued in time", taken)
-    assert any(queued for _, queued in taken)
+    """What the events themselves take, on all streams that torch has handed out."""
+    taken = [queued.read(queued.start(10e-3)) for _ in range(9)]
+    figure("empty queued samples: seconds and device; None where not queued in time", taken)
+    assert any(taken)
 
 
 @pytest.mark.parametrize("name", cells.ALL)
