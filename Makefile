@@ -54,6 +54,10 @@ test-oldest: .venv-oldest/ready ## Run the tests with the lowest versions that p
 test-colab: .venv-colab/ready ## Run the tests in the versions of Colab and Kaggle
 	PYDEVD_DISABLE_FILE_VALIDATION=1 .venv-colab/bin/python -m tests -W ignore:unclosed:ResourceWarning $(ARGS)
 
+.PHONY: test-t4
+test-t4: $(VENV)/ready ## Run tests of timing, memory and selection where calls take what they do on a cloud's T4
+	VGPU_PROFILE=t4 $(RUN) -m pytest tests/timing tests/memory tests/selection $(ARGS)
+
 .PHONY: test-vendor
 test-vendor: $(VENV)/ready ## Run the tests on NVIDIA's own libraries, with no GPU (Debian's packages)
 	@$(RUN) -m tests.vendor $(ARGS)
@@ -63,8 +67,9 @@ test-wheel: $(VENV)/ready-wheel ## Build the wheel, and use it in an environment
 	@$(RUN) -m tests.tools.wheel
 
 .PHONY: bench
-bench: $(VENV)/ready-bench ## Measure what is promised of speed and exactness
-	@$(RUN) -m tests.benchmarks $(ARGS)
+bench: $(VENV)/ready-bench ## Measure what is promised of speed and exactness, where calls are free and as on an H100
+	@VGPU_PROFILE=free $(RUN) -m tests.benchmarks $(ARGS)
+	@VGPU_PROFILE=h100 $(RUN) -m tests.benchmarks $(ARGS)
 
 .PHONY: hardware
 hardware: $(VENV)/ready ## Ask this machine's GPU all that the package relies on, and record the answers

@@ -88,9 +88,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("hardware"):
         return
     skip = pytest.mark.skip(reason="needs a real GPU: pytest tests/hardware --hardware")
+    costly = os.environ.get("VGPU_PROFILE", "free") != "free"
     for item in items:
         if item.get_closest_marker("hardware"):
             item.add_marker(skip)
+        if costly and item.get_closest_marker("free"):
+            item.add_marker(pytest.mark.skip(reason="its bars are for calls that take no time"))
 
 
 @pytest.hookimpl(optionalhook=True)

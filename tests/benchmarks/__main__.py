@@ -6,6 +6,7 @@ A benchmark that fails is missed, too; the others go on.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import traceback
 from importlib import import_module
@@ -22,6 +23,7 @@ def main() -> int:
     if unknown := {*names} - {*known}:
         options.error(f"no such benchmark: {', '.join(sorted(unknown))}")
     ensure(Scenario(devices=4))
+    print(f"Profile of the virtual GPU: {os.environ.get('VGPU_PROFILE') or 'free'}.", flush=True)
     missed = []
     for name in names:
         try:

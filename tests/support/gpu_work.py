@@ -46,6 +46,7 @@ def gpu_work(virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]
     torch.cuda.synchronize(0)
     torch.cuda.synchronize(1)
     monkeypatch.setattr(event_timer, "thread_time", time.perf_counter)
+    virtual_gpu.hold_clocks()
     virtual_gpu.set_launch_cost(bottleneck_cells.LAUNCH)
     with virtual_clock():
         yield SimpleNamespace(torch=torch, sleep=sleep, on_side=on_side, from_thread=from_thread)

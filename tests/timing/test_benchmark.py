@@ -58,6 +58,7 @@ def test_given_numbers_are_exact(gpu_work: Any) -> None:
     assert all(0.98e-3 <= value <= 1.02e-3 for value in timing.gpu.all)
 
 
+@pytest.mark.free
 def test_no_repeat_is_left_out(gpu_work: Any) -> None:
     seconds = iter([1e-3] * 9 + [20e-3])
     timing = gpumagic.cudatime(lambda: gpu_work.sleep(next(seconds)), n=1, r=10, w=0)

@@ -110,6 +110,7 @@ def test_what_was_queued_before_does_not_count(gpu_work: Any) -> None:
     assert timed.gpu.median <= 0.0102 + timed.host.median
 
 
+@pytest.mark.free
 @pytest.mark.parametrize(
     "code",
     [
@@ -166,6 +167,7 @@ def test_a_device_that_cannot_be_waited_for(gpu_work: Any, virtual_gpu: Any) -> 
     assert "the GPU cannot be waited for" in timed.gpu_note
 
 
+@pytest.mark.free
 @pytest.mark.own_process  # where no other test has used GPU 3
 @pytest.mark.usefixtures("virtual_gpu")
 def test_a_device_that_is_first_used_inside_is_bounded_and_named() -> None:

@@ -148,6 +148,7 @@ def test_each_moment_counts_to_one_line_of_a_function(name: str, gpu_work: Any) 
         assert times == approximate
 
 
+@pytest.mark.free
 def test_at_most(gpu_work: Any) -> None:
     """Only where the GPU may have been idle, for a part of the time that matters."""
     cell = "w.sleep(.01)\nw.torch.cuda.synchronize()\ntime.sleep(.05)\nw.sleep(.05)\nx = 1"
@@ -165,6 +166,7 @@ def test_hits_and_host_time(gpu_work: Any) -> None:
     assert found[3].source == "    time.sleep(.02)"
 
 
+@pytest.mark.free
 def test_many_passes(gpu_work: Any) -> None:
     short, long = 5e-6, 50e-6
     cell = "for i in range(3000):\n    w.sleep(short)\n    w.sleep(long)"
@@ -306,6 +308,7 @@ def test_what_tracing_slows_down_is_said(gpu_work: Any) -> None:
     assert "before Python 3.12" in str(measured("step()", (step,), **names))
 
 
+@pytest.mark.free
 def test_lines_are_evidence_of_work_that_has_ended(gpu_work: Any) -> None:
     """They bound the GPU's time from below, and may make it exact."""
     waits = "w.torch.cuda.synchronize()"

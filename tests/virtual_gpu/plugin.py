@@ -43,7 +43,8 @@ def virtual_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 @pytest.fixture
 def clock(virtual_gpu: World) -> Iterator[None]:
-    """Times are by `virtual_clock` in this test, the same on every machine."""
+    """Times are by `virtual_clock` in this test, and GPUs at their full clock: on any machine."""
+    virtual_gpu.hold_clocks()
     with virtual_clock():
         yield
 

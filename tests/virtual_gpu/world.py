@@ -97,6 +97,10 @@ class World:
         self._costs_changed = True
         self._put_costs()
 
+    def hold_clocks(self) -> None:
+        """Clocks are at their full, and stay there: work takes what it says."""
+        self._state.profile.clock_ramp = 0
+
     def _put_costs(self) -> None:
         costs = {cost.name: cost.ns for cost in self._state.costs}
         for call in self._state.calls:
