@@ -21,7 +21,6 @@ from typing import Any
 
 from gpumagic._version import __version__
 from gpumagic.cuda import driver, init_trace, nvml, torch_cuda, visible_devices
-from gpumagic.cuda.visible_devices import uuid_key
 from gpumagic.errors import DeviceError
 from gpumagic.results.base import Conditions
 from gpumagic.results.devices import Device, DeviceTable, MigInstance, Process
@@ -165,21 +164,12 @@ def _seen(
         return ordinals, visible, seen.instances
     if state.uuids is None:
         return {}, {}, {}
-    index_of: dict[str, int] = {}
-    part_of: dict[str, tuple[int, str]] = {}
-    for fields in readings:
-        if fields.get("uuid") is not None:
-            index_of[uuid_key(fields["uuid"])] = fields["index"]
-        for part in fields.get("mig", ()):
-            index_of[uuid_key(part.uuid)] = fields["index"]
-            part_of[uuid_key(part.uuid)] = fields["index"], part.uuid
-    shown = [*map(uuid_key, state.uuids)]
-    found = [*map(index_of.get, shown)]
+    found, parts = visible_devices.shown(state.uuids, [_identity(fields) for fields in readings])
     ordinals = _numbered(found)
     visible = dict.fromkeys(ordinals, True)
     if None not in found:  # otherwise a UUID unknown to NVML may be any of the other devices
         visible |= {index: index in ordinals for index in indexes}
-    return ordinals, visible, dict(part_of[key] for key in reversed(shown) if key in part_of)
+    return ordinals, visible, parts
 
 
 def _identity(fields: Reading) -> Device:

@@ -115,6 +115,18 @@ def is_initialized() -> bool:
     return library.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) in (SUCCESS, NO_DEVICE)
 
 
+def start() -> tuple[tuple[str, ...], str | None]:
+    """Start the driver in this process, a child of ours; return the UUIDs that it shows.
+
+    Where it does not start, its message too.
+    """
+    library, text = ctypes.CDLL(LIBRARY), ctypes.c_char_p()
+    code = library.cuInit(0)
+    library.cuGetErrorString(code, ctypes.byref(text))
+    said = f"Error {code}: {(text.value or b'').decode()}" if code != 999 else "CUDA unknown error"
+    return state().uuids or (), None if code in (SUCCESS, NO_DEVICE) else said
+
+
 def state() -> DriverState:
     """Return the driver's state. Loads and initialises nothing, creates no context."""
     library = loaded_library()

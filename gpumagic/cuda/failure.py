@@ -119,16 +119,6 @@ START_ERRORS = (
         "CUDA_MPS_PIPE_DIRECTORY",
     ),
     StartError(
-        "MPS server is not ready",
-        "NVIDIA's MPS server takes no new client (error 807)",
-        "wait, or end the clients that have failed",
-    ),
-    StartError(
-        "OS call failed",
-        "the operating system refuses a call of the driver (error 304)",
-        "check the rights of the container or sandbox, and /dev/nvidia*",
-    ),
-    StartError(
         "CUDA unknown error",
         "the driver could not be started (error 999); CUDA_VISIBLE_DEVICES is seldom the reason",
         "in a container: create it anew, as the host has taken away its devices; after the machine "

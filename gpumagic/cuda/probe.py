@@ -17,9 +17,10 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpumagic.cuda import driver, torch_cuda
+from gpumagic.cuda import torch_cuda
 from gpumagic.system import child_process
 
 
@@ -226,32 +227,14 @@ class Trial(NamedTuple):
     message: str | None = None
 
 
-def try_driver(name: str) -> None:
-    """Start the driver's library of this name, and print what it shows: the child's program."""
-    import ctypes
-    import uuid
-
-    library, text, count = ctypes.CDLL(name), ctypes.c_char_p(), ctypes.c_int()
-    code, uuids = library.cuInit(0), []
-    library.cuGetErrorString(code, ctypes.byref(text))
-    library.cuDeviceGetCount(ctypes.byref(count))  # which leaves 0 where it has not started
-    ask = getattr(library, "cuDeviceGetUuid_v2", library.cuDeviceGetUuid)
-    for ordinal in range(count.value):
-        device, raw = ctypes.c_int(), (ctypes.c_ubyte * 16)()
-        library.cuDeviceGet(ctypes.byref(device), ordinal)
-        ask(ctypes.byref(raw), device)
-        uuids.append(f"GPU-{uuid.UUID(bytes=bytes(raw))}")
-    said = f"Error {code}: {(text.value or b'').decode()}" if code != 999 else "CUDA unknown error"
-    print(json.dumps([uuids, said if code not in (0, 100) else None]))
-
-
 def trial(timeout: float = 60.0) -> Trial:
     """Return what CUDA's driver shows a child process with this process's variables.
 
     It takes a tenth of a second with a driver that is awake, creates no context, and needs no
     torch.
     """
-    source = f"import json\n{inspect.getsource(try_driver)}\ntry_driver({driver.LIBRARY!r})"
+    source = f"import sys; sys.path.append({str(Path(__file__).parents[2])!r})\n"
+    source += "from gpumagic.cuda import driver; import json; print(json.dumps(driver.start()))"
     try:
         done = child_process.run([sys.executable, "-ISc", source], os.environ, timeout)
         return Trial(*json.loads(done.stdout))

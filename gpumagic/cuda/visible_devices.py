@@ -153,15 +153,18 @@ def view(environment: Mapping[str, str], devices: Sequence[Device]) -> View:
     return View(indexes if known else None, frozenset(indexes), parts)
 
 
-def shown(uuids: Sequence[str], devices: Sequence[Device]) -> View | None:
-    """Return the devices that a driver shows by these UUIDs; None if one is of no device here."""
+def shown(
+    uuids: Sequence[str], devices: Sequence[Device]
+) -> tuple[list[int | None], dict[int, str]]:
+    """Return the index of each UUID that a driver shows, and the MIG instance by index.
+
+    None for one that is of no device here.
+    """
     places = {uuid_key(d.uuid): (d.index, "") for d in devices if d.uuid is not None}
     places |= {uuid_key(part.uuid): (d.index, part.uuid) for d in devices for part in d.mig}
-    found = [place for uuid in uuids if (place := places.get(uuid_key(uuid))) is not None]
-    if len(found) < len(uuids):
-        return None
-    indexes = tuple(index for index, _ in found)
-    return View(indexes, frozenset(indexes), {index: part for index, part in found if part})
+    found = [places.get(uuid_key(uuid)) for uuid in uuids]
+    parts = {place[0]: place[1] for place in reversed(found) if place is not None and place[1]}
+    return [None if place is None else place[0] for place in found], parts
 
 
 def hides_all(environment: Mapping[str, str | None], devices: Sequence[Device]) -> bool:

@@ -103,7 +103,9 @@ def _proven(spec: Spec, wanted: View, table: DeviceTable) -> tuple[View, list[st
     found = probe.trial()
     if found.uuids is None:
         return wanted, [f"this is what the variables say: {found.message}"]
-    view = visible_devices.shown(found.uuids, table)
+    indexes, parts = visible_devices.shown(found.uuids, table)
+    seen = tuple(index for index in indexes if index is not None)
+    view = View(seen, frozenset(seen), parts) if len(seen) == len(indexes) else None
     problem = None
     if found.message is not None:
         known = failure.start_error(found.message)
