@@ -41,26 +41,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line, by default that of this process, and return the exit status."""
     options = parser().parse_args(arguments)
     try:
-        _show(options)
+        return _show(options)
     except GpuMagicError as error:
         from gpumagic.system.text import harmless_lines
 
         complain(f"gpumagic: {harmless_lines(str(error))}")
         return 1
-    return 0
 
 
-def _show(options: argparse.Namespace) -> None:
+def _show(options: argparse.Namespace) -> int:
+    """Print what is asked for; return 1 where the doctor alone is asked, and something is wrong."""
     from gpumagic import doctor
-    from gpumagic.cuda import devices
+    from gpumagic.selection import claims
 
     as_json = options.command is not None and options.json
     if options.command != "doctor":
-        _print(devices.devices(), as_json=as_json)
+        _print(claims.devices(), as_json=as_json)
     if options.command is None:
         Output().print("")
-    if options.command != "table":
-        _print(doctor.diagnose(), as_json=as_json)
+    if options.command == "table":
+        return 0
+    report = doctor.diagnose()
+    _print(report, as_json=as_json)
+    return int(options.command == "doctor" and any(found.status == "bad" for found in report))
 
 
 def _print(result: Result, *, as_json: bool) -> None:

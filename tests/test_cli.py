@@ -63,3 +63,12 @@ def test_an_encoding_without_our_characters(run: Run) -> None:
     assert done.returncode == 0, done.stderr
     assert "40 ?C" in done.stdout
     assert "cuda:1" in done.stdout
+
+
+def test_the_doctors_exit_status(run: Run) -> None:
+    """For scripts: 1 where something is wrong."""
+    assert run(*MODULE, "doctor").returncode == 0
+    wrong = run(*MODULE, "doctor", env={"CUDA_VISIBLE_DEVICES": "9"})
+    assert wrong.returncode == 1, wrong.stdout
+    assert "✗" in wrong.stdout
+    assert run(*MODULE, "table", env={"CUDA_VISIBLE_DEVICES": "9"}).returncode == 0

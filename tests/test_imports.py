@@ -29,7 +29,7 @@ LAYOUT: dict[str, set[str]] = {
     "memory": {"errors", "system", "render", "results", "cells", "cuda"},
     "restart": {"_version", "errors", "system", "results", "cells", "cuda"},
     "doctor": {"errors", "system", "render", "results", "cells", "cuda", "selection"},
-    "cli": {"_version", "errors", "system", "render", "results", "cuda", "doctor"},
+    "cli": {"_version", "errors", "system", "render", "results", "cuda", "selection", "doctor"},
 }
 LAYOUT["cluster"] = {*LAYOUT} - {"cli", "doctor"}
 LAYOUT["magics"] = {*LAYOUT} - {"cli"}

@@ -73,10 +73,10 @@ class Measured(Generic[_Block, _Result]):
         return f"<{self.unfinished}>" if self.finished is None else str(self.finished)
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of `result`."""
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self.result, name)
+        """Return an attribute of `result`; without one there is none."""
+        if name.startswith("_") or self.finished is None:
+            raise AttributeError(f"{name}: {self.unfinished}")
+        return getattr(self.finished, name)
 
 
 # --- functions -----------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def _libraries() -> tuple[str, ...]:
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     folders = {sysconfig.get_path(name) for name in names}
     folders |= {str(Path(os.__file__).parent), str(Path(__file__).parents[1])}
-    return tuple(sorted(folder for folder in folders if folder))
+    return tuple(sorted(folder + os.sep for folder in folders if folder))
 
 
 def is_users(filename: str | None, cell_of: CellOf | None = None) -> bool:

@@ -55,7 +55,9 @@ def _fitting(
         return ()  # a statement
     if fragment.startswith("-"):
         forms = [grammar.forms[form], *([grammar.forms[SPEC]] if is_gpu and not word else [])]
-        return (o for each in forms for o in each.option_strings() if o not in words)
+        verbs = [] if words or is_cell else [verb for verb in grammar.verbs if verb[0] == "-"]
+        options = (option for each in forms for option in each.option_strings())
+        return [*verbs, *(option for option in options if option not in words)]
     option = next((each for each in reversed(words) if each.startswith("-")), "")
     others = [name for name in names if name not in words]
     if option == "--keep":

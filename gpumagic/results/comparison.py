@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from gpumagic.errors import SpecError
-from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Text
+from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Style, Text
 from gpumagic.render.units import DASH, bytes_, seconds, share
 from gpumagic.results.base import VERSION, Result, Series
 from gpumagic.results.memory import MemoryDelta
-from gpumagic.results.timing import CudaTiming, Sample
+from gpumagic.results.timing import IQR, CudaTiming, Sample
 from gpumagic.system.paths import opened, shown
 
 #: The most bytes of a file.
@@ -67,13 +67,13 @@ class Comparison(Series[Compared]):
         gpu = entry.timing.gpu
         return gpu if self.quantity == "gpu" and gpu is not None else entry.timing.wall
 
-    def __getitem__(self, key: str | int) -> Compared:  # type: ignore[override]
-        """Return an entry by its name or its index.
+    def __getitem__(self, key: str | int | slice) -> Any:
+        """Return an entry by its name or its index; those of a slice as a tuple.
 
         Raises:
             KeyError: no such name.
         """
-        return self.entries[key] if isinstance(key, int) else {e.name: e for e in self}[key]
+        return {e.name: e for e in self}[key] if isinstance(key, str) else self.entries[key]
 
     def _records(self) -> Iterator[Mapping[str, Any]]:
         """Yield the medians in seconds and the ratio of each timing."""
@@ -115,7 +115,7 @@ class Comparison(Series[Compared]):
             Figures("Wall", lambda e: compared(e, "wall", e.timing.wall_text), rank=1),
             Figures("IQR", iqr, rank=2),
         ]
-        return [Grid.of(self, columns), *Line.notes(self.notes)]
+        return [Grid.of(self, columns), *Line.notes((*self.notes, IQR))]
 
 
 def _ratio(entry: Compared) -> Cell:
@@ -123,18 +123,17 @@ def _ratio(entry: Compared) -> Cell:
     ratio = entry.ratio
     if not ratio:
         return Cell(DASH, "dim")
-    low, high = entry.interval or (ratio, ratio)
-    if entry.verdict == "noise":
-        return Cell(f"within the noise ({_times(low)}\N{EN DASH}{_times(high)})", "dim")
-    faster = ratio < 1
+    if entry.interval is None:
+        return Cell(f"not known ({_times(ratio)}): fewer than 6 repeats", "dim")
+    low, high = entry.interval
+    faster = ratio < 1 and entry.verdict != "noise"
     if faster:
         ratio, low, high = 1 / ratio, 1 / high, 1 / low
     text = f"{_times(ratio)}\N{MULTIPLICATION SIGN} {'faster' if faster else 'slower'}"
-    if _times(ratio) == _times(1.0):
-        text = "same"
-    if entry.interval is not None and {_times(low), _times(high)} != {_times(1.0)}:
-        text += f" ({_times(low)}\N{EN DASH}{_times(high)})"
-    return Cell(text, "dim" if entry.verdict is None else "good" if faster else "warn")
+    same = entry.verdict == "noise" or _times(ratio) == _times(1.0)
+    text = "no difference" if same else text
+    tone: Style = "dim" if same else "good" if faster else "warn"
+    return Cell(f"{text} ({_times(low)}\N{EN DASH}{_times(high)})", tone)
 
 
 def _times(ratio: float) -> str:

@@ -25,6 +25,8 @@ _NOT_VISIBLE = (
     "torch's profiler cannot see the GPU here, so there are no kernels to show (CUPTI was refused; "
     "in a container it often needs the host's permission: NVreg_RestrictProfilingToAdminUsers=0)"
 )
+#: What a column is, below its table.
+IQR = "IQR: the width of the middle half of the repeats"
 #: The least time to compile that is shown, in seconds, as in ``%time``.
 _LONG_COMPILE = 0.1
 
@@ -304,7 +306,8 @@ def _statistics(result: CudaTiming) -> list[Block]:
         Figures("Mean ± std", rank=2),
     ]
     grid = Grid.of([row(*each) for each in named], columns, dim=lambda row: row[0] == "Host")
-    return [grid, Line.of(_count(result), "dim")]
+    host = "; Host: until Python returned" if _shows_host(result) else ""
+    return [grid, Line.of(f"{IQR}{host}", "dim"), Line.of(_count(result), "dim")]
 
 
 def _count(result: CudaTiming) -> str:

@@ -103,6 +103,9 @@ def _item(item: str) -> Sequence[int | str]:
         return [item]
     if item.lower() in (*_WORDS, "auto"):
         raise SpecError(f"{item!r} is no part of a list; write it alone: {item}")
+    parts = item.split()
+    if len(parts) > 1 and all(map(_RANGE.fullmatch, parts)):
+        raise SpecError(f"{_quoted(item)} is not a choice of GPUs; did you mean {','.join(parts)}?")
     words = [*_WORDS, "auto", "watch", "plot", "restart", "doctor"]
     near = did_you_mean(item.lower(), words)
     raise SpecError(

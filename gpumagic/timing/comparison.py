@@ -64,9 +64,6 @@ def compare(
             notes += _known_ratio(name, timing, first, base) if quantity == "wall" else ()
             if different := differences(timing.conditions, base.conditions):
                 notes += (f"{name}: measured under other conditions: {'; '.join(different)}",)
-    few = [name for name, each in timings.items() if len(each.wall.all) < LEAST_REPEATS]
-    if few:
-        notes += (f"too few repeats to tell a difference from noise: {_too_few(few)}",)
     compared = Comparison(tuple(entries), quantity, notes)
     if fail_above is not None:
         if not isinstance(fail_above, Real) or not fail_above >= 0:

@@ -35,6 +35,7 @@ def cell_of(filename: str) -> int | None:
         (os.__file__, False),
         (numpy.__file__, False),
         (gpumagic.__file__, False),
+        (f"{Path(gpumagic.__file__).parent}_utils.py", True),
         ("", False),
         (None, False),
     ],

@@ -59,6 +59,8 @@ def test_repeated(cuda_engines: Cluster, run: Run) -> None:
         ("--cluster -vtiming", ""),
         ("-q -o --cluster -t 0:2 -n 5 -v timing -r 3", "-n 5  -r 3"),
         ("--targets=0 --max-time 10s --cluster --", "--max-time 10s"),
+        ("--cluster -t '0, 1' -n 5", "-n 5"),
+        ('--cluster --targets="0, 1" -s "-v y"', '-s "-v y"'),
         ("--cluster -s 'x = \"-o -t 1\"' -n 2", "-s 'x = \"-o -t 1\"' -n 2"),
     ],
 )

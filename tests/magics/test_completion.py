@@ -53,6 +53,8 @@ def _devices(monkeypatch: pytest.MonkeyPatch) -> None:
         ("%cudatime on --ab", ["--above"]),
         ("%cudatime -q o", ["on", "off", "optimizer", "object", "oct", "open", "ord"]),
         ("%%cudatime --rep", ["--repeat"]),
+        ("%cudatime --com", ["--compare"]),
+        ("%%cudatime --com", []),
     ],
 )
 def test_what_fits(line: str, expected: list[str]) -> None:

@@ -32,8 +32,11 @@ def test_bad_arguments() -> None:
 def test_a_block(capsys: pytest.CaptureFixture[str]) -> None:
     timed = gpumagic.cudatime()
     assert repr(timed) == "<the cudatime block has not ended yet>"
-    with pytest.raises(RuntimeError, match="not ended"):
+    assert not hasattr(timed, "shape")
+    with pytest.raises(AttributeError, match="not ended"):
         _ = timed.wall
+    with pytest.raises(RuntimeError, match="not ended"):
+        _ = timed.result
     with timed as inside:
         assert inside is timed
     assert isinstance(timed.result, CudaTiming)

@@ -133,7 +133,8 @@ def test_too_few_repeats_are_said() -> None:
     compared = gpumagic.compare({"a": about(0.01), "b": about(0.02, count=5)})
     assert compared["b"].ratio == pytest.approx(2.0, rel=0.03)
     assert compared["b"].verdict is compared["b"].interval is None
-    assert "too few repeats to tell a difference from noise: b has fewer than 6" in str(compared)
+    assert "not known (" in str(compared)
+    assert "fewer than 6" in str(compared)
     zero = gpumagic.compare(timing(*[0.0] * 6), about(0.02))
     assert zero[1].ratio is None
     assert "–" in str(zero)

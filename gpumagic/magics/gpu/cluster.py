@@ -16,8 +16,12 @@ from gpumagic.selection.auto import Wants
 from gpumagic.system.text import harmless
 
 _RESULTS = {"cudatime": ClusterTiming, "gpumem": ClusterMemory}
-#: The options that are for this kernel, and do not go to the engines.
-_HERE = re.compile(r"(?<!\S)(--cluster|-[oq]+|(-t|--targets|-v)[ =]*\S+)(?!\S)")
+_IN_QUOTES = r"'[^']*'|\"[^\"]*\""
+#: The options that are for this kernel, and do not go to the engines; or a text in quotes.
+_HERE = re.compile(
+    rf"(?<!\S)(?:--cluster|-[oq]+|(?:-t|--targets|-v)[ =]*(?:{_IN_QUOTES}|\S+))(?!\S)"
+    rf"|({_IN_QUOTES})"
+)
 
 
 def current(magics: Any, profile: str | None = None) -> Cluster:
@@ -105,6 +109,5 @@ def run_cell(magics: Any, magic: str, line: MagicLine, cell: str | None, code: s
 
 def options_sent(written: str) -> str:
     """Return the options for the engines as they were written, without those for this kernel."""
-    parts = re.split(r"('[^']*'|\"[^\"]*\")", written)  # every other one is in quotes
-    parts[::2] = [_HERE.sub("", part) for part in parts[::2]]
-    return "".join(parts).strip().removesuffix("--").rstrip()
+    kept = _HERE.sub(lambda match: match[1] or "", written)
+    return kept.strip().removesuffix("--").rstrip()

@@ -13,6 +13,7 @@ from gpumagic.errors import SpecError
 from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.gpu.watch_thread import Watch
 from gpumagic.magics.output import LiveDisplay, say, show_picture
+from gpumagic.magics.terminal import output_of
 from gpumagic.results.base import Result, as_html
 from gpumagic.results.devices import DeviceTable
 from gpumagic.results.watch import WatchHistory, WatchPanel, WatchSample, without_processes
@@ -86,7 +87,9 @@ def _panel(shell: Any, options: argparse.Namespace) -> WatchHistory:
         raise SpecError(f"--every: at least {_LEAST:g} s beside cells, not {options.every:g}")
     current = of(shell)
     current.begin((lambda panel: None) if options.quiet else _Output(shell).show, options.every)
-    if not (current.has_hinted or options.quiet):
+    # JupyterLab and Notebook alone send this; the menus of others have no such entry.
+    sent = shell.kernel.get_parent("shell").get("metadata", {})
+    if not (current.has_hinted or options.quiet) and "deletedCells" in sent:
         current.has_hinted = True
         say(shell, _NEW_VIEW)
     options.quiet = True  # the panel is what is shown
@@ -101,7 +104,7 @@ def _foreground(
     current.end("moved to where '%gpu watch' was called again")
     current.forget()
     shown = table(processes=False)
-    if not shown.devices:
+    if not (shown.devices and output_of(shell).is_terminal):
         return shown
     # An interrupt ends it; the last table is shown as a result.
     with suppress(KeyboardInterrupt), LiveDisplay(shell, quiet=options.quiet) as live:
