@@ -40,6 +40,10 @@ notebooks: $(VENV)/ready ## Write what the notebooks and the pages show into the
 test: $(VENV)/ready ## Run the tests, on a virtual GPU
 	$(RUN) -m tests $(ARGS)
 
+.PHONY: test-notebooks
+test-notebooks: $(VENV)/ready ## Run the notebooks of tests/notebooks, restarted before every cell
+	$(RUN) -m pytest tests/notebooks --cuts=all -n auto $(ARGS)
+
 .PHONY: test-frontends
 test-frontends: $(VENV)/ready-frontends ## Run the tests of JupyterLab and the like (needs Chromium)
 	$(RUN) -m pytest tests/frontends $(ARGS)

@@ -36,9 +36,12 @@ pytest_plugins = [
 ]
 
 #: What takes long, the longest first: begun in this order, so that all workers end together.
-_LONG = ("tests/tools/", "tests/frontends/", "tests/restart/", "tests/cluster/", "tests/test_")
+_LONG = (
+    *("tests/tools/", "tests/notebooks/", "tests/frontends/", "tests/restart/", "tests/cluster/"),
+    "tests/test_",
+)
 #: Tests of a file that share no fixture and take long: each on any worker.
-_SPREAD = "tests/tools/"
+_SPREAD = ("tests/tools/", "tests/notebooks/")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
