@@ -57,7 +57,8 @@ def write(
             kept, pickler, bad = _pickled(shell, left)
             bad = bad or _lost_with_context(pickler)
             bad = bad or _write_data(file, kept, pickler)
-            if tried := not bad:
+            tried = not bad
+            if tried and left:
                 say(f"trying to load {text.plural(len(left), 'variable')} in a new process")
             bad = bad or trial.failures(kept, file, extension, environment)
             failed.update(bad)

@@ -21,7 +21,7 @@ def option(app: Any) -> list[str]:
 
     None where the user's own file has its place: then the ports are free for some time.
     """
-    mine = app.extra_config_file in ("", __file__)
+    mine = app.extra_config_file in ("", __file__) and os.access(__file__, os.R_OK)
     return [f"--IPKernelApp.extra_config_file={__file__}"] if mine else []
 
 

@@ -142,7 +142,7 @@ TENSORS = {
         " seen, hook.remove(), (leaf * 1).sum().backward(), leaf.grad.tolist())",
         (
             *(True, [6.0, 6.0], False, [3.0, 3.0], True, False),
-            *(None, [16.0, 16.0], [1], None, None, [17.0, 17.0]),
+            *(None, [16.0, 16.0], [1, 1], None, None, [17.0, 17.0]),
         ),
     ),
     "hooks and own attributes": Case(
