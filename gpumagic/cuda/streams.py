@@ -150,22 +150,3 @@ class Relaxed:
     def __exit__(self, *_: object) -> None:
         if self._driver is not None:
             self._driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(self._mode))
-
-
-def wait_until_idle(wait: Callable[[], None]) -> None:
-    """Wait for all work on every device in use; Ctrl-C interrupts, unlike CUDA's own wait.
-
-    ``wait`` is called again and again while one of torch's streams has unfinished work.
-
-    Raises:
-        RuntimeError: earlier GPU work has failed, or a CUDA graph is being captured.
-    """
-    ordinals = torch_cuda.contexts()
-    with Relaxed():
-        if under_way(ordinals):
-            raise RuntimeError("a CUDA graph is being captured")
-        for ordinal in ordinals:
-            while any(is_busy(stream) for stream in of(ordinal).used()):
-                wait()
-    for ordinal in ordinals:
-        torch_cuda.synchronize(ordinal)  # streams that are not torch's

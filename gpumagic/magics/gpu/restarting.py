@@ -11,13 +11,14 @@ import ast
 import os
 import random
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from traceback import walk_stack
 from typing import IO, Any, NoReturn
 
-from gpumagic.cuda import driver, failure, init_trace, streams
+from gpumagic.cuda import driver, failure, init_trace, streams, torch_cuda
 from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import RestartError
 from gpumagic.magics.extension import of
@@ -122,24 +123,33 @@ def _begin(magics: Any, spec: Spec, options: argparse.Namespace) -> NoReturn:
 def _wait_for_gpus(live: LiveDisplay) -> None:
     """Wait until the GPUs have finished: what they still write would be lost, or be kept half.
 
+    A thread waits, since CUDA's own wait cannot be interrupted. It covers streams that are not
+    torch's, and needs no memory: the GPU may be full.
+
     Raises:
-        RestartError: work of the kernel cannot be waited for.
+        RestartError: there is work that cannot be waited for.
     """
-    began, said = time.monotonic(), False
+    if failure.dead_context() is not None:
+        return
+    if any(streams.captures(torch_cuda.current_stream(each)) for each in torch_cuda.contexts()):
+        raise RestartError("a CUDA graph is being captured: end that first")
+    found = list[RuntimeError]()
 
     def wait() -> None:
-        nonlocal said
-        if not said and time.monotonic() - began > _SILENT:
-            said = True
-            _say(live, "waiting for the GPUs; Ctrl-C ends it, and nothing changes")
-        time.sleep(0.01)
+        try:
+            torch_cuda.synchronize_all()
+        except RuntimeError as error:
+            found.append(error)
 
-    try:
-        if failure.dead_context() is None:
-            streams.wait_until_idle(wait)
-    except RuntimeError as error:
-        if failure.check_context() is None:
-            raise RestartError(f"the GPUs cannot be waited for: {text.reason(error)}") from None
+    thread = threading.Thread(target=wait, name="gpumagic-restart", daemon=True)
+    thread.start()
+    thread.join(_SILENT)
+    if thread.is_alive():
+        _say(live, "waiting for the GPUs; Ctrl-C ends it, and nothing changes")
+    while thread.is_alive():
+        thread.join(0.1)
+    if found and failure.check_context() is None:
+        raise RestartError(f"the GPUs cannot be waited for: {text.reason(found[0])}")
 
 
 def _say(live: LiveDisplay, line: str) -> None:
