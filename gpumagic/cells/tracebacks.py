@@ -13,6 +13,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+import IPython
+
 from gpumagic.system import introspection
 
 #: Returns the execution number of the cell with a file name; None for any other file.
@@ -50,6 +52,8 @@ def _libraries() -> tuple[str, ...]:
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     folders = {sysconfig.get_path(name) for name in names}
     folders |= {str(Path(os.__file__).parent), str(Path(__file__).parents[1])}
+    # On clusters packages are often in a folder of PYTHONPATH, by `pip install --target`.
+    folders.add(str(Path(IPython.__file__).parents[1]))
     return tuple(sorted(folder + os.sep for folder in folders if folder))
 
 

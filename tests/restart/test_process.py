@@ -300,3 +300,20 @@ def test_the_path_on_which_the_new_program_finds_gpumagic() -> None:
     (folder,) = before._import_path({}).values()
     assert folder == str(Path(before.__file__).parents[2])
     assert before._import_path({"PYTHONPATH": "a"})["PYTHONPATH"] == f"a{os.pathsep}{folder}"
+
+
+def test_packages_in_a_folder_of_pythonpath_are_no_code_of_the_users(
+    kernel: Callable[..., Kernel], tmp_path: Path
+) -> None:
+    """As on clusters: the kernel's own threads would be the user's, and no restart was possible."""
+    folder = tmp_path / "packages"
+    folder.mkdir()
+    for each in Path(IPython.__file__).parents[1].iterdir():
+        if not each.name.startswith(("torch", "nvidia", "triton")):
+            (folder / each.name).symlink_to(each)
+    fresh = kernel(env={"PYTHONPATH": str(folder)}, fresh=True)
+    assert fresh.value("get_ipython().__class__.__module__").startswith("ipykernel")
+    assert fresh.value("__import__('IPython').__file__").startswith(str(folder))
+    fresh.run("gone = 1")
+    fresh.run("%gpu restart -q")
+    assert fresh.value("'gone' in globals()") is False
