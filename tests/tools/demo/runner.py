@@ -86,6 +86,7 @@ def virtual_machine() -> Machine:
             for index, (gib, *_) in enumerate(_OTHER_USERS)
             if gib
         ],
+        profile="h100",  # calls and first uses take their time, as where the reader is
     )
     variables = python_environment(environment(scenario))
     return Machine(f"{VIRTUAL_DEVICES} virtual GPUs", variables, virtual=True)
