@@ -33,7 +33,7 @@ print(json.dumps({switch: statistics.median(each) for switch, each in times.item
 
 
 def rows() -> Iterator[Row]:
-    for magic, devices in (("cudatime", 1), ("gpumem", 1), ("gpumem", 8)):
+    for magic, devices in (("cudatime", 1), ("cudatime", 2), ("gpumem", 1), ("gpumem", 8)):
         found = script(_SCRIPT, environment(Scenario(devices=devices)), magic)
         name = f"%{magic} on, an idle cell, {devices} device{'s' * (devices > 1)} in use"
         note = f"0.3 ms more than the {found['off'] * 1e6:.0f} µs without it"
