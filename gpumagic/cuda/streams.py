@@ -144,9 +144,19 @@ class Relaxed:
     """A scope in which no question of this thread ends another thread's capture; no other in it."""
 
     def __enter__(self) -> None:
+        #: The mode before; relaxed as long as nothing was exchanged, so that nothing is put back.
         self._mode, self._driver = ctypes.c_int(_RELAXED), _driver()
-        self.__exit__()
+        try:
+            if self._driver is not None and self._exchange() != driver.SUCCESS:
+                self._mode.value = _RELAXED
+        except BaseException:  # interrupted, perhaps after the exchange
+            self.__exit__()
+            raise
 
     def __exit__(self, *_: object) -> None:
-        if self._driver is not None:
-            self._driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(self._mode))
+        if self._mode.value != _RELAXED:
+            self._exchange()
+
+    def _exchange(self) -> int:
+        found: int = self._driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(self._mode))
+        return found

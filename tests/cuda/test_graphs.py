@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+import pytest
 
 import gpumagic
 from gpumagic.cuda import streams
@@ -94,3 +97,37 @@ def test_a_capture_in_a_stream_context_that_was_left(gpu_work: Any) -> None:
     assert "captured" in timed.gpu_note
     assert not streams.under_way((0, 1))
     graph.replay()
+
+
+def mode_of_this_thread() -> int:
+    """The thread's mode by the driver itself, which is put back: 0 is global, 2 relaxed."""
+    library, mode = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(0)
+    assert library.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)) == 0
+    found = mode.value
+    assert library.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)) == 0
+    return found
+
+
+def test_no_thread_is_left_relaxed(torch: Any, virtual_gpu: Any) -> None:
+    """By an error in the scope, an exchange that fails, or an interrupt right after it."""
+    torch.cuda.init()
+    with streams.Relaxed():
+        assert mode_of_this_thread() == 2
+    with pytest.raises(ZeroDivisionError), streams.Relaxed():
+        _ = 1 / 0
+    assert mode_of_this_thread() == 0
+    virtual_gpu.fault("cuThreadExchangeStreamCaptureMode", 999, times=1)
+    with streams.Relaxed():
+        assert mode_of_this_thread() == 0
+    assert mode_of_this_thread() == 0
+
+    class Interrupted(streams.Relaxed):
+        def _exchange(self) -> int:
+            super()._exchange()
+            if self._mode.value == 0:  # it is relaxed now
+                raise KeyboardInterrupt
+            return 0
+
+    with pytest.raises(KeyboardInterrupt), Interrupted():
+        raise AssertionError("the scope was entered")
+    assert mode_of_this_thread() == 0
