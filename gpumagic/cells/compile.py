@@ -22,6 +22,7 @@ from typing import Any
 from gpumagic.cells.coroutines import run_or_await
 from gpumagic.cells.semicolon import take_semicolon
 from gpumagic.errors import SpecError
+from gpumagic.system.import_path import Unrestricted
 
 _ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
@@ -83,7 +84,8 @@ class CompiledCell:
         __tracebackhide__ = True
         value: Any = None
         parts = [(code, awaits(code)) for code in (self.body, self.last)]
-        with scope:
+        free = Unrestricted()
+        with scope, free:
             for code, is_async in parts:
                 value = None if code is None else eval(code, self.globals, self.locals)
                 if is_async:

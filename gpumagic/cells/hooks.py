@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from gpumagic.system.import_path import restricted_to
+
 _Begun = TypeVar("_Begun")
 
 
@@ -148,7 +150,8 @@ class CellHooks:
         interrupt: KeyboardInterrupt | None = None
         for hook in [*self._hooks]:
             try:
-                function(hook)
+                with restricted_to({}):
+                    function(hook)
             except KeyboardInterrupt as error:
                 interrupt = error.with_traceback(None)
             except Exception as error:

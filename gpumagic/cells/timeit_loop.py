@@ -19,6 +19,7 @@ from typing import Any
 
 from gpumagic.cells.compile import await_allowed, awaits, parse
 from gpumagic.errors import SpecError
+from gpumagic.system.import_path import Unrestricted
 
 #: The function's name in tracebacks, as that of a cell.
 _NAME, _TICKS, _TICK, _CLOCK = "<module>", "<ticks>", "<tick>", "<clock>"
@@ -35,7 +36,8 @@ class Loop:
     def run(self, count: int, clock: AbstractContextManager[Any] | None = None) -> None:
         """Run the setup once, and then, within ``clock``, the statement ``count`` times."""
         __tracebackhide__ = True
-        self.function(repeat(None, count), clock or nullcontext())
+        with Unrestricted():
+            self.function(repeat(None, count), clock or nullcontext())
 
 
 def compile_loop(

@@ -17,6 +17,7 @@ from IPython.core.error import UsageError
 from traitlets import Bool, TraitError, Unicode, validate
 
 from gpumagic.magics.extension import Extension
+from gpumagic.system.import_path import restricted_to
 
 
 def _by_its_module(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -37,8 +38,9 @@ def _by_its_module(function: Callable[..., Any]) -> Callable[..., Any]:
             return frame.f_globals is magics.extension.shell.user_ns
 
         try:
-            command = import_module(f"gpumagic.magics.{function.__name__}.command")
-            return command.run(magics, line, cell, local_ns)
+            with restricted_to({}):
+                command = import_module(f"gpumagic.magics.{function.__name__}.command")
+                return command.run(magics, line, cell, local_ns)
         except (KeyboardInterrupt, UserWarning) as error:
             tracebacks.cut_own_end(error, is_users)
             raise

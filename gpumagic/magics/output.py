@@ -14,6 +14,7 @@ from gpumagic.errors import GpuMagicWarning, SpecError
 from gpumagic.magics import terminal
 from gpumagic.magics.extension import find
 from gpumagic.results.base import Result
+from gpumagic.system.import_path import Unrestricted
 from gpumagic.system.output import Output
 from gpumagic.system.paths import output_path
 
@@ -98,7 +99,8 @@ def value_of(value: Any, result: Result | None, options: argparse.Namespace) -> 
     if value is not None:
         from IPython.display import display
 
-        display(value)  # type: ignore[no-untyped-call]
+        with Unrestricted():
+            display(value)  # type: ignore[no-untyped-call]
     return result
 
 

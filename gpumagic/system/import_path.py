@@ -1,8 +1,9 @@
-"""Restrict imports while a restart replaces the process: none from the working folder.
+"""Restrict gpumagic's own imports: none from the working folder.
 
 IPython adds ``''`` to the import path: the working folder at the time of an import. A notebook may
-change to a folder that other users can write to, after it has imported its libraries; the new
-process, which starts in that folder, must not import modules from there.
+change to a folder that other users can write to, after it has imported its libraries. What a magic
+needs, and what a restart needs in the new process, must not come from there. The user's own code
+imports as ever.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from threading import get_ident
 from types import ModuleType
 from typing import Any
 
@@ -69,23 +71,39 @@ def restricted_to(folders: Mapping[str, str]) -> Iterator[None]:
         _replace_finder(finder, PathFinder)
 
 
+class Unrestricted(AbstractContextManager[None]):
+    """Imports are as ever, for code of the user's that a magic runs. Takes a microsecond."""
+
+    def __init__(self) -> None:
+        self._ours = [each for each in sys.meta_path if isinstance(each, _Finder)]
+
+    def __enter__(self) -> None:
+        for each in self._ours:
+            _replace_finder(each, PathFinder)
+
+    def __exit__(self, *_: object) -> None:
+        for each in self._ours:
+            _replace_finder(PathFinder, each)
+
+
 def _replace_finder(old: Any, new: Any) -> None:
     sys.meta_path[:] = [new if each is old else each for each in sys.meta_path]
 
 
 class _Finder:
-    """`PathFinder`, restricted to the absolute entries of ``sys.path``."""
+    """`PathFinder`, restricted in this thread to the absolute entries of ``sys.path``."""
 
     find_distributions = staticmethod(PathFinder.find_distributions)
     invalidate_caches = staticmethod(PathFinder.invalidate_caches)
 
     def __init__(self, folders: Mapping[str, str]) -> None:
         self._folders = folders
+        self._thread = get_ident()
 
     def find_spec(
         self, name: str, path: Any = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if path is not None:  # in a package
+        if path is not None or get_ident() != self._thread:  # in a package
             return PathFinder.find_spec(name, path, target)
         folder = self._folders.get(name)
         found = None if folder is None else PathFinder.find_spec(name, [folder], target)
