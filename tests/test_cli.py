@@ -72,3 +72,16 @@ def test_the_doctors_exit_status(run: Run) -> None:
     assert wrong.returncode == 1, wrong.stdout
     assert "✗" in wrong.stdout
     assert run(*MODULE, "table", env={"CUDA_VISIBLE_DEVICES": "9"}).returncode == 0
+
+
+def test_claims_are_shown(child_environment: Callable[..., dict[str, str]]) -> None:
+    environment = child_environment(Scenario(devices=2))
+    hold = "import gpumagic; gpumagic.select('1', claim=True); print('held', flush=True); input()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen((sys.executable, "-c", hold), env=environment, **pipes) as holder:
+        assert holder.stdout.readline() == "held\n"
+        shown = subprocess.run(
+            (*MODULE, "table"), env=environment, capture_output=True, text=True, check=True
+        ).stdout
+        holder.communicate("\n")
+    assert f"GPU 1: claimed by process {holder.pid}" in shown

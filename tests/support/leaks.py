@@ -11,13 +11,14 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import IPython  # noqa: F401  before the first test: IPython 7 lengthens sys.path when it is imported
 
 from gpumagic.cuda.process_state import STATE
+from tests.virtual_gpu import World
 
 #: Set by pytest itself between the phases of a test, and by torch 2.6 when CUDA starts.
 _NOT_LOOKED_AT = {"PYTEST_CURRENT_TEST", "CUDA_MODULE_LOADING"}
@@ -68,7 +69,22 @@ def state() -> dict[str, Any]:
         "builtins": {name: id(value) for name, value in vars(builtins).items() if name != "_"},
         "__main__": id(sys.modules["__main__"]),
         "claim of GPUs": STATE.choice.claim,
+        "CUDA": _cuda(),
     }
+
+
+def _cuda() -> tuple[int, bool]:
+    """Return the current device, and whether CUDA was started under a choice of GPUs, which stays.
+
+    What a test's ``"cuda"`` is depends on both.
+    """
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_initialized():
+        return 0, False
+    with suppress(LookupError):  # on a real GPU
+        chosen = torch._C._cuda_getDeviceCount() < World.current()._state.n_gpus
+        return torch._C._cuda_getDevice(), chosen
+    return torch._C._cuda_getDevice(), False
 
 
 #: What `torch_functions` has returned last.

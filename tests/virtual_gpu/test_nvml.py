@@ -57,7 +57,7 @@ def test_what_a_device_says_of_itself(virtual_gpu: World, first: Any) -> None:
 def test_both_versions_of_memory(virtual_gpu: World, first: Any) -> None:
     """The first counts the driver's reserve as used, the second apart."""
     torch.cuda.empty_cache()
-    block = torch.empty(2 * GIB, dtype=torch.uint8, device="cuda")
+    block = torch.empty(2 * GIB, dtype=torch.uint8, device="cuda:0")
     while True:  # a process that an earlier test has ended may still hold its context
         used = virtual_gpu.used(0)
         old = nvml.nvmlDeviceGetMemoryInfo(first)
@@ -72,7 +72,7 @@ def test_both_versions_of_memory(virtual_gpu: World, first: Any) -> None:
 
 def test_processes_ours_and_theirs(virtual_gpu: World, first: Any) -> None:
     """Our own process with its memory, another one as the scenario says."""
-    torch.zeros(1, device="cuda")
+    torch.zeros(1, device="cuda:0")
     virtual_gpu.add_process(0, 42424242, 3 * GIB, "/usr/bin/other")
     processes = {p.pid: p for p in nvml.nvmlDeviceGetComputeRunningProcesses(first)}
     assert processes[os.getpid()].usedGpuMemory == virtual_gpu.used(0, os.getpid())
@@ -83,7 +83,7 @@ def test_processes_ours_and_theirs(virtual_gpu: World, first: Any) -> None:
 
 def test_pids_of_the_host(virtual_gpu: World, first: Any) -> None:
     """In a container NVML may report pids that mean nothing there."""
-    torch.zeros(1, device="cuda")
+    torch.zeros(1, device="cuda:0")
     virtual_gpu.set_host_pids(True)
     pids = [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(first)]
     assert pids
