@@ -162,19 +162,19 @@ class GpuMagic(ipython.Magics):
 
         GPU time is read from CUDA events on every busy stream of every device: from
         the start of the code until its last work has ended. A time with ≤ is an upper
-        bound: the GPU may have been idle in between. Wall time ends when the GPU's
-        work has, too.
+        bound: the GPU may have been idle in between; others are exact within 5 %. Wall
+        time ends when the GPU's work has, too.
 
           %cudatime y = model(x)      run it once, like %time; y is assigned
           %%cudatime                  the same for a cell
           %cudatime -n 10 -r 5 f(x)   run it many times, like %timeit
-          %cudatime on                a line with the times after every cell that used
-                                      the GPU, or took more than 0.5 s (--above TIME);
+          %cudatime on                a line with the times after every cell with a
+                                      sign of GPU work, or over 0.1 s (--above TIME);
                                       off ends that, log sums them up
           %cudatime --compare [NAMES] the results of --name side by side
 
         repeated runs: the code is a function's body, and assigns no variables
-          -n N, -r R, -w W            loops in a repeat, repeats, warm-up loops
+          -n N, -r R, -w W            loops, repeats, warm-up loops (0: run no others)
           -s SETUP                    code before each repeat, not timed
           --repeat                    until the median is precise to 1 %
           --max-time T                but no longer than this (default: 3s)
