@@ -47,7 +47,8 @@ def unreferenced(
         masks = make_walk().run([Root(Name("", "garbage"), garbage)], []).owners
         only = {place for place, mask in masks.items() if mask == 1} - owned
         others = Root(Name("", "live"), _tensors(blocks, owned | only))
-        return Unreferenced(only, make_walk().run([others]).owners.keys() - owned - only)
+        live = make_walk().run([others]).owners.keys() - owned  # autograd's graph may be of both
+        return Unreferenced(only - live, live)
 
 
 def _tensors(blocks: Blocks, owned: Set[int]) -> list[Any]:

@@ -476,6 +476,40 @@ def test_what_no_variable_leads_to_has_the_one_whose_it_is(
     cells("del kept")
 
 
+SHARED = """
+import threading
+stop, begun = threading.Event(), threading.Event()
+class Node: pass
+def engine():
+    base = torch.ones(2**20, device="cuda", requires_grad=True)
+    h, node = base.exp(), Node()
+    mine, node.other, node.me = h.sum(), h.sum(), node
+    del h, node
+    begun.set()
+    stop.wait(60)
+thread = threading.Thread(target=engine)
+thread.start()
+assert begun.wait(60)
+"""
+
+
+def test_what_garbage_shares_is_not_garbage(torch: ModuleType, cells: Any, ip: Any) -> None:
+    """What autograd has saved, which a thread's tensor needs, too, would not come back."""
+    if not hasattr(getattr(torch._C._autograd, "SavedTensor", None), "data"):
+        pytest.skip("this torch does not say what autograd has saved")
+    gc.disable()
+    try:
+        cells(SHARED)
+        cells("%gpumem vars -v found")
+        device = ip.user_ns["found"].devices[0]
+        assert (device.garbage, device.live) == (4, 2 * 4 * MIB + 4)
+    finally:
+        gc.enable()
+        cells("stop.set(); thread.join()")
+    cells("%gpumem free")
+    assert torch.cuda.memory_allocated() == 0
+
+
 def test_the_marks_of_what_the_notebook_keeps_are_explained(torch: ModuleType, cells: Any) -> None:
     says = "!: kept by the notebook, not by a variable; %gpumem free gives it back"
     cells("import torch; x = torch.empty(2**20, dtype=torch.uint8, device='cuda')")
