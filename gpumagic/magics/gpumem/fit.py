@@ -24,7 +24,6 @@ from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics.output import LiveDisplay, hand_over, say
 from gpumagic.memory.limit import LIMIT, memory_limit
 from gpumagic.memory.measurement import Measurement
-from gpumagic.memory.report import memory_report
 from gpumagic.results.allocator import Fit, FitRun
 from gpumagic.results.memory import DeviceMemoryDelta
 from gpumagic.system import introspection
@@ -76,16 +75,13 @@ def run(magics: Any, options: argparse.Namespace, cell: CompiledCell) -> Any:
     return run_or_await(search_largest, is_async=cell.is_async)
 
 
-def _available(ordinal: int) -> int | None:
-    """Return the bytes that the code may still allocate on a device; None where not known."""
-    memory = memory_report().devices[ordinal]
-    bounds = []
-    if memory.free is not None and memory.reserved is not None and memory.allocated is not None:
-        bounds.append(memory.free + memory.reserved - memory.allocated)
+def _available(ordinal: int) -> int:
+    """Return the bytes that the code may still allocate on a device."""
+    free, _ = torch_cuda.memory_info(ordinal)
+    allocated, reserved = torch_cuda.memory_held(ordinal)
     limit = memory_limit(ordinal)
-    if limit is not None and memory.allocated is not None:
-        bounds.append(limit - memory.allocated)
-    return min(bounds, default=None)
+    room = free + reserved
+    return min(room, room if limit is None else limit) - allocated
 
 
 async def _run_once(cell: CompiledCell, name: str, value: int) -> tuple[bool, _Deltas]:
@@ -127,6 +123,7 @@ def _restored(namespace: dict[str, Any]) -> Iterator[dict[str, Any]]:
         for name in namespace.keys() - before.keys():
             del namespace[name]
         namespace.update(before)
+        before.clear()  # a traceback may have this frame
 
 
 def _ran_out(error: RuntimeError) -> bool:

@@ -88,6 +88,13 @@ def test_functions_of_other_cells_see_the_value_and_the_cells_variables(
         assert "made" not in ip.user_ns
 
 
+def test_a_failed_run_keeps_no_variable_alive(run_cell: Run, ip: Any, torch: Any) -> None:
+    run_cell("import weakref; x = torch.ones(9, device='cuda:0'); alive = weakref.ref(x)")
+    run_cell("%%gpumem --fit n=1:8\ny = torch.ones(n, device='cuda:0')\n1 / 0", raising=False)
+    run_cell("del x")
+    assert run_cell("alive() is None").value is True
+
+
 def test_a_library_that_finds_no_memory(run_cell: Run, ip: Any, torch: Any) -> None:
     """As an H200 says it where a kernel, or cuBLAS, is loaded into a full GPU."""
     run_cell(
