@@ -66,9 +66,9 @@ def write(
             missed = [name for name in failed if name not in optional]
             if tried and missed and not force and failure.dead_context() is None:
                 file.close()
-                reasons = "; ".join(f"{name} ({failed[name]})" for name in missed)
                 raise RestartError(
-                    f"cannot keep {reasons}. Keep others, or add --force to lose these"
+                    f"cannot keep {_reasons({name: failed[name] for name in missed})}. "
+                    "Keep others, or add --force to lose these"
                 )
             if not bad:
                 break
@@ -85,6 +85,14 @@ def write(
         found = settings.read()
     kept = replace(kept, failed=failed, random=_random_states(), settings=found)
     return file, replace(kept, other_settings=settings.others(shell))
+
+
+def _reasons(failed: Mapping[str, str]) -> str:
+    """Name the variables and why: those with the same reason together, so that all have room."""
+    together = dict[str, list[str]]()
+    for name, reason in failed.items():
+        together.setdefault(reason, []).append(name)
+    return "; ".join(f"{', '.join(names)} ({reason})" for reason, names in together.items())
 
 
 def _pickled(shell: Any, names: Sequence[str]) -> tuple[Kept, Pickler, dict[str, str]]:

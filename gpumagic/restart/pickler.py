@@ -67,8 +67,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         # into which it puts the values of the globals that they use.
         self.globals_ref[id(shell.user_ns)] = _Namespace()
         hidden = shell.user_ns_hidden
-        self._given = {id(hidden[name]): name for name in GIVEN if name in hidden}
-        self._given[id(shell)] = ""
+        self._given = {id(hidden[name]): ("shell", name) for name in GIVEN if name in hidden}
+        self._given[id(shell)] = "shell", ""
+        streams = ((getattr(sys, name), name) for name in ("stdin", "stdout", "stderr"))
+        self._given |= {id(each): ("stream", name) for each, name in streams if each is not None}
         self._numbers: dict[int, int] = {}
         # Not while torch is being imported, or after its import has failed.
         self._torch: Any = torch_cuda.loaded() if hasattr(torch_cuda.loaded(), "Tensor") else None
@@ -102,7 +104,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         """Refer to what the new process has anyway, to devices, and to the bytes of tensors."""
         kind, torch = type(value), self._torch
         if id(value) in self._given:
-            return "shell", self._given[id(value)]
+            return self._given[id(value)]
         if torch is None:
             return None
         if kind is torch.device:
@@ -139,10 +141,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return _code, (make, arguments, value.co_filename)
         if name := introspection.imported_as(value):
             return importlib.import_module, (name,)
-        standard = (sys.stdin, sys.stdout, sys.stderr)
-        is_file = issubclass(kind, io.IOBase) and not issubclass(kind, (io.StringIO, io.BytesIO))
-        if is_file and value not in standard:
+        if issubclass(kind, io.IOBase) and not issubclass(kind, (io.StringIO, io.BytesIO)):
             raise pickle.PicklingError("an open file")  # cloudpickle would copy its content
+        if kind is memoryview:  # of which cloudpickle would make bytes
+            raise pickle.PicklingError("cannot pickle 'memoryview' object")
         if kind is functools._lru_cache_wrapper and value.__module__ == "__main__":
             options = value.cache_parameters()
             return _cached, (value.__wrapped__, options["maxsize"], options["typed"])
@@ -221,6 +223,8 @@ class Unpickler(pickle.Unpickler):
         """
         if key[0] == "shell":
             return self._shell.user_ns_hidden[key[1]] if key[1] else self._shell
+        if key[0] == "stream":
+            return getattr(sys, key[1])
         torch: Any = torch_cuda.require()
         if key[0] == "device":
             return torch.device(self._device(key[1]))

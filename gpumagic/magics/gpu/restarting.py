@@ -347,6 +347,9 @@ def _modes(shell: Any) -> list[tuple[str, str]]:
     limit = sys.modules.get("gpumagic.memory.limit")
     if limit is not None and limit.LIMIT.size is not None:
         found.append(("gpumem", f"limit -q {limit.LIMIT.size}"))
+    inline = sys.modules.get("matplotlib_inline.backend_inline")
+    if inline is not None and inline.flush_figures in shell.events.callbacks["post_execute"]:
+        found.append(("matplotlib", "inline"))
     reloader = getattr(shell.magics_manager.registry.get("AutoreloadMagics"), "_reloader", None)
     if reloader is not None and reloader.enabled:
         found.append(("autoreload", "2" if reloader.check_all else "1"))
