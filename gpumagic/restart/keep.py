@@ -13,7 +13,6 @@ import random
 import shutil
 import sys
 import tempfile
-import warnings
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -80,10 +79,7 @@ def write(
         ) from None
     if not left:
         return file, replace(kept, failed=failed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of settings that are deprecated
-        found = settings.read()
-    kept = replace(kept, failed=failed, random=_random_states(), settings=found)
+    kept = replace(kept, failed=failed, random=_random_states(), settings=settings.read())
     return file, replace(kept, other_settings=settings.others(shell))
 
 
@@ -216,10 +212,9 @@ def restore(file: IO[bytes], shell: Any, kept: Kept) -> Restored:
             failed.update(dict.fromkeys([*kept.variables][len(done) :], text.named(error)))
             break
     shell.user_ns["__builtins__"] = builtins  # cloudpickle puts the dictionary there
+    reset = [*kept.other_settings, *settings.restore(kept.settings, devices.now)]
+    # At last: what is imported may draw random numbers.
     random_lost = _restore_random(kept.random, devices.now) if kept.random else []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        reset = [*kept.other_settings, *settings.restore(kept.settings, devices.now)]
     graphless = [name for name in kept.without_graph if name in done]
     return Restored(done, failed, devices, random_lost, graphless, reset)
 

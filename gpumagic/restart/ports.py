@@ -54,7 +54,8 @@ def _take() -> None:
     pid, _, pairs = os.environ.pop(_VARIABLE, "").partition(":")
     if pid != str(os.getpid()):  # it was read before, or a child has inherited the variable
         return
-    held = dict[int, int](map(int, pair.split("=")) for pair in pairs.split(","))
+    split = (pair.split("=") for pair in pairs.split(","))
+    held = {int(port): int(descriptor) for port, descriptor in split}
     app: Any = IPKernelApp.instance()
     bind = app._bind_socket
 

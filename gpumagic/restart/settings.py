@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import cloudpickle
 
@@ -45,23 +45,34 @@ def read() -> dict[str, bytes]:
     found = {}
     for name, get, _ in _settings():
         with suppress(Exception):  # this version has it not, or torch's other precision is in use
-            found[name] = cloudpickle.dumps(get())
+            found[name] = _pickled(get)
     return found
 
 
 def restore(settings: Mapping[str, bytes], now: Callable[[str], str]) -> list[str]:
     """Set what differs; return what cannot be set. ``now`` returns where a device is now."""
-    for name in settings:
-        importlib.import_module(name.split(".")[0])
-    lost = []
+    for library in dict.fromkeys(name.split(".")[0] for name in settings):
+        with suppress(Exception):  # it cannot be imported any more
+            importlib.import_module(library)
+    left = dict(settings)
     for name, get, set_ in _settings():
-        try:
-            if name in settings and cloudpickle.dumps(get()) != settings[name]:
-                value = pickle.loads(settings[name])
-                set_(now(str(value)) if name.endswith("default_device") else value)
-        except Exception:  # its class cannot be imported here, for example
-            lost.append(name)
-    return lost
+        with suppress(Exception):  # the class of its value cannot be imported, for example
+            if name in left and _pickled(get) != left[name]:
+                value = pickle.loads(left[name])
+                _quietly(set_, now(str(value)) if name.endswith("default_device") else value)
+            left.pop(name, None)
+    return [*left]
+
+
+def _quietly(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function without the warnings of settings that are deprecated."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return call(*arguments)
+
+
+def _pickled(get: Callable[[], Any]) -> bytes:
+    return cast(bytes, cloudpickle.dumps(_quietly(get)))
 
 
 def others(shell: Any) -> list[str]:
@@ -115,6 +126,7 @@ def _access(owner: Callable[[], Any], name: str) -> Any:
 
 def _options(group: Any, prefix: str = "") -> Iterator[str]:
     """Yield the names of pandas' options."""
-    for name, inside in ((name, getattr(group, name)) for name in dir(group)):
+    for name in dir(group):
+        inside = _quietly(getattr, group, name)
         is_group = type(inside) is type(group)
         yield from _options(inside, f"{prefix}{name}.") if is_group else [prefix + name]

@@ -281,13 +281,14 @@ def test_a_shell_of_another_program_is_not_restarted(run_cell: Callable[..., Any
 
 def test_other_systems_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    with pytest.raises(RestartError, match=r"restart the kernel .*, and run this line without"):
+    with pytest.raises(RestartError, match=r"restart the kernel .*, and choose its GPUs in the first"):
         before.check(None)
 
 
 def test_a_child_does_not_take_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """It inherits the variable, if the new program starts one before it has read the state."""
-    value = handover.give({"a": 1})
+    with open(os.memfd_create("state"), "w+b", closefd=False) as file:
+        value = handover.give(file, {"a": 1})
     monkeypatch.setenv(handover.VARIABLE, value.partition(":")[0] + ":1")
     assert handover.take() is None
     monkeypatch.setenv(handover.VARIABLE, value)
