@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from textwrap import dedent
 from types import CodeType
-from typing import Any
+from typing import Any, cast
 
 from gpumagic.cells.coroutines import run_or_await
 from gpumagic.cells.semicolon import take_semicolon
@@ -81,7 +81,6 @@ class CompiledCell:
 
         Awaits only if the cell does.
         """
-        __tracebackhide__ = True
         value: Any = None
         parts = [(code, awaits(code)) for code in (self.body, self.last)]
         free = Unrestricted()
@@ -100,13 +99,11 @@ class CompiledCell:
         For a cell that awaits, return a coroutine that does so; `MagicCode` has put an ``await``
         before the call of the magic.
         """
-        __tracebackhide__ = True
 
         async def run() -> Any:
-            __tracebackhide__ = True
             return finish(await self.run(scope))
 
-        return run_or_await(run, is_async=self.is_async)
+        return run_or_await(run, self.globals, is_async=self.is_async)
 
 
 def compile_cell(
@@ -121,7 +118,6 @@ def compile_cell(
         SyntaxError: as IPython would raise it for the cell.
         SpecError: the code awaits, but the magic's caller does not.
     """
-    __tracebackhide__ = True
     started = time.perf_counter()
     tree, name = parse(shell, source, header)
     tree = shell.transform_ast(tree)
@@ -167,7 +163,6 @@ def _assigned(statement: ast.stmt) -> list[ast.Expr]:
 
 def parse(shell: Any, source: str, header: str | None) -> tuple[ast.Module, str]:
     """Return the tree before the AST transformers, with the header as line 1, and the file name."""
-    __tracebackhide__ = True
     transformed = _aligned(source, shell.transform_cell(source))
     above = "" if header is None else header + "\n"
     name = shell.compile.cache(above + transformed, _cell_number(shell), raw_code=above + source)
@@ -225,8 +220,7 @@ def _cell_number(shell: Any) -> int:
 def await_allowed(shell: Any) -> AbstractContextManager[Any]:
     """Allow ``await`` at the top level of what is compiled in this context, where IPython does."""
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if shell.autoawait else 0
-    context: AbstractContextManager[Any] = shell.compile.extra_flags(flags)
-    return context
+    return cast("AbstractContextManager[Any]", shell.compile.extra_flags(flags))
 
 
 def _check_awaited() -> None:

@@ -7,16 +7,32 @@ runner does (`IPython.core.async_helpers`); where something does, the caller awa
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeVar, cast
+
+from gpumagic.cells.tracebacks import take_out_own
 
 _T = TypeVar("_T")
 
 
-def run_or_await(function: Callable[[], Coroutine[Any, Any, _T]], *, is_async: bool) -> Any:
-    """Run the coroutine function and return its value; if it awaits, return its coroutine."""
-    __tracebackhide__ = True
-    return function() if is_async else run_sync(function())
+def run_or_await(
+    function: Callable[[], Coroutine[Any, Any, _T]], namespace: Mapping[str, Any], *, is_async: bool
+) -> Any:
+    """Run the coroutine function and return its value; if it awaits, return its coroutine.
+
+    The traceback of an exception has no frames of ours before those of the notebook's code, whose
+    namespace this is.
+    """
+
+    async def awaited() -> _T:
+        __tracebackhide__ = True
+        try:
+            return await function()
+        except BaseException as error:
+            take_out_own(error, lambda frame: frame.f_globals is namespace)
+            raise
+
+    return awaited() if is_async else run_sync(function())
 
 
 def run_sync(coroutine: Coroutine[Any, Any, _T]) -> _T:
@@ -28,12 +44,10 @@ def run_sync(coroutine: Coroutine[Any, Any, _T]) -> _T:
     Raises:
         RuntimeError: the coroutine awaited something that needs an event loop.
     """
-    __tracebackhide__ = True
     try:
         coroutine.send(None)
     except StopIteration as returned:
-        value: _T = returned.value
-        return value
+        return cast(_T, returned.value)
     except RuntimeError as error:
         stop = stop_iteration(error)
         if stop is None:

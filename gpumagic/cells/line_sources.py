@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gpumagic.errors import SpecError
 from gpumagic.system import introspection
@@ -101,8 +101,7 @@ def _first(node: Any) -> int:
     """Return the first line of a statement, its decorators included."""
     start = node.pattern if isinstance(node, ast.match_case) else node
     decorators = getattr(node, "decorator_list", ())
-    first: int = min(each.lineno for each in (start, *decorators))
-    return first
+    return min(int(each.lineno) for each in (start, *decorators))
 
 
 def cell_source(codes: Sequence[CodeType], text: str, first: int, tree: ast.Module) -> Source:
@@ -167,8 +166,7 @@ def _code_of(name: str, value: Any) -> CodeType:
         if kind is FunctionType:
             wrapped = inner.__dict__.get("__wrapped__")
             if wrapped is None:
-                code: CodeType = inner.__code__
-                return code
+                return cast(CodeType, inner.__code__)
             inner = wrapped
         elif kind in (MethodType, staticmethod, classmethod):
             inner = inner.__func__

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import repeat
 from types import CodeType
-from typing import Any
+from typing import Any, cast
 
 from gpumagic.cells.compile import await_allowed, awaits, parse
 from gpumagic.errors import SpecError
@@ -35,7 +35,6 @@ class Loop:
 
     def run(self, count: int, clock: AbstractContextManager[Any] | None = None) -> None:
         """Run the setup once, and then, within ``clock``, the statement ``count`` times."""
-        __tracebackhide__ = True
         with Unrestricted():
             self.function(repeat(None, count), clock or nullcontext())
 
@@ -58,7 +57,6 @@ def compile_loop(
             Python does not allow in a function.
         SpecError: the code awaits.
     """
-    __tracebackhide__ = True
     started = time.perf_counter()
     # Without a header the setup is shown above the statement in tracebacks.
     tree, name = parse(shell, source, setup or None if header is None else header)
@@ -110,8 +108,7 @@ def _as_function(module: ast.Module, setup: ast.Module) -> ast.Module:
     timed.items[0].context_expr.id, loop.iter.id, loop.target.id = _CLOCK, _TICKS, _TICK
     loop.body = module.body or loop.body
     definition.body = [*setup.body, timed]
-    made: ast.Module = function
-    return made
+    return cast(ast.Module, function)
 
 
 def _put_on_line_1(tree: ast.Module) -> None:

@@ -21,28 +21,34 @@ from gpumagic.system import introspection
 CellOf = Callable[[str], "int | None"]
 
 
-def cut_own_end(error: BaseException, is_notebooks: Callable[[FrameType], bool]) -> None:
-    """Take the end in gpumagic out of the traceback of an exception.
+def take_out_own(
+    error: BaseException, is_notebooks: Callable[[FrameType], bool], *, end: bool = False
+) -> None:
+    """Take gpumagic's frames out of the traceback that leads to the notebook's code.
 
-    What stays ends in the notebook's code, or in what that called; ``is_notebooks`` knows its
-    frames. Without any, nothing stays.
+    ``is_notebooks`` knows the frames of that code. What it called stays; with ``end`` only as far
+    as gpumagic's next frame, and nothing where the notebook's code did not run at all. The first
+    frame is that of the caller, which raises the exception again.
     """
     own = str(Path(__file__).parents[1]) + os.sep
+    steps = []
     step: Any = error.__traceback__
-    first, last, ended = step, None, True
     while step is not None:
-        if is_notebooks(step.tb_frame):
-            ended = False
-        elif step.tb_frame.f_code.co_filename.startswith(own):
-            ended = True
-        if not ended:
-            last = step
+        steps.append(step)
         step = step.tb_next
-    if last is None:
+    last = max((i for i, each in enumerate(steps) if is_notebooks(each.tb_frame)), default=0)
+    kept = steps[:1]
+    for i, step in enumerate(steps[1:], start=1):
+        is_own = step.tb_frame.f_code.co_filename.startswith(own)
+        if end and is_own and i > last:
+            break
+        if not is_own or i > last:
+            kept.append(step)
+    if end and not last:
         error.__traceback__ = None
-        last = first  # before Python 3.11, `raise` has a reference of its own to it
-    if last is not None:
-        last.tb_next = None
+        del kept[1:]  # before Python 3.11, `raise` has a reference of its own to the first one
+    for before, after in zip(kept, [*kept[1:], None], strict=True):
+        before.tb_next = after
 
 
 @cache

@@ -7,7 +7,7 @@ import inspect
 import pickle
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from gpumagic._version import __version__
 from gpumagic.errors import DeviceError
@@ -96,8 +96,7 @@ def result_of(reply: Any) -> tuple[str, Any] | None:
     """
     for item in reply._content.get("payload", ()):
         if item.get("source") == PAYLOAD:
-            found: tuple[str, Any] = pickle.loads(base64.b64decode(item["result"]))
-            return found
+            return cast("tuple[str, Any]", pickle.loads(base64.b64decode(item["result"])))
     return None
 
 

@@ -54,7 +54,6 @@ class Baseline(Generic[_Result]):
             RegressionError: it is worse than allowed.
             SpecError: it cannot be compared, or has no figures to save.
         """
-        __tracebackhide__ = True
         if result is None or result.partial:
             return
         if self.before is not None:
@@ -67,7 +66,6 @@ class Baseline(Generic[_Result]):
 
     def _compare(self, result: Any, before: Any) -> None:
         """Show the comparison, then check it; not what was measured under other conditions."""
-        __tracebackhide__ = True
         compared: Comparison | MemoryComparison
         if isinstance(result, CudaTiming):
             compared = times.compare({"stored": before, "now": result})

@@ -31,21 +31,24 @@ def _by_its_module(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def magic(magics: GpuMagic, line: str, cell: str | None = None, local_ns: Any = None) -> Any:
         __tracebackhide__ = True
-        from gpumagic.cells import tracebacks
+        from gpumagic.cells import compile, tracebacks
         from gpumagic.errors import GpuMagicError, RegressionError
 
         def is_users(frame: FrameType) -> bool:
-            return frame.f_globals is magics.extension.shell.user_ns
+            shell = magics.extension.shell
+            of_cell = compile.cell_of(shell, frame.f_code.co_filename) is not None
+            return of_cell or frame.f_globals is shell.user_ns
 
         try:
             with restricted_to({}):
                 command = import_module(f"gpumagic.magics.{function.__name__}.command")
                 return command.run(magics, line, cell, local_ns)
         except (KeyboardInterrupt, UserWarning) as error:
-            tracebacks.cut_own_end(error, is_users)
+            tracebacks.take_out_own(error, is_users, end=True)
             raise
         except Exception as error:
             if any(is_users(frame) for frame, _ in walk_tb(error.__traceback__)):
+                tracebacks.take_out_own(error, is_users)
                 raise  # of the code that the magic ran
             if not isinstance(error, GpuMagicError):
                 clear_frames(error.__traceback__)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import os
 from collections.abc import Callable
+from traceback import walk_tb
 from typing import Any
 
 import pytest
@@ -79,3 +81,23 @@ def test_blank_lines_above_cost_nothing(
 ) -> None:
     monkeypatch.delattr(difflib, "SequenceMatcher")
     assert run_cell(f"{magic}\n\n   \nimport sys\nsys._getframe().f_lineno").value == 5
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        *(f"{magic}\n1 / 0" for magic in (*MAGICS, "%%cudatime -q --lines", "%%cudatime -qn 2")),
+        *(f"{magic}\nimport asyncio\nawait asyncio.sleep(0)\n1 / 0" for magic in MAGICS),
+        "def f(zero):\n    %cudatime -qn 2 1 / zero\nf(0)",  # a copy of the namespace
+    ],
+)
+def test_a_traceback_has_no_frames_of_ours(cell: str, run_cell: Run) -> None:
+    """But that of the function which raises the exception again, which IPython hides."""
+    error = run_cell(cell, raising=False).error
+    assert isinstance(error, ZeroDivisionError)
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    ours = [each for each in frames if f"{os.sep}gpumagic{os.sep}" in each.f_code.co_filename]
+    shown = [each for each in ours if not each.f_locals.get("__tracebackhide__")]
+    assert [each.f_code.co_name for each in shown] == []
+    assert len(ours) == 1
+    assert ours[0] is not frames[-1]

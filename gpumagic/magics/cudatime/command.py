@@ -20,7 +20,6 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     Raises:
         SpecError: the line does not fit.
     """
-    __tracebackhide__ = True
     parsed = grammar().read(line, cell=cell is not None, quiet=magics.quiet)
     options = parsed.options
     if parsed.verb == COMPARE:
@@ -62,7 +61,6 @@ def _compile(
     setup: str | None,
 ) -> CompiledCell | Loop:
     """Compile the code for one run; with a ``setup``, also an empty one, for repeated runs."""
-    __tracebackhide__ = True
     source = line.code if cell is None else cell
     # The magic's own line, by which tracebacks count a cell's lines.
     header = None if cell is None else f"%%cudatime {line.text}"

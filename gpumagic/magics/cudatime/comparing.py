@@ -51,7 +51,6 @@ def run_on_devices(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
         SpecError: this kernel has no such device.
         DeviceError: torch cannot be imported.
     """
-    __tracebackhide__ = True
     options = delivery.options
     torch: Any = torch_cuda.require()
     for name in options.on:

@@ -44,7 +44,6 @@ class Delivery:
 
         ``progress`` is called with the share done, 0 to 1.
         """
-        __tracebackhide__ = True
         benchmark = Benchmark(loop, plan, progress)
         self.result, complete = None, False
         try:

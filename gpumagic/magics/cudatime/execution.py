@@ -56,13 +56,11 @@ def _timed(
     Raises:
         SpecError: a file cannot be read or written.
     """
-    __tracebackhide__ = True
     options = delivery.options
     further = FurtherRuns(delivery)
     baseline = _baseline(delivery, repeats)
 
     async def run() -> Any:
-        __tracebackhide__ = True
         try:
             with nullcontext() if options.nvtx is None else nvtx_range(options.nvtx):
                 value = await measure()
@@ -83,17 +81,16 @@ def run_once(delivery: Delivery, cell: CompiledCell) -> Any:
     Raises:
         SpecError: a file cannot be read or written, or there is no such function.
     """
-    __tracebackhide__ = True
     scope = _SingleRun(delivery, cell)
 
     async def measure() -> Any:
-        __tracebackhide__ = True
         try:
             return await cell.run(scope)
         finally:
             scope.close()  # an interrupt may come before the scope's exit has begun
 
-    return run_or_await(_timed(delivery, 1, measure, cell.run), is_async=cell.is_async)
+    timed = _timed(delivery, 1, measure, cell.run)
+    return run_or_await(timed, cell.globals, is_async=cell.is_async)
 
 
 def run_repeatedly(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
@@ -102,11 +99,9 @@ def run_repeatedly(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
     Raises:
         SpecError: a file cannot be read or written.
     """
-    __tracebackhide__ = True
     quiet = delivery.options.quiet
 
     async def measure() -> None:
-        __tracebackhide__ = True
         try:
             with closing(Progress(delivery.shell, enabled=not quiet)) as progress:
                 delivery.benchmark(loop, plan, progress.update)
@@ -115,7 +110,6 @@ def run_repeatedly(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
                 say(delivery.shell, "%cudatime: stopped before the first repeat was complete")
 
     async def again(scope: AbstractContextManager[Any]) -> None:
-        __tracebackhide__ = True
         loop.run(1, scope)
 
     repeats = None if plan.open_end else plan.repeats
@@ -134,7 +128,6 @@ class _SingleRun(AbstractContextManager[None]):
         self._started: Started | None = None
 
     def __enter__(self) -> None:
-        __tracebackhide__ = True
         self._frames_before = compiled_frames()
         try:
             if self._lines is not None:
@@ -157,7 +150,6 @@ class _SingleRun(AbstractContextManager[None]):
             self._lines.close()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        __tracebackhide__ = True
         if self._started is None:  # closed
             return
         interrupt: KeyboardInterrupt | None = None

@@ -51,7 +51,6 @@ class FurtherRuns:
 
         ``value`` where it is not run again.
         """
-        __tracebackhide__ = True
         if self._options.kernels or self._trace is not None:
             option = "--kernels" if self._options.kernels else "--trace"
             value, profiled = await self._attempt(
@@ -69,7 +68,6 @@ class FurtherRuns:
 
     async def measure_energy(self, loop: Loop) -> None:
         """Run ``loop`` for long enough to read its energy, if that is asked for."""
-        __tracebackhide__ = True
         result = self._delivery.result
         if not self._options.energy or result is None:
             return
@@ -80,7 +78,6 @@ class FurtherRuns:
         count = max(math.ceil(ENERGY_SECONDS / max(result.wall.median, 1e-9)), 1)
 
         async def again(scope: AbstractContextManager[Any]) -> None:
-            __tracebackhide__ = True
             loop.run(count, scope)
 
         _, meter = await self._attempt("--energy", lambda: EnergyMeter(devices), again, None)
@@ -96,7 +93,6 @@ class FurtherRuns:
         value: _T,
     ) -> tuple[_T, _Scope | None]:
         """Run ``code`` in a scope; return its value and the scope, if both have succeeded."""
-        __tracebackhide__ = True
         if self._delivery.result is None or self._delivery.result.partial:
             return value, None
         try:

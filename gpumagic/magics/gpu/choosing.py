@@ -137,7 +137,6 @@ def run_cell(
     magics: Any, spec: Spec, wants: Wants, options: argparse.Namespace, cell: str, header: str
 ) -> Any:
     """Run ``cell`` under a choice; return its value, or the selection for ``-o``."""
-    __tracebackhide__ = True
     shell = magics.shell
     compiled = compile_cell(shell, cell, header=header)
     selections: list[Selection] = []
@@ -160,7 +159,6 @@ def _chosen(
     chosen_as: Callable[[Selection], None],
 ) -> Iterator[None]:
     """Choose devices for the block; restore the previous choice, also after an exception."""
-    __tracebackhide__ = True
     before = STATE.snapshot()
     chosen = choose(magics, spec, wants, options)
     failed = STATE.init_failure.failed

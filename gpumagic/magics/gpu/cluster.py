@@ -87,7 +87,6 @@ def _too_late(chosen: ClusterSelection) -> str:
 
 def run_cell(magics: Any, magic: str, line: MagicLine, cell: str | None, code: str) -> Any:
     """Run a magic with ``--cluster``; ``code`` is the code after the options on its line."""
-    __tracebackhide__ = True
     cluster = current(magics)
     engines = cluster.targets(line.options.targets)
     # In a terminal all output is one stream: progress would erase what engines print.

@@ -23,7 +23,6 @@ _ON_ENGINES = ("cluster", "pin")
 
 def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
     """Show the table, choose devices, or run ``cell`` under a choice."""
-    __tracebackhide__ = True
     parsed = grammar().read(line, cell=cell is not None, quiet=magics.quiet)
     options = parsed.options
     text = " ".join(options.spec)

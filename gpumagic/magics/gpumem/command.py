@@ -38,7 +38,6 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     Raises:
         SpecError: the line does not fit.
     """
-    __tracebackhide__ = True
     if cell is None and line.split()[:1] == ["limit"]:
         line = expanded(magics.shell, line)
     parsed = grammar().read(line, cell=cell is not None, quiet=magics.quiet)
@@ -72,7 +71,6 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
 
 def _measure(magics: Any, options: argparse.Namespace, compiled: CompiledCell) -> Any:
     """Run the code once, measured as a whole or by line."""
-    __tracebackhide__ = True
     measured: Measurement | LineMeasurement
     if options.lines:
         from gpumagic.cells.line_sources import selected_sources
@@ -84,7 +82,6 @@ def _measure(magics: Any, options: argparse.Namespace, compiled: CompiledCell) -
     stored = Baseline(magics.shell, options, MemoryDelta)
 
     def finish(value: Any) -> Any:
-        __tracebackhide__ = True
         if isinstance(measured.result, MemoryDelta):
             stored.finish(measured.result)
         return value_of(value, measured.result, options)
@@ -97,7 +94,6 @@ def _reported(
     shell: Any, options: argparse.Namespace, measured: Measurement | LineMeasurement
 ) -> Iterator[None]:
     """Measure the block and hand the result over, also when it raises."""
-    __tracebackhide__ = True
     failed = True
     try:
         with measured:

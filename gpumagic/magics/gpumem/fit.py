@@ -39,13 +39,11 @@ def run(magics: Any, options: argparse.Namespace, cell: CompiledCell) -> Any:
         SpecError: the cell sets the variable itself.
         DeviceError: the cell uses no GPU memory.
     """
-    __tracebackhide__ = True
     name, low, high = options.fit
     search, shell = FitSearch(low, high), magics.shell
     said = f"--fit: the cell runs several times, {RUNS} at most: {name} = "
 
     async def search_largest() -> Any:
-        __tracebackhide__ = True
         nonlocal said
         with LiveDisplay(shell, quiet=options.quiet) as live:
             while (value := search.next()) is not None:
@@ -72,7 +70,7 @@ def run(magics: Any, options: argparse.Namespace, cell: CompiledCell) -> Any:
             shell.user_ns[name] = search.largest
         return hand_over(shell, _result(name, search), options)
 
-    return run_or_await(search_largest, is_async=cell.is_async)
+    return run_or_await(search_largest, cell.globals, is_async=cell.is_async)
 
 
 def _available(ordinal: int) -> int:
@@ -90,7 +88,6 @@ async def _run_once(cell: CompiledCell, name: str, value: int) -> tuple[bool, _D
     Raises:
         SpecError: the cell sets the variable itself.
     """
-    __tracebackhide__ = True
     measurement = Measurement()
     failed = False
     try:
