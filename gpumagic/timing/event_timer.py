@@ -40,7 +40,7 @@ _LONGER, _MORE = 2.0, 20e-6
 _AWAY = 1e-3
 #: Seconds for which a wait polls; then it sleeps a thousandth of the time waited between queries.
 _SPIN = 5e-3
-CAPTURE = "a CUDA graph is being captured, and the GPU may not be waited for"
+CAPTURE = "no GPU time: a CUDA graph is being captured, and the GPU may not be waited for"
 
 
 @dataclass(frozen=True)
@@ -245,9 +245,14 @@ def gave_up(stopped: Stopped, note: str) -> Times:
 # --- the steps on one device ----------------------------------------------------------------------
 
 
+class _CaptureError(RuntimeError):
+    """A CUDA graph is being captured."""
+
+
 def _note(error: RuntimeError) -> str:
-    reason = text.reason(error)
-    return reason if reason == CAPTURE else f"the GPU cannot be waited for ({reason})"
+    if isinstance(error, _CaptureError):
+        return CAPTURE
+    return f"no GPU time: the GPU cannot be waited for ({text.reason(error)})"
 
 
 def _in_use() -> list[int]:
@@ -312,7 +317,7 @@ def _look(
 
 def _refuse_capture(used: Iterable[Any]) -> None:
     if any(map(streams.captures, used)):
-        raise RuntimeError(CAPTURE)
+        raise _CaptureError
 
 
 def _late_event(look: Look, foreign: bool) -> Any:

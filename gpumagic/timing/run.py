@@ -130,8 +130,7 @@ def _why_none(runs: Sequence[Times]) -> str | None:
     notes = [run.note for run in runs if run.note is not None]
     if not notes and any(run.readings for run in runs):
         return None
-    reason = notes[0] if notes else failure.why_no_gpu() + _not_waited_for()
-    return reason if reason == INTERRUPTED else f"no GPU time: {reason}"
+    return notes[0] if notes else f"no GPU time: {failure.why_no_gpu()}{_not_waited_for()}"
 
 
 def _no_sign(runs: Sequence[Times], single: bool) -> str:
