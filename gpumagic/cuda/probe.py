@@ -227,7 +227,7 @@ class Trial(NamedTuple):
     message: str | None = None
 
 
-def trial(timeout: float = 60.0) -> Trial:
+def trial(timeout: float = 20.0) -> Trial:
     """Return what CUDA's driver shows a child process with this process's variables.
 
     It takes a tenth of a second with a driver that is awake, creates no context, and needs no

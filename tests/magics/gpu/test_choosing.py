@@ -11,7 +11,7 @@ from IPython.core.error import UsageError
 
 from tests.magics.gpu.choices import COUNTING, SEES, TENSOR, choose
 from tests.support.kernels import Kernel
-from tests.virtual_gpu import GPU, Scenario
+from tests.virtual_gpu import GPU, ExternalProcess, Scenario
 
 
 def test_a_number_means_nvidia_smis_device(fresh_kernel: Kernel) -> None:
@@ -281,6 +281,18 @@ def test_waiting_for_gpus(kernel: Callable[..., Kernel]) -> None:
     reply = busy.run("%gpu auto 2 --idle --wait 0.2", raising=False)
     assert reply.stderr == (
         "UsageError: only 1 of 2 GPUs fit, 2 requested (GPU 0: 90 % utilised)\n"
+    )
+
+
+def test_what_is_not_known_is_refused_at_once(kernel: Callable[..., Kernel]) -> None:
+    """Not waited for; and an empty list of processes beside used memory is not nobody."""
+    others = [ExternalProcess(0, 4242, 30 * 2**30)]
+    silent = GPU(unsupported=frozenset({"utilization"}))
+    k = kernel(Scenario(devices=[GPU(), silent], processes=others, hide_processes=True))
+    reply = k.run("%gpu auto 2 --idle --wait 3600", raising=False)
+    assert reply.stderr == (
+        "UsageError: no GPU fits, 2 requested (GPU 0: 30.0 GiB in use by processes that are not "
+        "listed here; GPU 1: its utilisation is not known)\n"
     )
 
 
