@@ -14,6 +14,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+#: Characters of ours that mean something, and what stands for them where they are missing.
+_PLAIN = str.maketrans("≤≥─┃–—·µ×✗█▓▒░▏▎▍▌▋▊▉", "<>-|--|uxx#=-.#######")
 #: The width of text that is not printed to a terminal.
 _WIDTH = 80
 
@@ -46,12 +48,18 @@ class Output:
     def printable(self, text: str) -> str:
         """Return a text in the characters that the stream has."""
         encoding = self.encoding or "utf-8"
-        return text.encode(encoding, "replace").decode(encoding)
+        try:
+            return text.encode(encoding).decode(encoding)
+        except UnicodeError:
+            return text.translate(_PLAIN).encode(encoding, "replace").decode(encoding)
 
     def print(self, text: str) -> None:
         """Print a text and end its line, where that is possible at all."""
         # Where the stream does not say what it can write, it may fail for other characters.
-        for line in (self.printable(text), text.encode("ascii", "replace").decode()):
+        for line in (
+            self.printable(text),
+            text.translate(_PLAIN).encode("ascii", "replace").decode(),
+        ):
             try:
                 self.stream.write(f"{line}\n")
             except UnicodeError:

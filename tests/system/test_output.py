@@ -42,8 +42,8 @@ def closed() -> io.StringIO:
     ("stream", "expected"),
     [
         (Logger(), "GPU █ 1 µs\n"),
-        (Logger("ascii"), "GPU ? 1 ?s\n"),
-        (Logger("cp1252"), "GPU ? 1 ?s\n"),
+        (Logger("ascii"), "GPU # 1 us\n"),
+        (Logger("cp1252"), "GPU # 1 us\n"),
     ],
 )
 def test_a_stream_that_says_nothing_of_itself(stream: Logger, expected: str) -> None:
@@ -57,7 +57,7 @@ def test_a_stream_that_says_nothing_of_itself(stream: Logger, expected: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("encoding", "expected"), [("cp1252", "GPU ? 1 µs"), ("ascii", "GPU ? 1 ?s"), ("utf-16", None)]
+    ("encoding", "expected"), [("cp1252", "GPU # 1 us"), ("ascii", "GPU # 1 us"), ("utf-16", None)]
 )
 def test_a_stream_of_another_encoding(encoding: str, expected: str | None) -> None:
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
@@ -66,6 +66,12 @@ def test_a_stream_of_another_encoding(encoding: str, expected: str | None) -> No
     shown = file.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
     assert shown == f"{expected or 'GPU █ 1 µs'}\n"
     assert output.printable("GPU █ 1 µs") == (expected or "GPU █ 1 µs")
+
+
+def test_what_means_something_is_not_a_question_mark() -> None:
+    """An upper bound stays one."""
+    output = Output(io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    assert output.printable("≤ 20.0 µs · wall 1 ms, 模型") == "< 20.0 us | wall 1 ms, ??"
 
 
 @pytest.mark.parametrize("stream", [None, Broken(), closed(), object()])
