@@ -30,7 +30,6 @@ CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
     build.kernels,
     process.mask,
     process.variables,
-    process.replaced,
     process.cuda,
     process.start,
 )

@@ -67,16 +67,6 @@ def variables(_: Facts) -> Finding | None:
     return Finding("variables", "warn", "; ".join(found), remedy) if found else None
 
 
-def replaced(_: Facts) -> Finding | None:
-    """Check that ``torch.cuda.is_available`` is torch's own: libraries replace it to hide GPUs."""
-    by = torch_cuda.replaced_is_available()
-    if by is None or gate.is_closed():
-        return None
-    evidence = f"is not torch's own function: it is from {by}"
-    remedy = "restart the kernel, and leave out the code that replaces it"
-    return Finding("torch.cuda.is_available", "warn", evidence, remedy)
-
-
 def cuda(facts: Facts) -> Finding:
     """Check CUDA in this process: gated, forked, failed, dead, initialised (and where), or not."""
     state, dead, subject = facts.state, failure.check_context(), "this process"

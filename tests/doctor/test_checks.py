@@ -320,9 +320,7 @@ def test_variables_that_came_too_late_or_make_it_slow(monkeypatch: pytest.Monkey
 def test_a_replaced_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
     """Libraries do that to hide GPUs, and the user is told that there are some."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    result = judged()
-    assert "but torch.cuda.is_available was replaced by " in result.verdict
-    has(result.about("torch.cuda.is_available"), "warn", __file__)
+    assert f"but torch.cuda.is_available was replaced by {__file__}: code" in judged().verdict
 
 
 @pytest.mark.parametrize(
