@@ -22,7 +22,7 @@ def gated(kernel: Callable[..., Kernel]) -> Kernel:
     """A kernel that is gated, after CUDA was initialised."""
     started = kernel()
     started.run(STATE)
-    started.run("old = torch.ones(1000, device='cuda:0')")
+    started.run("old = torch.ones(1000, device='cuda')")
     started.run("before = state()")
     started.run("gate = %gpu off --soft -o")
     return started
