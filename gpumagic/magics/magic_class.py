@@ -244,9 +244,9 @@ class GpuMagic(ipython.Magics):
           --lines                     by line: change, and peak above the line's start
           -f FUNC                     with --lines: this function's lines, too
           --fit NAME=LOW:HIGH         the largest value of the variable NAME with which
-                                      the cell fits into memory, within 2 %; it runs the
-                                      cell up to 12 times, and trains the model each
-                                      time: use a copy
+                                      the cell fits into memory, within 2 %; it runs
+                                      up to 12 times, and trains the model each time:
+                                      use a copy
           --save FILE                 write the result to FILE, as JSON
           --against FILE              compare with the result in FILE
           --fail-above PERCENT        and fail if a peak is so much higher, e.g. 10%
