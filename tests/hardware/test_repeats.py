@@ -36,12 +36,15 @@ def test_an_empty_queued_sample(torch: Any, figure: Figure) -> None:
 
 
 @pytest.mark.parametrize("name", cells.ALL)
-def test_what_limits_a_cell(name: str, namespace: cells.Namespace, figure: Figure) -> None:
+def test_what_limits_a_cell(
+    name: str, namespace: cells.Namespace, figure: Figure, real: bool
+) -> None:
+    """A dry run may be on a busy machine: then it is not known."""
     code, limit = cells.ALL[name]
     timing = gpumagic.cudatime(code, globals=namespace, max_time=1.0)
     run = None if timing.gpu is None else timing.gpu.median
     figure(f"{name}: as run, said", (run, timing.bound_evidence))
-    assert timing.bound == limit
+    assert timing.bound == limit or (timing.bound is None and not real)
 
 
 def test_an_answer_for_a_cell_of_1_ms(torch: Any, cycles: float, figure: Figure) -> None:
