@@ -21,7 +21,7 @@ from gpumagic.system.import_path import restricted_to
 
 
 def _by_its_module(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a magic run by its module; turn gpumagic's own errors into one line.
+    """Have a magic run by its module, complete its help, turn gpumagic's errors into one line.
 
     IPython keeps the last exception with its frames. So no error of ours keeps a frame that has the
     user's values, and an interrupt, and a warning that the user has made an error, show none of
@@ -61,6 +61,12 @@ def _by_its_module(function: Callable[..., Any]) -> Callable[..., Any]:
             refused = UsageError(harmless_lines(str(refused)))
         raise refused.with_traceback(None)
 
+    def getdoc() -> str:
+        from gpumagic.magics.help import page
+
+        return page(function.__name__, str(function.__doc__))
+
+    magic.getdoc = getdoc  # type: ignore[attr-defined]  # IPython's ``?`` asks it for the help
     return magic
 
 
@@ -107,7 +113,7 @@ class GpuMagic(ipython.Magics):
 
         %gpu [SPEC | VERB] [options]           %%gpu SPEC: for one cell, and back
 
-          %gpu                        the table of devices; -p: with their processes
+          %gpu                        the table of devices
           %gpu off                    hide every GPU from this kernel (also: none, cpu)
           %gpu 0,2                    show it GPUs 0 and 2, as nvidia-smi numbers them
           %gpu 1-3                    a range
@@ -115,37 +121,6 @@ class GpuMagic(ipython.Magics):
           %gpu auto 2 --min-free 20GiB --wait 600
           %gpu on                     show all (also: all)
           %gpu reset                  the GPUs that the kernel was started with
-          %gpu watch                  a panel beside the cells; watch off ends it
-          %gpu plot [FILE]            draw what it saw since it began, with the cells
-          %gpu doctor                 why torch can, or cannot, use the GPU; what helps
-          %gpu cluster [PROFILE]      the GPUs of ipyparallel's engines, on all hosts
-          %gpu pin                    each engine its own GPU
-          %gpu restart                a fresh kernel in place of this one, with its
-                                      GPUs; CUDA is not started; the next cells go on
-
-        a choice of GPUs
-          --restart                   if it is too late, or CUDA has failed: restart
-          --keep NAMES | all          with both: bring these variables back
-          --force                     with both: go on although something is lost
-          --soft                      with off, if it is too late: keeps the process
-                                      and all variables; device-agnostic code goes to
-                                      the CPU, new CUDA tensors are refused; %gpu on
-                                      ends it
-          --threads N                 compute with N CPU threads; on and reset undo it
-          --no-claim                  do not claim it, ignore the claims of others
-        auto [N]: the N GPUs with the most free memory
-          --min-free SIZE             with at least so much free memory, e.g. 20GiB
-          --idle                      without other processes, and not busy
-          --wait SECONDS              wait for such GPUs
-        watch
-          --every SECONDS             between two updates (default: 1)
-        cluster (needs ipyparallel)
-          --cluster                   choose for the engines, not for this kernel
-          -t, --targets ENGINES       only these engines: 2, 0,3, 0:4
-        result
-          -o                          return the result object
-          -v NAME                     store it in NAME
-          -q                          print nothing, as does a ; at the end
 
         Examples
         --------
@@ -171,37 +146,6 @@ class GpuMagic(ipython.Magics):
           %cudatime y = model(x)      run it once, like %time; y is assigned
           %%cudatime                  the same for a cell
           %cudatime -n 10 -r 5 f(x)   run it many times, like %timeit
-          %cudatime on                a line with the times after every cell with a
-                                      sign of GPU work, or over 0.1 s (--above TIME);
-                                      off ends that, log sums them up
-          %cudatime --compare [NAMES] the results of --name side by side
-
-        repeated runs: the code is a function's body, and assigns no variables
-          -n N, -r R, -w W            loops, repeats, warm-up loops (0: run no others)
-          -s SETUP                    code before each repeat, not timed
-          --repeat                    until the median is precise to 1 %
-          --max-time T                but no longer than this (default: 3s)
-          --cold                      with an empty L2 cache before each loop
-          --on DEVICES                on each, and compare: cpu,cuda:0
-          --energy                    joules per loop, and mean watts; runs it longer
-        line by line
-          --lines                     GPU and host time of each line, and its waits
-          -f FUNC                     with --lines: this function's lines, too
-        where the time goes: all but --nvtx run the code once more
-          --kernels                   the kernels by time, from torch's profiler
-          --trace FILE                its trace, for ui.perfetto.dev (.json, .json.gz)
-          --nvtx NAME                 an NVTX range around the code, for Nsight
-          --flops                     floating-point operations, and per second
-        comparing
-          --name NAME                 name the result, for --compare
-          --save FILE                 write the result to FILE, as JSON
-          --against FILE              compare with the result in FILE
-          --fail-above PERCENT        and fail if it takes so much longer, e.g. 10%
-        cluster (needs ipyparallel)
-          --cluster                   on the engines, not in this kernel
-          -t, --targets ENGINES       only these engines: 2, 0,3, 0:4
-        result
-          -o, -v NAME, -q             return it, store it in NAME, print nothing
 
         Examples
         --------
@@ -227,36 +171,6 @@ class GpuMagic(ipython.Magics):
                                       and other processes hold; the change since
           %gpumem y = model(x)        the change by a statement, and its peak
           %%gpumem                    the same for a cell, also when it fails
-          %gpumem on                  a line after every cell that changed GPU memory;
-                                      off ends that, log shows the cells until now
-          %gpumem plot [FILE]         the cells until now as a picture
-          %gpumem vars                what holds the memory: variables, the notebook,
-                                      and the rest; adds up to the byte
-          %gpumem free [NAMES]        delete these variables and what the notebook
-                                      itself keeps, collect garbage, clear cuBLAS's
-                                      work space, empty the cache; says what stays
-          %gpumem limit 16GiB         at most so much of each GPU for torch; limit off
-          %gpumem record on           the allocator's history, by torch; record off
-          %gpumem cells               live memory by the cell that allocated it
-          %gpumem snapshot FILE       for torch's memory_viz
-
-        of a statement or a cell
-          --lines                     by line: change, and peak above the line's start
-          -f FUNC                     with --lines: this function's lines, too
-          --fit NAME=LOW:HIGH         the largest value of the variable NAME with which
-                                      the cell fits into memory, within 2 %; it runs
-                                      up to 12 times, and trains the model each time:
-                                      use a copy
-          --save FILE                 write the result to FILE, as JSON
-          --against FILE              compare with the result in FILE
-          --fail-above PERCENT        and fail if a peak is so much higher, e.g. 10%
-        cluster (needs ipyparallel)
-          --cluster                   on the engines, not in this kernel
-          -t, --targets ENGINES       only these engines: 2, 0,3, 0:4
-        result
-          -o                          return the result object
-          -v NAME                     store it in NAME
-          -q                          print nothing, as does a ; at the end
 
         Examples
         --------

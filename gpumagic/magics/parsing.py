@@ -11,7 +11,8 @@ import argparse
 import builtins
 import keyword
 import re
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple, NoReturn
 
 from gpumagic.cells.semicolon import take_semicolon
@@ -43,22 +44,44 @@ _Takes = Literal["nothing", "one", "many"]
 
 
 class Parser(argparse.ArgumentParser):
-    """The options and arguments of a form; an error is a `SpecError` of one line."""
+    """The options and arguments of a form, and their help; an error is a `SpecError` of one line.
 
-    def __init__(self, name: str) -> None:
+    ``about`` is the help of a verb: what it does.
+    """
+
+    def __init__(self, name: str, about: str = "") -> None:
         super().__init__(prog=name, add_help=False, allow_abbrev=False)
+        self.about = about
+        #: By title of the help: the options as they are written, and what they do.
+        self.sections: dict[str, dict[str, str]] = {}
         # A word that begins with a number is no option: -1,0 has a message of its own.
         self._negative_number_matcher = re.compile(r"-\d\S*$")
         self._partners: list[tuple[str, str]] = []
         self._apart: list[tuple[str, Collection[str]]] = []
-        self.add_argument("-o", dest="output", action="store_true")
-        self.add_argument("-v", dest="variable", metavar="NAME", type=variable_name)
-        self.add_argument("-q", dest="quiet", action="store_true")
+        add = self.section("result")
+        add("-o", "return the result object", dest="output")
+        add("-v NAME", "store it in NAME", variable_name, dest="variable")
+        add("-q", "print nothing, as does a ; at the end", dest="quiet")
 
-    def flags(self, *names: str) -> None:
-        """Add options without a value."""
-        for name in names:
-            self.add_argument(name, action="store_true")
+    def section(self, title: str) -> Callable[..., None]:
+        """Return what adds options to a section of the help: ``add("-n N", "loops", count())``."""
+        return partial(self._add_option, self.sections.setdefault(title, {}))
+
+    def _add_option(
+        self,
+        section: dict[str, str],
+        written: str,
+        about: str,
+        value: Callable[[str], Any] = str,
+        **more: Any,
+    ) -> None:
+        """Add an option as it is written: ``-q``, or ``-t, --targets ENGINES`` with a value."""
+        section[written] = about
+        *names, last = written.replace(",", " ").split()
+        if last.startswith("-"):
+            self.add_argument(*names, last, action="store_true", **more)
+        else:
+            self.add_argument(*names, metavar=last, type=value, **more)
 
     def needs(self, partner: str, *options: str) -> None:
         """Refuse these options without their ``partner``."""
@@ -72,22 +95,25 @@ class Parser(argparse.ArgumentParser):
 
     def add_baseline(self) -> None:
         """Add ``--save``, ``--against`` and ``--fail-above``."""
-        self.add_argument("--save", metavar="FILE")
-        self.add_argument("--against", metavar="FILE")
-        self.add_argument("--fail-above", metavar="PERCENT", type=excess)
+        add = self.section("comparing")
+        add("--save FILE", "write the result to FILE, as JSON")
+        add("--against FILE", "compare with the result in FILE")
+        add("--fail-above PERCENT", "and fail if it is so much higher, e.g. 10%", excess)
         self.needs("--against", "--fail-above")
 
-    def add_lines(self) -> None:
+    def add_lines(self, about: str) -> None:
         """Add ``--lines`` and ``-f``."""
-        self.add_argument("--lines", action="store_true")
-        self.add_argument("-f", dest="functions", metavar="FUNC", action="append", default=[])
+        add = self.section("line by line")
+        add("--lines", about)
+        more = "with --lines: this function's lines, too"
+        add("-f FUNC", more, dest="functions", action="append", default=[])
         self.needs("--lines", "-f")
 
     def add_targets(self) -> None:
         """Add ``--cluster`` and ``-t``, which every magic has."""
-        self.add_argument("--cluster", action="store_true")
-        self.add_argument("-t", "--targets", metavar="ENGINES")
-        self.needs("--cluster", "-t")
+        add = self.section("cluster (needs ipyparallel)")
+        add("--cluster", "on the engines, not in this kernel")
+        add("-t, --targets ENGINES", "only these engines: 2, 0,3, 0:4")
 
     # --- reading ---------------------------------------------------------------------------------
 

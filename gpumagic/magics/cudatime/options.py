@@ -24,33 +24,45 @@ ABOVE = 0.1
 @cache
 def grammar() -> Grammar:
     """Return the forms of ``%cudatime``."""
-    forms = {verb: Parser(f"%cudatime {verb}") for verb in (*VERBS, COMPARE)}
-    forms["on"].add_argument("--above", metavar="TIME", type=duration(zero=True), default=ABOVE)
-    forms[COMPARE].add_argument("names", nargs="*", metavar="NAME", default=[])
+    about = {
+        "on": "a line with the times after every cell with a sign of GPU work, or over 0.1 s",
+        "off": "no more lines after cells",
+        "log": "the times of the cells until now, and their sum",
+        COMPARE: "the results of --name side by side",
+    }
+    forms = {verb: Parser(f"%cudatime {verb}", about[verb]) for verb in (*VERBS, COMPARE)}
+    above = "after a cell without such a sign: from this time on"
+    add = forms["on"].section("lines after cells")
+    add("--above TIME", above, duration(zero=True), default=ABOVE)
+    forms[COMPARE].add_argument("names", nargs="*", metavar="NAMES", default=[])
     return Grammar("%cudatime", {PLAIN: _run(), **forms})
 
 
 def _run() -> Parser:
     """Return the form of a line that runs code."""
     form = Parser("%cudatime")
-    add = form.add_argument
-    add("-n", dest="loops", metavar="N", type=count())
-    add("-r", dest="repeat", metavar="R", type=count())
-    add("-w", dest="warmup", metavar="W", type=count(0))
-    add("--repeat", dest="repeated", action="store_true")
-    add("-s", dest="setup", metavar="CODE")
-    add("--max-time", metavar="T", type=duration())
-    add("--on", metavar="DEVICES", type=_devices)
-    form.flags("--cold")
-    form.add_lines()
+    add = form.section("repeated runs: the code is a function's body, and assigns no variables")
+    add("-n N", "loops in a repeat", count(), dest="loops")
+    add("-r R", "repeats", count(), dest="repeat")
+    add("-w W", "warm-up loops (0: run no others)", count(0), dest="warmup")
+    add("-s SETUP", "code before each repeat, not timed", dest="setup")
+    add("--repeat", "until the median is precise to 1 %", dest="repeated")
+    add("--max-time T", "but no longer than this (default: 3s)", duration())
+    add("--cold", "with an empty L2 cache before each loop")
+    add("--on DEVICES", "on each, and compare: cpu,cuda:0", _devices)
+    add("--energy", "joules per loop, and mean watts; runs it longer")
+    form.add_lines("GPU and host time of each line, and its waits")
     form.apart("--lines", sorted(REPEATING))
     form.apart("--on", ("--kernels", "--trace", "--nvtx", "--flops", "--energy", *BASELINE))
-    add("--trace", metavar="FILE")
-    add("--nvtx", metavar="NAME")
-    form.flags("--kernels", "--flops", "--energy")
-    add("--name", metavar="NAME", type=_name)
+    add = form.section("where the time goes: all but --nvtx run the code once more")
+    add("--kernels", "the kernels by time, from torch's profiler")
+    add("--trace FILE", "its trace, for ui.perfetto.dev (.json, .json.gz)")
+    add("--nvtx NAME", "an NVTX range around the code, for Nsight")
+    add("--flops", "floating-point operations, and per second")
+    form.section("comparing")("--name NAME", "name the result, for --compare", _name)
     form.add_baseline()
     form.add_targets()
+    form.needs("--cluster", "-t")
     form.apart("--cluster", _ONLY_HERE)
     return form
 

@@ -11,64 +11,91 @@ from gpumagic.magics.parsing import PLAIN, SPEC, Grammar, Parser
 LASTING = ("--restart", "--keep", "--force", "--cluster")
 #: Those that have no meaning for the engines of a cluster.
 _ONLY_HERE = ("--restart", "--keep", "--force", "--soft", "--threads")
+_NO_CLAIM = "do not claim it, ignore the claims of others"
 
 
 @cache
 def grammar() -> Grammar:
     """Return the forms of ``%gpu``."""
-    verbs = (PLAIN, "watch", "plot", "doctor")
-    forms = {verb: Parser(f"%gpu {verb}".rstrip()) for verb in verbs}
-    forms[PLAIN].add_argument("-p", dest="processes", action="store_true")
-    forms["watch"].add_argument("state", nargs="?", choices=("off",))
-    forms["watch"].add_argument("--every", type=duration(), metavar="SECONDS", default=1.0)
-    forms["plot"].add_argument("file", nargs="?", metavar="FILE")
-    forms.update({verb: _cluster(verb) for verb in ("cluster", "pin")})
-    forms["restart"] = _restart()
-    forms["auto"] = _auto()
-    forms[SPEC] = _choice()
+    table = Parser("%gpu")
+    table.section("the table")("-p", "with the processes on each device", dest="processes")
+    plot = Parser("%gpu plot", "draw what it saw since it began, with the cells")
+    plot.add_argument("file", nargs="?", metavar="FILE")
+    cluster = _on_engines("cluster", "the GPUs of ipyparallel's engines, on all hosts")
+    cluster.add_argument("profile", nargs="?", metavar="PROFILE")
+    pin = _on_engines("pin", "each engine its own GPU")
+    pin.section("a choice of GPUs")("--no-claim", _NO_CLAIM)
+    forms = {
+        PLAIN: table,
+        SPEC: _choice(),
+        "auto": _auto(),
+        "watch": _watch(),
+        "plot": plot,
+        "doctor": Parser("%gpu doctor", "why torch can, or cannot, use the GPU; what helps"),
+        "cluster": cluster,
+        "pin": pin,
+        "restart": _restart(),
+    }
     return Grammar("%gpu", forms, ("off", "none", "cpu", "on", "all", "reset"))
+
+
+def _watch() -> Parser:
+    form = Parser("%gpu watch", "a panel beside the cells; off ends it")
+    form.add_argument("state", nargs="?", choices=("off",))
+    about = "between two updates (default: 1)"
+    form.section("watch")("--every SECONDS", about, duration(), default=1.0)
+    return form
+
+
+def _on_engines(verb: str, about: str) -> Parser:
+    form = Parser(f"%gpu {verb}", about)
+    form.add_targets()
+    return form
+
+
+def _restart() -> Parser:
+    form = Parser(
+        "%gpu restart",
+        "a fresh kernel in place of this one, with its GPUs; CUDA is not started; the next cells "
+        "go on",
+    )
+    _add_what_goes_on(form)
+    return form
 
 
 def _choice() -> Parser:
     form = Parser("%gpu")
     form.add_argument("spec", nargs="*", metavar="SPEC", default=[])
-    form.flags("--soft", "--restart", "--no-claim")
-    form.add_argument("--threads", type=count(), metavar="N")
+    add = form.section("a choice of GPUs")
+    add("--restart", "if it is too late, or CUDA has failed: restart")
     _add_what_goes_on(form)
+    add(
+        "--soft",
+        "with off, if it is too late: keeps the process and all variables; device-agnostic code "
+        "goes to the CPU, new CUDA tensors are refused; %gpu on ends it",
+    )
+    add("--threads N", "compute with N CPU threads; on and reset undo it", count())
+    add("--no-claim", _NO_CLAIM)
     form.needs("--restart", "--keep", "--force")
     form.apart("--soft", ("--restart",))
     form.add_targets()
+    form.needs("--cluster", "-t")
     form.apart("--cluster", _ONLY_HERE)
     return form
 
 
-def _restart() -> Parser:
-    form = Parser("%gpu restart")
-    _add_what_goes_on(form)
-    return form
-
-
 def _add_what_goes_on(form: Parser) -> None:
-    form.flags("--force")
-    form.add_argument("--keep", nargs="+", action="extend", metavar="NAME")
+    add = form.section("a choice of GPUs")
+    about = "with both: bring these variables back, or all"
+    add("--keep NAMES", about, nargs="+", action="extend")
+    add("--force", "with both: go on although something is lost")
 
 
 def _auto() -> Parser:
     form = _choice()
-    form.add_argument("--min-free", type=size, metavar="SIZE")
-    form.add_argument("--wait", type=duration(zero=True), metavar="SECONDS", default=0.0)
-    form.flags("--idle")
+    add = form.section("auto [N]: the N GPUs with the most free memory")
+    add("--min-free SIZE", "with at least so much free memory, e.g. 20GiB", size)
+    add("--idle", "without other processes, and not busy")
+    add("--wait SECONDS", "wait for such GPUs", duration(zero=True), default=0.0)
     form.apart("--wait", ("--soft", "--cluster"))
-    return form
-
-
-def _cluster(verb: str) -> Parser:
-    """Return the form of a verb for the engines of a cluster."""
-    form = Parser(f"%gpu {verb}")
-    form.flags("--cluster")
-    form.add_argument("-t", "--targets", metavar="ENGINES")
-    if verb == "cluster":
-        form.add_argument("profile", nargs="?", metavar="PROFILE")
-    else:
-        form.flags("--no-claim")
     return form

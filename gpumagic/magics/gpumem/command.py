@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cells.compile import CompiledCell, compile_cell
@@ -15,7 +14,7 @@ from gpumagic.errors import SpecError
 from gpumagic.magics.argument_types import expanded
 from gpumagic.magics.baseline import Baseline
 from gpumagic.magics.gpumem import fit
-from gpumagic.magics.gpumem.options import VERBS, grammar
+from gpumagic.magics.gpumem.options import PER_CELL, grammar
 from gpumagic.magics.output import hand_over, say, value_of
 from gpumagic.memory.limit import LIMIT
 from gpumagic.memory.measurement import Measurement
@@ -43,8 +42,9 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     parsed = grammar().read(line, cell=cell is not None, quiet=magics.quiet)
     options, code = parsed.options, parsed.code
     if parsed.verb:
-        module = next(name for name, verbs in VERBS.items() if parsed.verb in verbs)
-        command: Any = import_module(f"gpumagic.magics.gpumem.{module}")
+        from gpumagic.magics.gpumem import per_cell, verbs
+
+        command = per_cell if parsed.verb in PER_CELL else verbs
         return command.run(parsed.verb, magics, options)
     if cell is None and not code:
         for name in _OF_CODE:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-
 from gpumagic.magics.commands import MAGICS
 from gpumagic.magics.magic_class import GpuMagic
 from tests.support.kernels import ROOT
@@ -31,7 +29,7 @@ _SETTINGS = """\
 
 def helps() -> dict[str, str]:
     """Return the help of every magic, as ``%gpu?`` shows it."""
-    return {name: str(inspect.getdoc(getattr(GpuMagic, name))) for name in MAGICS}
+    return {name: getattr(GpuMagic, name).getdoc() for name in MAGICS}
 
 
 def settings() -> dict[str, tuple[str, str]]:

@@ -1,0 +1,51 @@
+"""The help of a magic: its own text, and the verbs and options that its parsers have."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+from inspect import cleandoc
+
+from gpumagic.magics.commands import grammar_of
+from gpumagic.magics.parsing import Parser
+
+#: Columns of a terminal, and of the verbs and options on the left.
+_WIDTH, _LEFT = 79, 30
+
+
+def page(name: str, text: str) -> str:
+    """Return a magic's help: ``text``, and above its examples the verbs and the options."""
+    text, heading, examples = cleandoc(text).partition("\n\nExamples\n")
+    forms = grammar_of(name).forms.values()
+    sections: dict[str, dict[str, str]] = {}
+    for form in forms:
+        for title, options in form.sections.items():
+            sections.setdefault(title, {}).update(options)
+    sections["result"] = sections.pop("result")  # each form's first one
+    verbs = _rows((_written(form), form.about) for form in forms if form.about)
+    options = [line for title, rows in sections.items() for line in (title, *_rows(rows.items()))]
+    return "\n".join([text, *verbs, "", *options]) + heading + examples
+
+
+def _written(form: Parser) -> str:
+    """Return a verb with its arguments: ``%gpu plot [FILE]``."""
+    arguments = (each for each in form._actions if not each.option_strings)
+    names = (
+        (str(each.metavar or "|".join(each.choices or ())), each.nargs is None)
+        for each in arguments
+    )
+    return " ".join([form.prog, *(name if needed else f"[{name}]" for name, needed in names)])
+
+
+def _rows(rows: Iterable[tuple[str, str]]) -> list[str]:
+    left = " " * _LEFT
+    return [
+        textwrap.fill(
+            about,
+            _WIDTH,
+            initial_indent=f"  {written} ".ljust(_LEFT),
+            subsequent_indent=left,
+            break_on_hyphens=False,
+        )
+        for written, about in rows
+    ]
