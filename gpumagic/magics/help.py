@@ -19,8 +19,8 @@ def page(name: str, text: str) -> str:
     forms = grammar_of(name).forms.values()
     sections: dict[str, dict[str, str]] = {}
     for form in forms:
-        for title, options in form.sections.items():
-            sections.setdefault(title, {}).update(options)
+        for title, added in form.sections.items():
+            sections.setdefault(title, {}).update(added)
     sections["result"] = sections.pop("result")  # each form's first one
     verbs = _rows((_written(form), form.about) for form in forms if form.about)
     options = [line for title, rows in sections.items() for line in (title, *_rows(rows.items()))]

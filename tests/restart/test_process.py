@@ -281,7 +281,9 @@ def test_a_shell_of_another_program_is_not_restarted(run_cell: Callable[..., Any
 
 def test_other_systems_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    with pytest.raises(RestartError, match=r"restart the kernel .*, and choose its GPUs in the first"):
+    with pytest.raises(
+        RestartError, match=r"restart the kernel .*, and choose its GPUs in the first"
+    ):
         before.check(None)
 
 
