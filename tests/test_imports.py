@@ -43,7 +43,7 @@ IMPORTERS = {
     "pygments": {"render/source_code"},
     "pandas": {"results/base"},
     "matplotlib": {"render/plots"},
-    "cloudpickle": {"restart/pickler"},
+    "cloudpickle": {"restart/pickler", "restart/settings"},
     "ipyparallel": {"cluster"},
     "subprocess": {"system/child_process"},
 }
