@@ -56,6 +56,13 @@ def read(delayed: Delayed) -> tuple[float, int] | None:
     None where a delay ended before all was queued (Python waits for the GPU, or was slow), where
     several devices worked, and while a graph is captured.
     """
+    try:
+        return _read(delayed)
+    except RuntimeError:  # a device has failed: the repeats before that stand
+        return None
+
+
+def _read(delayed: Delayed) -> tuple[float, int] | None:
     devices = delayed.devices
     with streams.Relaxed():
         used = [(device, each) for device in devices for each in device.streams.used()]
