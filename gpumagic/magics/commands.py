@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,8 +15,13 @@ def grammar_of(name: str) -> Grammar:
 
     This imports nothing that measures, restarts or draws: completion needs it at a key press.
     """
-    found: Grammar = import_module(f"gpumagic.magics.{name}.options").grammar()
-    return found
+    if name == "gpu":
+        from gpumagic.magics.gpu.options import grammar
+    elif name == "cudatime":
+        from gpumagic.magics.cudatime.options import grammar
+    else:
+        from gpumagic.magics.gpumem.options import grammar
+    return grammar()
 
 
 def source(name: str, line: str, cell: str | None) -> str | None:

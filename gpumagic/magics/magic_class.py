@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from importlib import import_module
 from traceback import clear_frames, walk_tb
 from types import FrameType
 from typing import Any
@@ -20,8 +19,8 @@ from gpumagic.magics.extension import Extension
 from gpumagic.system.import_path import restricted_to
 
 
-def _by_its_module(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a magic run by its module, complete its help, turn gpumagic's errors into one line.
+def _for_a_notebook(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Complete a magic's help, and turn gpumagic's own errors into one line.
 
     IPython keeps the last exception with its frames. So no error of ours keeps a frame that has the
     user's values, and an interrupt, and a warning that the user has made an error, show none of
@@ -29,7 +28,7 @@ def _by_its_module(function: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(function)
-    def magic(magics: GpuMagic, line: str, cell: str | None = None, local_ns: Any = None) -> Any:
+    def magic(magics: GpuMagic, *arguments: Any, **scope: Any) -> Any:
         __tracebackhide__ = True
         from gpumagic.cells import compile, tracebacks
         from gpumagic.errors import GpuMagicError, RegressionError
@@ -41,8 +40,7 @@ def _by_its_module(function: Callable[..., Any]) -> Callable[..., Any]:
 
         try:
             with restricted_to({}):
-                command = import_module(f"gpumagic.magics.{function.__name__}.command")
-                return command.run(magics, line, cell, local_ns)
+                return function(magics, *arguments, **scope)
         except (KeyboardInterrupt, UserWarning) as error:
             tracebacks.take_out_own(error, is_users, end=True)
             raise
@@ -107,7 +105,7 @@ class GpuMagic(ipython.Magics):
         self.extension = Extension(shell, self)
 
     @ipython.line_cell_magic
-    @_by_its_module
+    @_for_a_notebook
     def gpu(self, line: str, cell: str | None = None) -> Any:
         """Show the GPUs, and choose which of them this kernel sees: verified.
 
@@ -128,11 +126,14 @@ class GpuMagic(ipython.Magics):
           selection = %gpu off -o -q
           %gpu off --cluster -t 0:4
         """
+        from gpumagic.magics.gpu.command import run
+
+        return run(self, line, cell)
 
     @ipython.no_var_expand
     @ipython.needs_local_scope
     @ipython.line_cell_magic
-    @_by_its_module
+    @_for_a_notebook
     def cudatime(self, line: str, cell: str | None = None, local_ns: Any = None) -> Any:
         """Time code on the GPU, on the wall and on the CPU.
 
@@ -154,11 +155,14 @@ class GpuMagic(ipython.Magics):
           %%cudatime --lines -f train_step
           %%cudatime --repeat x = torch.rand(4096, 4096, device="cuda")
         """
+        from gpumagic.magics.cudatime.command import run
+
+        return run(self, line, cell, local_ns)
 
     @ipython.no_var_expand
     @ipython.needs_local_scope
     @ipython.line_cell_magic
-    @_by_its_module
+    @_for_a_notebook
     def gpumem(self, line: str, cell: str | None = None, local_ns: Any = None) -> Any:
         """Show GPU memory now, or its change by a statement or a cell.
 
@@ -179,3 +183,6 @@ class GpuMagic(ipython.Magics):
           %%gpumem --lines -f model.forward
           %%gpumem --fit batch=1:4096
         """
+        from gpumagic.magics.gpumem.command import run
+
+        return run(self, line, cell, local_ns)

@@ -21,7 +21,7 @@ from gpumagic.selection.spec import parse
 _ON_ENGINES = ("cluster", "pin")
 
 
-def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
+def run(magics: Any, line: str, cell: str | None) -> Any:
     """Show the table, choose devices, or run ``cell`` under a choice."""
     parsed = grammar().read(line, cell=cell is not None, quiet=magics.quiet)
     options = parsed.options
