@@ -84,6 +84,11 @@ def hand_over(
     """Show, store and return ``result`` as the options ``-q``, ``-v`` and ``-o`` say."""
     if not options.quiet:
         show(shell, result, metadata)
+    return store(shell, result, options)
+
+
+def store(shell: Any, result: Any, options: argparse.Namespace) -> Any:
+    """Store and return ``result`` as the options ``-v`` and ``-o`` say: something else is shown."""
     if options.variable:
         shell.user_ns[options.variable] = result
     return result if options.output else None

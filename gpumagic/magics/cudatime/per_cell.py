@@ -8,7 +8,7 @@ from typing import Any
 
 from gpumagic.magics.cudatime.options import VERBS
 from gpumagic.magics.extension import of as extension_of
-from gpumagic.magics.output import hand_over, say, show_below
+from gpumagic.magics.output import hand_over, say, show_below, store
 from gpumagic.results.logs import CellTiming
 from gpumagic.timing.per_cell import CellTimer
 from gpumagic.timing.run import INTERRUPTED
@@ -20,22 +20,23 @@ _TIMED = re.compile(r"\s*%%cudatime\b|\s*%cudatime\b[^\n]*\s*\Z")
 
 def run(verb: str, magics: Any, options: argparse.Namespace) -> Any:
     """Run the verb."""
-    timer = cell_timer(magics.shell)
-    message = "No more lines after cells; '%cudatime log' sums up those before."
+    shell, timer = magics.shell, cell_timer(magics.shell)
+    if verb == "log":
+        log = timer.log()
+        metadata = {"gpumagic": {"cudatime_log": log.to_dict()["cells"]}}
+        return hand_over(shell, log, options, metadata)
     if verb == "on":
         timer.on(options.above)
         message = (
             "A line with the times follows each cell with a sign of GPU work, or longer than "
             f"{options.above:g} s; '%cudatime off' ends that."
         )
-    elif verb == "off":
+    else:
         timer.off()
-    if verb != "log" and not options.quiet:
-        say(magics.shell, message)
-        options.quiet = True  # the log is not what is shown
-    log = timer.log()
-    metadata = {"gpumagic": {"cudatime_log": log.to_dict()["cells"]}}
-    return hand_over(magics.shell, log, options, metadata=metadata)
+        message = "No more lines after cells; '%cudatime log' sums up those before."
+    if not options.quiet:
+        say(shell, message)
+    return store(shell, timer.log(), options)
 
 
 def cell_timer(shell: Any) -> CellTimer:

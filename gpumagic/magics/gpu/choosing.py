@@ -142,8 +142,7 @@ def run_cell(
     selections: list[Selection] = []
 
     def finish(value: Any) -> Any:
-        shown = argparse.Namespace(**{**vars(options), "quiet": True})
-        output.hand_over(shell, selections[0], shown)
+        output.store(shell, selections[0], options)  # it was shown above the cell's own output
         return output.value_of(value, selections[0], options)
 
     scope = _chosen(magics, spec, wants, options, selections.append)

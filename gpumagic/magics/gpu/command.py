@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
 from typing import Any
 
@@ -41,6 +40,10 @@ def run(magics: Any, line: str, cell: str | None) -> Any:
         from gpumagic.magics.gpu import restarting
 
         restarting.restart(magics, options)
+    if parsed.verb in ("watch", "plot"):
+        from gpumagic.magics.gpu import watch
+
+        return watch.run(parsed.verb, magics.shell, options, _table)
     result: Result
     if text:
         from gpumagic.magics.gpu import choosing
@@ -49,8 +52,12 @@ def run(magics: Any, line: str, cell: str | None) -> Any:
         if cell is not None:
             return choosing.run_cell(magics, spec, wants, options, cell, f"%%gpu {line}")
         result = choosing.choose_for_kernel(magics, spec, wants, options)
+    elif parsed.verb == "doctor":
+        from gpumagic.doctor import diagnose
+
+        result = diagnose()
     else:
-        result = _run_verb(parsed.verb, magics.shell, options)
+        result = _table(processes=options.processes)
     returned = hand_over(magics.shell, result, options)
     if isinstance(result, Selection):
         choosing.warn(result, shown=not options.quiet)
@@ -67,21 +74,6 @@ def _hint(magics: Any, table: DeviceTable) -> None:
     more = "Try next: %%cudatime above a cell for its GPU time, %gpumem for GPU memory"
     none = "Try next: %gpu doctor for why there is none, %gpu? for all that it does"
     say(magics.shell, more if table.devices else none)
-
-
-def _run_verb(verb: str, shell: Any, options: argparse.Namespace) -> Result:
-    """Show something, or change a display; without a verb show the table."""
-    if not verb:
-        return _table(processes=options.processes)
-    if verb == "doctor":
-        from gpumagic.doctor import diagnose
-
-        return diagnose()
-    from gpumagic.magics.gpu import watch
-
-    if verb == "plot":
-        return watch.plot(shell, options)
-    return watch.watch_off(shell) if options.state == "off" else watch.watch(shell, options, _table)
 
 
 def _table(*, processes: bool) -> DeviceTable:

@@ -12,9 +12,9 @@ from uuid import uuid4
 from gpumagic.errors import SpecError
 from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.gpu.watch_thread import Watch
-from gpumagic.magics.output import LiveDisplay, say, show_picture
+from gpumagic.magics.output import LiveDisplay, hand_over, say, show_picture, store
 from gpumagic.magics.terminal import output_of
-from gpumagic.results.base import Result, as_html
+from gpumagic.results.base import as_html
 from gpumagic.results.devices import DeviceTable
 from gpumagic.results.watch import WatchHistory, WatchPanel, WatchSample, without_processes
 from gpumagic.system.text import plural
@@ -27,17 +27,23 @@ _NEW_VIEW = (
 )
 
 
-def watch(shell: Any, options: argparse.Namespace, table: Callable[..., DeviceTable]) -> Result:
-    """Watch the devices: in a notebook by a panel while cells run, else until interrupted.
+def run(
+    verb: str, shell: Any, options: argparse.Namespace, table: Callable[..., DeviceTable]
+) -> Any:
+    """Watch the devices: in a notebook by a panel while cells run, else until interrupted; or plot.
 
     ``table`` is what ``%gpu`` shows.
     """
+    if verb == "plot":
+        return store(shell, _plot(shell, options), options)
+    if options.state == "off":
+        return hand_over(shell, _watch_off(shell), options)
     if hasattr(shell, "kernel"):
-        return _panel(shell, options)
-    return _foreground(shell, options, table)
+        return store(shell, _panel(shell, options), options)
+    return hand_over(shell, _foreground(shell, options, table), options)
 
 
-def watch_off(shell: Any) -> WatchHistory:
+def _watch_off(shell: Any) -> WatchHistory:
     """End the panel and return its history.
 
     Raises:
@@ -50,7 +56,7 @@ def watch_off(shell: Any) -> WatchHistory:
     return current.history()
 
 
-def plot(shell: Any, options: argparse.Namespace) -> WatchHistory:
+def _plot(shell: Any, options: argparse.Namespace) -> WatchHistory:
     """Draw the history into the notebook or into a file, and return it.
 
     Raises:
@@ -64,7 +70,6 @@ def plot(shell: Any, options: argparse.Namespace) -> WatchHistory:
         title = f"{plural(len(history.busy_devices()), 'GPU')} over time, with the cells"
         picture = history.plot()
         show_picture(shell, picture, title, options.file, "%gpu plot", quiet=options.quiet)
-    options.quiet = True  # the picture is what is shown
     return history
 
 
@@ -92,13 +97,12 @@ def _panel(shell: Any, options: argparse.Namespace) -> WatchHistory:
     if not (current.has_hinted or options.quiet) and "deletedCells" in sent:
         current.has_hinted = True
         say(shell, _NEW_VIEW)
-    options.quiet = True  # the panel is what is shown
     return current.history()
 
 
 def _foreground(
     shell: Any, options: argparse.Namespace, table: Callable[..., DeviceTable]
-) -> Result:
+) -> DeviceTable:
     """Show the table repeatedly in one place until interrupted; return the last one."""
     current = of(shell)
     current.end("moved to where '%gpu watch' was called again")

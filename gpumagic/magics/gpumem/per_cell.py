@@ -8,7 +8,7 @@ from typing import Any
 from gpumagic.errors import SpecError
 from gpumagic.magics.argument_types import expanded
 from gpumagic.magics.extension import of as extension_of
-from gpumagic.magics.output import hand_over, say, show_below, show_picture
+from gpumagic.magics.output import hand_over, say, show_below, show_picture, store
 from gpumagic.memory.peak_ledger import CellLedger
 from gpumagic.results.logs import CellLog
 from gpumagic.system.text import plural
@@ -26,18 +26,18 @@ def run(verb: str, magics: Any, options: argparse.Namespace) -> Any:
     Raises:
         SpecError: there is nothing to show, or no way to draw it.
     """
-    ledger = of(magics.shell)
+    shell, ledger = magics.shell, of(magics.shell)
+    if verb == "plot":
+        return _plot(shell, ledger.log(), options)
+    if verb == "log":
+        return hand_over(shell, ledger.log(), options)
     if verb == "on":
         ledger.on()
-    elif verb == "off":
+    else:
         ledger.off()
-    if verb in _MESSAGES and not options.quiet:
-        say(magics.shell, _MESSAGES[verb])
-        options.quiet = True  # the log is not what is shown
-    log = ledger.log()
-    if verb == "plot":
-        return _plot(magics.shell, log, options)
-    return hand_over(magics.shell, log, options)
+    if not options.quiet:
+        say(shell, _MESSAGES[verb])
+    return store(shell, ledger.log(), options)
 
 
 def of(shell: Any) -> CellLedger:
@@ -57,6 +57,4 @@ def _plot(shell: Any, log: CellLog, options: argparse.Namespace) -> Any:
         title += f"; {plural(empty, 'unchanged GPU')} left out"
     file = expanded(shell, options.file or "")
     show_picture(shell, plot, title, file, "%gpumem plot", quiet=options.quiet)
-    if options.variable:
-        shell.user_ns[options.variable] = plot.figure
-    return plot.figure if options.output else None
+    return store(shell, plot.figure, options)
