@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from textwrap import dedent
 from typing import Any
 
@@ -18,6 +19,7 @@ from gpumagic.errors import SpecError
 _CALL = re.compile(r"\s*get_ipython\(\)\.run_(line|cell)_magic\('([^']+)',")
 
 
+@dataclass(frozen=True, eq=False)
 class MagicCode:
     """An input transformer of IPython for the call of one of our magics that ends a cell.
 
@@ -34,15 +36,9 @@ class MagicCode:
     same name since, and other names for ours.
     """
 
-    def __init__(
-        self,
-        shell: Any,
-        source: Callable[[str, str, str | None], str | None],
-        is_ours: Callable[[Any], bool],
-    ) -> None:
-        self._shell = shell
-        self._source = source
-        self._is_ours = is_ours
+    shell: Any
+    source: Callable[[str, str, str | None], str | None]
+    is_ours: Callable[[Any], bool]
 
     def __call__(self, lines: list[str]) -> list[str]:
         call = _CALL.match(lines[-1]) if lines else None
@@ -63,18 +59,18 @@ class MagicCode:
 
     def _named(self, kind: str, name: str) -> tuple[str, str] | None:
         """Return the magic of ours that has this name, or alias, and the alias's words, or None."""
-        magics, words = self._shell.magics_manager.magics, ""
+        magics, words = self.shell.magics_manager.magics, ""
         function = magics[kind].get(name)
         if isinstance(function, MagicAlias):
             name, words = function.magic_name, function.magic_params or ""
             function = magics[function.magic_kind].get(name)
-        return (name, words) if self._is_ours(function) else None
+        return (name, words) if self.is_ours(function) else None
 
     def _awaits(self, name: str, line: str, cell: str | None) -> bool:
         header = None if cell is None else f"%%{name} {line}"
         try:
-            source = self._source(name, line, cell)
-            return source is not None and source_awaits(self._shell, source, header)
+            source = self.source(name, line, cell)
+            return source is not None and source_awaits(self.shell, source, header)
         except SpecError:
             return False  # the magic reports it
 

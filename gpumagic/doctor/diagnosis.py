@@ -41,8 +41,7 @@ class Diagnosis(Series[Finding]):
     usable: int | None = None
     findings: tuple[Finding, ...] = ()
 
-    def _items(self) -> tuple[Finding, ...]:
-        return self.findings
+    _sequence = "findings"
 
     def about(self, subject: str) -> Finding | None:
         """Return the finding on a subject, or None if there is none."""

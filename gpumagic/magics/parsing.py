@@ -207,7 +207,8 @@ class Grammar:
         if rest.startswith("#"):
             rest = ""  # behind words `split` leaves it out; behind code it is Python's
         statement, silent = take_semicolon(rest)
-        first, after = [*statement.split(None, 1), "", ""][:2]
+        first = statement.split(None, 1)[0] if statement else ""
+        after = statement[len(first) :].lstrip()
         first = "auto" if first.lower() == "auto" else first
         form = next((word for word in words if word in self.verbs), PLAIN)
         if cell and self._takes_code and (form or statement in self.verbs):

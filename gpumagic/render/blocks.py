@@ -56,7 +56,7 @@ class Cell:
         The bar is that share, or its parts by use.
         """
         tone: Style = "" if used is None or used < 0.9 else "warn" if used < 0.97 else "bad"
-        return cls("! " * bool(tone) + text, tone, used if bar is None else bar)
+        return cls(f"! {text}" if tone else text, tone, used if bar is None else bar)
 
     @classmethod
     def cut(cls, text: str, longest: int, style: Style = "") -> Cell:
@@ -167,7 +167,7 @@ class Line:
         """Return a line with the name of several devices; none where it is not the same for all."""
         if len({*names}) != 1 or names[0] is None:
             return []
-        return [cls.of(f"{len(names)} × " * (len(names) > 1) + names[0], "strong")]
+        return [cls.of(names[0] if len(names) == 1 else f"{len(names)} × {names[0]}", "strong")]
 
     @classmethod
     def notes(cls, texts: Iterable[str]) -> list[Line]:

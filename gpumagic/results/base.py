@@ -86,11 +86,13 @@ class Explanation(Result):
 
 
 class Series(Result, Sequence[_Item]):
-    """A dataclass that is also a sequence, of the items in the tuple that is its first field."""
+    """A dataclass that is also a sequence, of the items in one of its fields, a tuple."""
+
+    #: The name of that field.
+    _sequence: ClassVar[str]
 
     def _items(self) -> tuple[_Item, ...]:
-        items: tuple[_Item, ...] = next(iter(vars(self).values()))
-        return items
+        return cast("tuple[_Item, ...]", getattr(self, self._sequence))
 
     @overload
     def __getitem__(self, key: int) -> _Item: ...

@@ -35,6 +35,8 @@ class EngineResult:
 class ClusterResult(Series[EngineResult]):
     """A result of each engine, by engine id."""
 
+    _sequence = "engines"
+
     engines: tuple[EngineResult, ...] = ()
 
     @property

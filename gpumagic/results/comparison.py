@@ -50,6 +50,7 @@ class Compared:
 class Comparison(Series[Compared]):
     """Timings compared by ``%cudatime --compare``; the first is the baseline."""
 
+    _sequence = "entries"
     _index: ClassVar[tuple[str, ...]] = ("name",)
 
     entries: tuple[Compared, ...]

@@ -172,6 +172,7 @@ class Device:
 class DeviceTable(Series[Device]):
     """The devices of the machine, and which of them this process sees: a sequence of `Device`."""
 
+    _sequence = "devices"
     _index: ClassVar[tuple[str, ...]] = ("index",)
     _columns: ClassVar[tuple[str, ...]] = tuple(each.name for each in dataclasses.fields(Device))
 
@@ -259,7 +260,7 @@ def _instances(devices: Iterable[Device]) -> list[Block]:
 
     def uuid(device: Device, part: MigInstance) -> Cell:
         seen = part.uuid == device.instance
-        return Cell.uuids(part.uuid + " ✓" * seen, "good" if seen else "")
+        return Cell.uuids(f"{part.uuid} ✓", "good") if seen else Cell.uuids(part.uuid, "")
 
     columns: list[Column[tuple[Device, MigInstance]]] = [
         Figures("GPU", lambda of: str(of[0].index)),

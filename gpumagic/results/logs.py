@@ -31,6 +31,8 @@ _Entry = TypeVar("_Entry")
 class _Log(Series[_Entry]):
     """What was measured of each cell that ended while a log was on: the newest 10,000, in order."""
 
+    _sequence = "cells"
+
     cells: tuple[_Entry, ...] = ()
     #: Whether the log is on.
     watching: bool = False
@@ -110,9 +112,11 @@ class CellLog(_Log[CellMemory]):
             Column("First line", least=16),
         ]
         rows = [row for cell in shown for row in _rows(cell)]
-        earlier = plural(len(self) - len(shown), "earlier cell")
-        hidden = [f"{earlier} not shown here; -o returns all"] * (len(self) > len(shown))
-        return [Grid.of(rows, columns, dim=lambda _: True), *Line.notes(hidden)]
+        table: list[Block] = [Grid.of(rows, columns, dim=lambda _: True)]
+        if earlier := len(self) - len(shown):
+            note = f"{plural(earlier, 'earlier cell')} not shown here; -o returns all"
+            table.append(Line.of(note, "dim"))
+        return table
 
     def known_devices(self) -> list[int]:
         """Return the CUDA ordinals of all cells."""
@@ -319,10 +323,9 @@ class TimingLog(_Log[CellTiming]):
         wall = Cell(f"wall {seconds(self.wall)}", "strong")
         gpu = Cell(f"GPU {at_most(self.gpu, self.gpu_at_most)}", "strong")
         count = f", CPU {cpu_seconds(self.cpu)}; {used:,} with a sign of GPU work: "
-        all_cells = f"the {_SLOWEST} longest are shown; .to_pandas() has all {len(self):,}"
-        hidden = [all_cells] * (len(self) > len(shown))
-        return [
-            Line.join(f"{plural(len(self), 'cell')}: ", wall, count, gpu),
-            Grid.of(shown, columns),
-            *Line.notes(hidden),
-        ]
+        sums = Line.join(f"{plural(len(self), 'cell')}: ", wall, count, gpu)
+        blocks: list[Block] = [sums, Grid.of(shown, columns)]
+        if len(self) > len(shown):
+            note = f"the {_SLOWEST} longest are shown; .to_pandas() has all {len(self):,}"
+            blocks.append(Line.of(note, "dim"))
+        return blocks

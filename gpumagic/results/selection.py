@@ -57,7 +57,7 @@ class Selection(Result):
     ways_out: tuple[WayOut, ...] = ()
 
     def _blocks(self) -> list[Block]:
-        still = "still " * (self.status == "too-late")
+        still = "still " if self.status == "too-late" else ""
         seen = plural(len(self.devices), "GPU") if self.devices else "no GPU"
         sees = f"this kernel {still}sees {seen}"
         if not self.devices_known:

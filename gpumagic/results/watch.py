@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 #: The most cells that are numbered in a picture.
 _LABELS = 20
 #: The figures of a device that change. Bytes, percent, degrees Celsius, watts.
-_FIGURES = (
-    *("utilization", "memory_own", "memory_others", "memory_used", "temperature", "power", "error"),
-)
+_FIGURES = (*"utilization memory_own memory_others memory_used temperature power error".split(),)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from gpumagic.results.base import Series, as_html, as_text
 
 @dataclass(frozen=True, repr=False)
 class Example(Series[str]):
+    _sequence = "words"
     words: tuple[str, ...] = ("a", "b", "c")
     sizes: Mapping[int, int] = field(default_factory=lambda: {0: 1})
 
@@ -54,6 +55,7 @@ def test_as_data() -> None:
 
 @dataclass(frozen=True, repr=False)
 class Rows(Series[Mapping[str, int | None]]):
+    _sequence = "_index"
     _index: ClassVar[tuple[str, ...]] = ("a",)
     _columns: ClassVar[tuple[str, ...]] = ("b", "c")
 

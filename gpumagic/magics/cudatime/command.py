@@ -44,7 +44,7 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
 
         return cluster.run_cell(magics, "cudatime", parsed, cell, parsed.code)
     setup = "\n".join(each for each in (options.setup, parsed.code if cell else "") if each)
-    plan = Plan(options.loops, options.repeat, options.warmup, options.max_time, options.cold)
+    plan = Plan(options.loops, options.repeats, options.warmup, options.max_time, options.cold)
     delivery = Delivery(magics, options)
     code = _compile(magics.shell, parsed, cell, local_ns, setup if repeated else None)
     if isinstance(code, CompiledCell):

@@ -14,7 +14,7 @@ VERBS = ("on", "off", "log")
 #: The form that shows named results.
 COMPARE = "--compare"
 #: Each of these options alone makes the run a repeated one.
-REPEATING = {*("-n", "-r", "-w", "--repeat", "-s", "--max-time", "--cold", "--on", "--energy")}
+REPEATING = {"-n", "-r", "-w", "--repeat", "-s", "--max-time", "--cold", "--on", "--energy"}
 #: Options that have no meaning for the engines of a cluster.
 _ONLY_HERE = ("--lines", "--name", "--kernels", "--trace", "--on", "--flops", "--energy", *BASELINE)
 #: Seconds from which a cell without a sign of GPU work gets a line by default.
@@ -43,10 +43,10 @@ def _run() -> Parser:
     form = Parser("%cudatime")
     add = form.section("repeated runs: the code is a function's body, and assigns no variables")
     add("-n N", "loops in a repeat", count(), dest="loops")
-    add("-r R", "repeats", count(), dest="repeat")
+    add("-r R", "repeats", count(), dest="repeats")
     add("-w W", "warm-up loops (0: run no others)", count(0), dest="warmup")
     add("-s SETUP", "code before each repeat, not timed", dest="setup")
-    add("--repeat", "until the median is precise to 1 %", dest="repeated")
+    add("--repeat", "until the median is precise to 1 %")
     add("--max-time T", "but no longer than this (default: 3s)", duration())
     add("--cold", "with an empty L2 cache before each loop")
     add("--on DEVICES", "on each, and compare: cpu,cuda:0", _devices)
