@@ -5,7 +5,6 @@ All text is escaped: other users choose the names of processes.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from html import escape
 
@@ -76,10 +75,20 @@ def _part(cell: Cell) -> str:
     hidden = cell.whole is not None and cell.whole.strip() != cell.text.strip()
     hover = f' title="{_text(str(cell.whole))}"' if hidden else ""
     content = "".join(_colored(*part) for part in cell.parts) or _text(cell.text)
+    hang = ""
     if cell.style == "code":
-        # nbconvert reduces a text of blanks alone to one, and with it the indentation.
-        content = re.sub("^ +", lambda blanks: "&nbsp;" * len(blanks[0]), content)
-    return f"<{tag}{hover}{_style(_STYLES.get(cell.style, ''))}>{content}</{tag}>"
+        content, hang = _indented(content)
+    style = _style(_STYLES.get(cell.style, ""), hang)
+    return f"<{tag}{hover}{style}>{content}</{tag}>"
+
+
+def _indented(code: str) -> tuple[str, str]:
+    """Return code that keeps its indentation, also where it wraps; and the style for it."""
+    rest = code.lstrip(" ")
+    blanks = len(code) - len(rest)
+    hang = f"display:inline-block;padding-left:{blanks}ch;text-indent:-{blanks}ch" if blanks else ""
+    # nbconvert reduces a text of blanks alone to one, and with it the indentation.
+    return "&nbsp;" * blanks + rest, hang
 
 
 def _colored(text: str, style: Style) -> str:

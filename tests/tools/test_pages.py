@@ -11,11 +11,12 @@ import pytest
 
 import gpumagic
 import gpumagic.cluster
-from tests.support.device import ROOT
 from tests.support.newest import IS_NEWEST
 from tests.tools.demo.committed import VARIES, words_in
 from tests.tools.demo.runner import VIRTUAL_NOTE, execute, virtual_machine
-from tests.tools.docs.pages import DOCS, as_notebook, cells, has_cells, pages, shown
+from tests.tools.docs.pages import CHINESE, DOCS, as_notebook, cells, has_cells, pages, shown
+from tests.tools.docs.pictures import PICTURES
+from tests.tools.docs.reference import README
 from tests.tools.docs.site import OTHER_PAGES
 
 #: A page, and what a link in it may name.
@@ -42,6 +43,10 @@ def test_links(page: Path) -> None:
             assert anchor in anchors(found), target
         if found.suffix == ".ipynb":
             assert found in OTHER_PAGES.values(), target
+        elif found == README:
+            assert page == CHINESE, f"{target} is not in the site"
+        elif found.suffix == ".png":
+            assert found.parent == PICTURES, f"{target} is not in the site"
         else:
             assert found in TEXTS, f"{target} is not in the site"
 
@@ -50,7 +55,7 @@ def test_readmes_first_result(tmp_path: Path) -> None:
     """Typed as it stands there, with its comments."""
     import nbformat
 
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = README.read_text(encoding="utf-8")
     sources = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     notebook = nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, sources)])
     executed = execute(notebook, virtual_machine(), folder=tmp_path)

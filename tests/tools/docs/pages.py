@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # nbformat takes a second of CPU time to import
     import nbformat
 
 DOCS = ROOT / "docs"
+#: README in Chinese: its cells are README's, and are executed there.
+CHINESE = DOCS / "zh.md"
 _BLOCK = re.compile(
     r"^(?P<code>```python *(?P<tag>[\w-]*)\n(?P<source>.*?)^```$\n?)"
     r"(?:\n```output\n(?P<output>.*?)^```$\n?)?",
@@ -47,6 +49,8 @@ def pages() -> list[Path]:
 
 def has_cells(page: Path) -> bool:
     """Return whether the page is a notebook: it loads the extension in a cell."""
+    if page == CHINESE:
+        return False
     return any(cell.source.startswith("%load_ext gpumagic") for cell in cells(page)[0])
 
 

@@ -20,14 +20,8 @@ PICTURES = SOURCES / "images"
 #: that begin so.
 CELLS = {
     "gpu": ("01_choose_gpus", (("%gpu\n", 0), ("choice = %gpu auto", 0), ("%gpu off\n", -1))),
-    "cudatime": (
-        "02_time_a_cell",
-        (("%%time\n", 0), ("%%cudatime\nfor _", 0), ("%%cudatime\nfor number", 0)),
-    ),
-    "gpumem": (
-        "03_memory",
-        (("%%gpumem\nmodel", 0), ("%gpumem train_step()\n", 0), ("%gpumem\n", -1)),
-    ),
+    "cudatime": ("02_time_a_cell", (("%%time\n", 0), ("%%cudatime\nfor _", 0))),
+    "gpumem": ("03_memory", (("%gpumem vars\n", 0), ("kept = ", 0))),
 }
 _WIDTH = 900
 _CROP = "<style>body{padding:4px 0 0 0!important} .jp-Notebook{padding:0!important}</style>"
@@ -52,12 +46,16 @@ def take() -> list[Path]:
 
 
 def _excerpt(name: str, chosen: tuple[tuple[str, int], ...]) -> nbformat.NotebookNode:
-    """Return the chosen cells as a notebook."""
+    """Return the chosen cells as a notebook, without tracebacks and what is said on stderr."""
     notebook = nbformat.read(RESULTS / f"{name}.ipynb", as_version=4)
     notebook.cells = [
         [cell for cell in notebook.cells if f"{cell.source}\n".startswith(beginning)][place]
         for beginning, place in chosen
     ]
+    for cell in notebook.cells:
+        cell.outputs = [
+            each for each in cell.outputs if "data" in each or each.get("name") == "stdout"
+        ]
     return notebook
 
 

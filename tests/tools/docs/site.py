@@ -17,6 +17,7 @@ from tests.support.kernels import ROOT
 from tests.tools.demo.committed import without_empty_outputs
 from tests.tools.demo.runner import RESULTS, Machine, execute, notebooks, this_machine
 from tests.tools.docs.pages import DOCS, as_notebook, has_cells, pages
+from tests.tools.docs.pictures import PICTURES
 
 SOURCE, SITE = ROOT / "build" / "site-source", ROOT / "build" / "site"
 #: Pages of the site that do not lie in ``docs/``: what they are made from, in the repository.
@@ -53,6 +54,7 @@ def assemble(machine: Machine) -> None:
         else:
             text = _linked(page.read_text(encoding="utf-8"), page)
             (SOURCE / name).write_text(text, encoding="utf-8")
+    shutil.copytree(PICTURES, SOURCE / "notebooks" / PICTURES.name)
     for target, source in OTHER_PAGES.items():
         (SOURCE / target).parent.mkdir(exist_ok=True)
         if source.suffix == ".ipynb":
@@ -81,6 +83,7 @@ def _linked(text: str, page: Path) -> str:
         is_notebook = has_cells(page.parent / f"{found[1]}.md")
         return f"]({found[1]}.{'ipynb' if is_notebook else 'md'}"
 
+    text = text.replace("](../README.md)", "](index.md)")  # the site's first page in English
     return _TO_NOTEBOOK.sub("](/notebooks/", _TO_PAGE.sub(link, text))
 
 
