@@ -13,7 +13,7 @@ from pathlib import Path
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import KernelManager
 
-PAGE = Path(__file__).parents[1] / "docs" / "howto" / "a-kernel-without-a-gpu.md"
+PAGE = Path(__file__).parents[1] / "docs" / "howto" / "a-notebook-without-a-gpu.md"
 SEEN = """
 %load_ext gpumagic
 import json, os, torch

@@ -65,6 +65,15 @@ def test_readmes_first_result(tmp_path: Path) -> None:
         assert [output for output in cell.outputs if "data" in output], cell.source
 
 
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(DOCS)))
+def test_a_kernel_is_the_gpus(page: Path) -> None:
+    """Jupyter's is a notebook process, but where Jupyter itself is spoken of."""
+    prose = re.sub(r"`[^`]*`|\]\([^)]*\)", "", PROSE[page])
+    whose = re.findall(r"(\S+)\s+\**kernels?\b", prose, re.IGNORECASE)
+    if page.stem not in ("words", "a-notebook-without-a-gpu"):
+        assert {*whose} <= {"GPU", "(Jupyter's", "Jupyter's"}, page
+
+
 def test_every_page_is_in_the_navigation_once() -> None:
     found: list[str] = []
     for page, text in TEXTS.items():

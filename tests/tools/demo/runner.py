@@ -27,8 +27,8 @@ VIRTUAL_DEVICES = len(_OTHER_USERS)
 _NOTE = "virtual-gpu"
 VIRTUAL_NOTE = (
     "> These outputs come from a **virtual GPU**. PyTorch is real, with its memory allocator, "
-    "streams and events. Kernels take time, but compute nothing. So the times, the memory and the "
-    "devices mean something. The values in the tensors do not."
+    "streams and events. GPU kernels take time, but compute nothing. So the times, the memory and "
+    "the devices mean something. The values in the tensors do not."
 )
 _ASK = """
 import torch
