@@ -22,7 +22,7 @@ import sys
 from collections.abc import Callable, Mapping
 from traceback import walk_stack
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from gpumagic.cells.hooks import CellHook, CellHooks
 from gpumagic.cuda.process_state import STATE
@@ -188,8 +188,7 @@ def _module(frame: FrameType) -> str:
 
 
 def _torch_calls() -> list[Any]:
-    calls: list[Any] = getattr(sys.modules.get("torch.cuda"), "_queued_calls", [])
-    return calls
+    return cast("list[Any]", getattr(sys.modules.get("torch.cuda"), "_queued_calls", []))
 
 
 def attach(shell: Any, hooks: CellHooks) -> None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any
+from contextlib import AbstractContextManager, suppress
+from typing import Any, cast
 
 from gpumagic.cuda import driver
 from gpumagic.errors import DeviceError
@@ -43,7 +43,7 @@ class _LostError(Exception):
     """The device was lost while it was read, or it needs a reset."""
 
 
-class Session:
+class Session(AbstractContextManager["Session"]):
     """An initialised NVML, which reads the fields of `results.Device`; a scope that ends it.
 
     Raises:
@@ -72,9 +72,6 @@ class Session:
         self.cuda_version = None if cuda is None else (cuda // 1000, cuda % 1000 // 10)
         #: By index, the handles of the devices whose identity is known: it is not asked again.
         self._handles: dict[int, Any] = {}
-
-    def __enter__(self) -> Session:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
@@ -111,8 +108,7 @@ class Session:
             handle = self._ask(nvml.nvmlDeviceGetHandleByUUID, uuid)
             if handle is None:
                 return None
-            found: int | None = self._ask(nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
-            return found
+            return cast("int | None", self._ask(nvml.nvmlDeviceGetTotalEnergyConsumption, handle))
         except _LostError:
             return None
 

@@ -103,7 +103,8 @@ def _users_of_workspaces(notebook: NotebookReferences) -> list[str]:
     A CUDA graph has its address, and a thread may be about to start a kernel with it.
     """
     graphs = objects_of(cast(Any, torch_cuda.loaded()).cuda.CUDAGraph)
-    return ["a CUDA graph may use it"] * bool(graphs) + [*running_threads(notebook.cell_of)]
+    threads = running_threads(notebook.cell_of)
+    return ["a CUDA graph may use it", *threads] if graphs else [*threads]
 
 
 def _staying(shell: Any) -> Iterator[str]:

@@ -27,7 +27,7 @@ import sys
 from collections.abc import Callable, Iterator
 from threading import RLock
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from gpumagic.cells.every_cell import EveryCell, Running, first_line
 from gpumagic.cuda import torch_cuda
@@ -113,8 +113,7 @@ def _counters(stats: dict[str, Any]) -> Counters:
 
 
 def _peak(stats: dict[str, Any]) -> int:
-    peak: int = stats["allocated_bytes"]["all"]["peak"]
-    return peak
+    return int(stats["allocated_bytes"]["all"]["peak"])
 
 
 def _peaked(stats: dict[Any, Any], above: Path = ()) -> Iterator[tuple[Path, dict[str, int]]]:
@@ -239,8 +238,7 @@ class Ledger:
         return function(ordinal)
 
     def _read(self, ordinal: int) -> dict[str, Any]:
-        stats: dict[str, Any] = self._call("_cuda_memoryStats", ordinal)
-        return stats
+        return cast("dict[str, Any]", self._call("_cuda_memoryStats", ordinal))
 
     def _wrap(self) -> None:
         home = torch_cuda.c_functions()

@@ -19,7 +19,7 @@ import types
 from collections.abc import Collection, Iterator, Mapping
 from traceback import walk_tb
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, cast
 
 from gpumagic.cells import tracebacks
 from gpumagic.cells.compile import cell_of
@@ -53,8 +53,7 @@ class NotebookReferences:
     @property
     def namespace(self) -> dict[str, Any]:
         """The user's variables."""
-        found: dict[str, Any] = self.shell.user_ns
-        return found
+        return cast("dict[str, Any]", self.shell.user_ns)
 
     @property
     def outputs(self) -> dict[Any, Any]:

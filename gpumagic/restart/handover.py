@@ -9,7 +9,7 @@ import os
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 #: ``descriptor:pid`` of the file, in the environment of the new program.
 VARIABLE = "GPUMAGIC_RESTARTED"
@@ -79,8 +79,7 @@ def take() -> dict[str, Any] | None:
     if pid != str(os.getpid()):  # a child has inherited the variable
         return None
     with opened(int(descriptor)) as file:
-        state: dict[str, Any] = pickle.load(file)
-    return state
+        return cast("dict[str, Any]", pickle.load(file))
 
 
 def in_memory() -> IO[bytes]:

@@ -122,8 +122,8 @@ def _on_a_device_in_use() -> AbstractContextManager[Any]:
     ordinals = torch_cuda.contexts()
     if not ordinals or torch_cuda.current_device() in ordinals:
         return nullcontext()
-    scope: AbstractContextManager[Any] = cast(Any, torch_cuda.loaded()).cuda.device(ordinals[0])
-    return scope
+    torch: Any = torch_cuda.loaded()
+    return cast("AbstractContextManager[Any]", torch.cuda.device(ordinals[0]))
 
 
 def report(events: Iterable[Any], trace: str | None = None) -> KernelReport:

@@ -55,7 +55,7 @@ def test_as_data() -> None:
 
 @dataclass(frozen=True, repr=False)
 class Rows(Series[Mapping[str, int | None]]):
-    _sequence = "_index"
+    _sequence = "rows"
     _index: ClassVar[tuple[str, ...]] = ("a",)
     _columns: ClassVar[tuple[str, ...]] = ("b", "c")
 
