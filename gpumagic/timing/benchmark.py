@@ -150,7 +150,6 @@ class Benchmark:
         Raises:
             DeviceError: a device's L2 cache cannot be emptied.
         """
-        __tracebackhide__ = True
         gc_was_on = gc.isenabled()
         try:
             self._scope.empty_caches()  # raises before the code runs, where it cannot be done
@@ -168,7 +167,6 @@ class Benchmark:
 
     def _run(self, loops: int, *, again: bool = True) -> Times:
         """Run; ``again`` where torch.compile has compiled in the run, which then is warm-up."""
-        __tracebackhide__ = True
         while True:
             self._loop.run(loops, self._scope)
             times: Times = self._scope.times
@@ -184,7 +182,6 @@ class Benchmark:
 
         Returns the seconds of a loop.
         """
-        __tracebackhide__ = True
         exact = self._loops is not None and self._plan.warmup is not None
         wanted = 1 if self._plan.warmup is None else self._plan.warmup
         if self._plan.once or (exact and not wanted):
@@ -204,7 +201,6 @@ class Benchmark:
 
     def _repeat(self, loops: int) -> None:
         """Run the repeats: as many as wanted, or until precision or time ends them."""
-        __tracebackhide__ = True
         repeats, limit = self._plan.repeats, self._plan.max_time or plan.DEFAULT_MAX_TIME
         started, look = perf_counter(), plan.FIRST_LOOK
         while True:
@@ -238,7 +234,6 @@ class Benchmark:
 
     def _run_queued(self, loops: int) -> None:
         """Run a few times behind a delay, where the repeats do not show the GPU's own time."""
-        __tracebackhide__ = True
         known = [run for run in self._runs if run.readings]
         if not known or share(self._runs) >= EXACT:
             return
@@ -265,7 +260,6 @@ class Benchmark:
 
     def _behind(self, delay: float, loops: int) -> tuple[float, int] | None:
         """Run loops behind a delay; return the GPU's seconds and the device, if these are known."""
-        __tracebackhide__ = True
         self._scope.delay = delay
         try:
             self._loop.run(loops, self._scope)

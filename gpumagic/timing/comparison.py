@@ -39,7 +39,6 @@ def compare(
         SpecError: fewer than two timings, a baseline that is none of them, or with ``fail_above``
             too few repeats.
     """
-    __tracebackhide__ = True
     if not isinstance(timings, Mapping):
         timings = {str(place): timing for place, timing in enumerate((timings, *more), 1)}
     elif more:
@@ -83,7 +82,6 @@ def check(compared: Comparison, entry: Compared, fail_above: float) -> str | Non
         RegressionError: it is slower by more than that.
         SpecError: there are too few repeats for an interval, or times of 0 s.
     """
-    __tracebackhide__ = True
     base = compared.entries[0]
     if different := differences(entry.timing.conditions, base.timing.conditions):
         return f"not checked, as it was measured under other conditions: {'; '.join(different)}"
