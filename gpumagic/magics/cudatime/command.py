@@ -42,7 +42,7 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     if options.cluster:
         from gpumagic.magics.gpu import cluster
 
-        return cluster.run_cell(magics, "cudatime", parsed, cell, parsed.code)
+        return cluster.run_cell(magics, "cudatime", parsed, cell)
     setup = "\n".join(each for each in (options.setup, parsed.code if cell else "") if each)
     plan = Plan(options.loops, options.repeats, options.warmup, options.max_time, options.cold)
     delivery = Delivery(magics, options)

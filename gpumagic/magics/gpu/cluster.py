@@ -85,8 +85,8 @@ def _too_late(chosen: ClusterSelection) -> str:
 # --- ``%%cudatime --cluster`` and ``%%gpumem --cluster``: a cell on every engine ------------------
 
 
-def run_cell(magics: Any, magic: str, line: MagicLine, cell: str | None, code: str) -> Any:
-    """Run a magic with ``--cluster``; ``code`` is the code after the options on its line."""
+def run_cell(magics: Any, magic: str, line: MagicLine, cell: str | None) -> Any:
+    """Run a magic with ``--cluster`` on the engines."""
     cluster = current(magics)
     engines = cluster.targets(line.options.targets)
     # In a terminal all output is one stream: progress would erase what engines print.
@@ -98,7 +98,7 @@ def run_cell(magics: Any, magic: str, line: MagicLine, cell: str | None, code: s
                 live.text(f"{done} of {of} engines done ({seconds:.0f} s)")
 
         sent = options_sent(line.text.strip().removesuffix(line.code))
-        outcome = cells.run(cluster, engines, magic, sent, cell, code, progress)
+        outcome = cells.run(cluster, engines, magic, sent, cell, line.code, progress)
     result = _RESULTS[magic](outcome.engines)
     returned = hand_over(magics.shell, result, line.options)
     if outcome.exception is not None:

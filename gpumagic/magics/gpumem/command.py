@@ -60,7 +60,7 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     if options.cluster:
         from gpumagic.magics.gpu import cluster
 
-        return cluster.run_cell(magics, "gpumem", parsed, cell, code)
+        return cluster.run_cell(magics, "gpumem", parsed, cell)
     source = code if cell is None else cell
     header = None if cell is None else f"%%gpumem {line}".rstrip()
     compiled = compile_cell(magics.shell, source, header=header, local_ns=local_ns)
