@@ -33,7 +33,7 @@ def answer(version: str, function: str, arguments: dict[str, Any]) -> Any:
 def _check(version: str) -> None:
     if version != __version__:
         raise DeviceError(
-            f"has gpumagic {__version__}, this kernel {version}: install the same there"
+            f"has gpumagic {__version__}, this process {version}: install the same there"
         )
 
 

@@ -91,7 +91,7 @@ class StartError(NamedTuple):
     remedy: str
 
 
-#: Errors that a restart of the kernel does not change (CUDA runtime, ``cudaError_t``).
+#: Errors that a restart of the notebook process does not change (CUDA runtime, ``cudaError_t``).
 START_ERRORS = (
     StartError(
         "system not yet initialized",
@@ -115,7 +115,7 @@ START_ERRORS = (
     StartError(
         "MPS client failed to connect",
         "CUDA is to use NVIDIA's MPS, whose daemon does not answer (error 805)",
-        "start nvidia-cuda-mps-control -d as the same user, or start the kernel without "
+        "start nvidia-cuda-mps-control -d as the same user, or start the notebook process without "
         "CUDA_MPS_PIPE_DIRECTORY",
     ),
     StartError(
@@ -157,15 +157,17 @@ def start_cause() -> str:
 #: By the text of each error that leaves "the process in an inconsistent state" (``cudaError_t`` in
 #: the CUDA runtime's documentation), what has happened.
 FATAL = {
-    "device-side assert triggered": "an assertion in a kernel failed, mostly an index out of range",
-    "illegal memory access": "a kernel accessed an illegal address",
-    "misaligned address": "a kernel accessed a misaligned address",
-    "unspecified launch failure": "a kernel failed on the device",
-    "illegal instruction": "a kernel ran an illegal instruction",
-    "hardware stack error": "a kernel's stack was corrupted",
-    "invalid program counter": "a kernel's program counter was invalid",
-    "operation not supported on global/shared address space": "a kernel failed on the device",
-    "launch timed out": "a kernel ran longer than the driver allows",
+    "device-side assert triggered": (
+        "an assertion in a GPU kernel failed, mostly an index out of range"
+    ),
+    "illegal memory access": "a GPU kernel accessed an illegal address",
+    "misaligned address": "a GPU kernel accessed a misaligned address",
+    "unspecified launch failure": "a GPU kernel failed on the device",
+    "illegal instruction": "a GPU kernel ran an illegal instruction",
+    "hardware stack error": "a GPU kernel's stack was corrupted",
+    "invalid program counter": "a GPU kernel's program counter was invalid",
+    "operation not supported on global/shared address space": "a GPU kernel failed on the device",
+    "launch timed out": "a GPU kernel ran longer than the driver allows",
     "uncorrectable ECC error": "the device's memory has an uncorrectable error",
     "uncorrectable NVLink error": "a link between the devices has an uncorrectable error",
     "unknown error": "the driver reports an unknown error; %gpu shows whether a GPU is lost",

@@ -243,7 +243,7 @@ def _reason(error: Any) -> str:
         return (
             "NVML is not installed, though the CUDA driver is: libnvidia-ml.so.1 is missing; start "
             "a container with NVIDIA_DRIVER_CAPABILITIES=compute,utility, elsewhere choose by "
-            "CUDA_VISIBLE_DEVICES=0 where the kernel is started"
+            "CUDA_VISIBLE_DEVICES=0 where the notebook process is started"
         )
     known = _REASONS.get(error.value)
     return known or f"NVML reports: {error} (error {error.value})"

@@ -30,7 +30,7 @@ def torch(facts: Facts) -> Finding:
         remedy = "import torch in a cell to see the whole error"
         return Finding("torch", "bad", build.error, remedy, "torch cannot be imported")
     if not build.compiled:
-        remedy = f"{_INSTALL.format('CUDA')}, and restart the kernel"
+        remedy = f"{_INSTALL.format('CUDA')}, and restart the notebook process"
         cause = f"this torch ({build.version}) is built without CUDA"
         return Finding("torch", "bad", f"{evidence}, built without CUDA", remedy, cause)
     if build.hip is not None:

@@ -101,7 +101,7 @@ def _ordinal(_: str) -> str:
     seen = [device for device in devices.devices(processes=False) if device.ordinal is not None]
     listed = ", ".join(f"cuda:{d.ordinal} (GPU {d.index})" for d in seen)
     return (
-        f"this kernel sees {listed or 'no device'}; visible devices are renumbered from 0. "
+        f"this process sees {listed or 'no device'}; visible devices are renumbered from 0. "
         "The table: %gpu"
     )
 
@@ -128,11 +128,11 @@ def _full(_: str) -> str:
             continue
         listed = sorted(device.processes or (), key=lambda each: -(each.memory or 0))
         who = [
-            f"{'this kernel' if each.own else f'process {each.pid}'} ({bytes_(each.memory)})"
+            f"{'this process' if each.own else f'process {each.pid}'} ({bytes_(each.memory)})"
             for each in listed[:3]
         ]
         used = ", ".join(who) if who else "processes that are not listed here"
-        remedy = "%gpumem vars shows what this kernel holds"
+        remedy = "%gpumem vars shows what this process holds"
         if not (listed and listed[0].own):
             remedy = f"choose another one: %gpu auto{' --restart' * driver.is_initialized()}"
         return f"GPU {device.index} has only {bytes_(free)} free, used by {used}. To do: {remedy}"

@@ -18,7 +18,7 @@ FORK_REMEDY = (
 #: Variables that are read when CUDA is initialised, and by ``import torch``.
 _AT_INIT = ("CUDA_MODULE_LOADING", "CUDA_LAUNCH_BLOCKING")
 _ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-_SLOW = {"CUDA_LAUNCH_BLOCKING": "the host waits for every kernel, which is slow"}
+_SLOW = {"CUDA_LAUNCH_BLOCKING": "the host waits for every GPU kernel, which is slow"}
 _UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 
 
@@ -63,7 +63,7 @@ def variables(_: Facts) -> Finding | None:
     found += [f"{name}: {effect}" for name, effect in _SLOW.items() if now(name, "0") not in "0"]
     if _UNCACHED in os.environ:  # torch does not look at the value
         found.append(f"{_UNCACHED}: every tensor is allocated by the driver, which is slow")
-    remedy = "restart the kernel, and set or unset them before torch is imported"
+    remedy = "restart the notebook process, and set or unset them before torch is imported"
     return Finding("variables", "warn", "; ".join(found), remedy) if found else None
 
 

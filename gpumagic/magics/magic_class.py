@@ -107,18 +107,18 @@ class GpuMagic(ipython.Magics):
     @ipython.line_cell_magic
     @_for_a_notebook
     def gpu(self, line: str, cell: str | None = None) -> Any:
-        """Show the GPUs, and choose which of them this kernel sees: verified.
+        """Show the GPUs, and choose which of them this process sees: verified.
 
         %gpu [SPEC | VERB] [options]           %%gpu SPEC: for one cell, and back
 
           %gpu                        the table of devices
-          %gpu off                    hide every GPU from this kernel (also: none, cpu)
+          %gpu off                    hide every GPU from it (also: none, cpu)
           %gpu 0,2                    show it GPUs 0 and 2, as nvidia-smi numbers them
           %gpu 1-3                    a range
           %gpu GPU-8f1d               a UUID, or a unique beginning of one; MIG-… too
           %gpu auto 2 --min-free 20GiB --wait 600
           %gpu on                     show all (also: all)
-          %gpu reset                  the GPUs that the kernel was started with
+          %gpu reset                  the GPUs that the process was started with
 
         Examples
         --------

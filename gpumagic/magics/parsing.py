@@ -112,7 +112,7 @@ class Parser(argparse.ArgumentParser):
     def add_targets(self) -> None:
         """Add ``--cluster`` and ``-t``, which every magic has."""
         add = self.section("cluster (needs ipyparallel)")
-        add("--cluster", "on the engines, not in this kernel")
+        add("--cluster", "on the engines, not in this process")
         add("-t, --targets ENGINES", "only these engines: 2, 0,3, 0:4")
 
     # --- reading ---------------------------------------------------------------------------------

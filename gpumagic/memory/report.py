@@ -53,7 +53,7 @@ def _nothing_seen(table: DeviceTable) -> str:
         return "this machine has no GPU"
     if any(device.visible is not False for device in table):
         return "CUDA's ordinals of the GPUs are not known before it starts; %gpu lists the GPUs"
-    return "this kernel sees no GPU of this machine; %gpu says why"
+    return "this process sees no GPU of this machine; %gpu says why"
 
 
 def _held(ordinal: int) -> _Held:

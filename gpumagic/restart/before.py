@@ -57,8 +57,8 @@ def check(shell: Any, *, force: bool = False) -> None:
     """
     if sys.platform != "linux":
         raise RestartError(
-            "only Linux can replace a running process by itself: restart the kernel (Kernel > "
-            "Restart), and choose its GPUs in the first cell"
+            "only Linux can replace a running process by itself: restart the notebook process "
+            "(Kernel > Restart), and choose its GPUs in the first cell"
         )
     app = _app(shell)
     if app is None:

@@ -69,7 +69,7 @@ class Claim:
     def __str__(self) -> str:
         """Return notebook or process, and the user: ``process 4711 of ann``."""
         if self.own:
-            return "this kernel"
+            return "this process"
         if self.pid is None and self.user is not None:
             return f"{plural(self.processes, 'more process', 'more processes')} of {self.user}"
         if self.pid is None:
@@ -105,7 +105,7 @@ class Device:
     memory_total: int | None = None
     memory_used: int | None = None
     memory_free: int | None = None
-    #: Percent of the last sampling period in which a kernel ran (NVML: 1/6 to 1 second).
+    #: Percent of the last sampling period in which a GPU kernel ran (NVML: 1/6 to 1 second).
     utilization: int | None = None
     temperature: int | None = None
     power: float | None = None
@@ -285,12 +285,14 @@ def _sees(table: DeviceTable) -> Iterator[Line]:
     if not table.devices:
         count = ""
     elif None in known:
-        count = "What this kernel sees is not known: "
+        count = "What this process sees is not known: "
     elif all(known):
-        count = f"This kernel sees {'the GPU' if len(known) == 1 else f'all {len(known)} GPUs'}: "
+        count = f"This process sees {'the GPU' if len(known) == 1 else f'all {len(known)} GPUs'}: "
     else:
         number = sum(map(bool, known))
-        count = f"This kernel sees {number or 'none'} of {len(known)} GPU{'s' * (len(known) > 1)}: "
+        count = (
+            f"This process sees {number or 'none'} of {len(known)} GPU{'s' * (len(known) > 1)}: "
+        )
     if table.cuda_missing:
         state = "there is no CUDA driver"
     elif table.cuda_failed:
@@ -380,7 +382,7 @@ def _process_table(listed: Sequence[tuple[int, Process]]) -> Iterator[Block]:
 
     def pid(process: Process) -> Text:
         if process.own:
-            return Cell(f"{process.pid} (this kernel)", "strong")
+            return Cell(f"{process.pid} (this process)", "strong")
         return f"{process.pid}{' (its child)' * process.child}"
 
     columns: list[Column[tuple[int, Process]]] = [

@@ -59,9 +59,9 @@ class Selection(Result):
     def _blocks(self) -> list[Block]:
         still = "still " if self.status == "too-late" else ""
         seen = plural(len(self.devices), "GPU") if self.devices else "no GPU"
-        sees = f"this kernel {still}sees {seen}"
+        sees = f"this process {still}sees {seen}"
         if not self.devices_known:
-            sees = "what this kernel sees is not known before CUDA starts"
+            sees = "what this process sees is not known before CUDA starts"
         if self.problem is not None:
             # The callout says it once; a note has the variables, for whom they are in effect.
             blocks: list[Block] = [

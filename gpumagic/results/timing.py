@@ -22,8 +22,9 @@ StoppedBy = Literal["precision", "max-time"]
 _SHOWN = 20
 _LONGEST_NAME = 60
 _NOT_VISIBLE = (
-    "torch's profiler cannot see the GPU here, so there are no kernels to show (CUPTI was refused; "
-    "in a container it often needs the host's permission: NVreg_RestrictProfilingToAdminUsers=0)"
+    "torch's profiler cannot see the GPU here, so there are no GPU kernels to show (CUPTI was "
+    "refused; in a container it often needs the host's permission: "
+    "NVreg_RestrictProfilingToAdminUsers=0)"
 )
 #: What a column is, below its table.
 IQR = "IQR: the width of the middle half of the repeats"
@@ -112,7 +113,7 @@ class KernelReport(Result):
         if not self.visible:
             blocks.append(Line.of(_NOT_VISIBLE, "warn"))
         elif not self.kernels:
-            blocks.append(Line.of("no kernel ran, and nothing was copied", "dim"))
+            blocks.append(Line.of("no GPU kernel ran, and nothing was copied", "dim"))
         else:
             blocks.append(self._table())
         if rest := self.kernels[_SHOWN:]:

@@ -61,7 +61,7 @@ class WatchPanel(Result):
     def _blocks(self) -> list[Block]:
         if self.ended is None:
             # The notebook may be saved as it is, and read when the kernel has gone.
-            state = Cell("● live while the kernel runs", "good")
+            state = Cell("● live while the process runs", "good")
             text = f" · {self._at} · every {self.every:g} s · NVML is open until '%gpu watch off'"
         else:
             state = Cell(f"■ ended: {self.ended}", "strong")

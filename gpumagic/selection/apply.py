@@ -173,7 +173,7 @@ def allowed(table: DeviceTable) -> Sequence[Device]:
     named = visible_devices.named(start, table)
     if named is None or (not named and start[MASK].startswith("MIG-")):
         raise DeviceError(
-            f"the GPUs that this kernel was started with are not known ({MASK}={start[MASK]}); "
+            f"the GPUs that this process was started with are not known ({MASK}={start[MASK]}); "
             "name a GPU, for example: %gpu 0"
         )
     return named or everything

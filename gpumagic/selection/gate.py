@@ -78,7 +78,7 @@ def _refuse() -> None:
 
 def _error(what: str) -> GateError:
     return GateError(
-        f"{what} is refused: this kernel is gated by '%gpu off --soft'; to lift that: %gpu on"
+        f"{what} is refused: this process is gated by '%gpu off --soft'; to lift that: %gpu on"
     )
 
 

@@ -176,7 +176,7 @@ def uuid_of(device: Device) -> str:
     """
     if device.uuid is None:
         start = f"{ORDER}=PCI_BUS_ID and {MASK}={device.index}"
-        why = f" ({device.error})" if device.error else f"; start the kernel with {start}"
+        why = f" ({device.error})" if device.error else f"; start the notebook process with {start}"
         raise DeviceError(f"GPU {device.index} cannot be chosen: its UUID is not known{why}")
     return device.uuid
 

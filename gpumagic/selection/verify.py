@@ -178,7 +178,7 @@ def _ways_out(spec: Spec, seen: Sequence[Device]) -> tuple[WayOut, ...]:
     if failure.start_error(STATE.init_failure.reason) is not None:
         return ()
     if sys.platform == "linux":  # elsewhere no process is replaced in place
-        again, effect = f"%gpu {spec.text} --restart", "a fresh kernel in place; "
+        again, effect = f"%gpu {spec.text} --restart", "a fresh process in place; "
         ways.append(WayOut(f"{again} --keep all", f"{effect}variables come back"))
         ways.append(WayOut(again, f"{effect}variables are lost"))
     if seen and spec.kind == "off" and failure.check_context() is None:

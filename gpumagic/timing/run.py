@@ -24,7 +24,9 @@ NO_SIGN += "(synchronize(), .item()), {}or there was none; {}"
 _ANOTHER = "another library may have used the GPU, "
 #: What tells, after a single run and after repeated ones.
 _TELLS = "--lines, --kernels or -r tells more", "--lines or --kernels tells more"
-LOADED = "the first timed run since CUDA started: kernels may have been loaded in it; run it again"
+LOADED = (
+    "the first timed run since CUDA started: GPU kernels may have been loaded in it; run it again"
+)
 INTERRUPTED = "interrupted while waiting for the GPU"
 _WHY = "TORCH_LOGS=recompiles,graph_breaks, set before Python starts, says why"
 

@@ -44,7 +44,7 @@ def test_another_version_and_none(cluster_of: Callable[..., Cluster], run: Run) 
         "[sys.modules.pop(n) for n in list(sys.modules) if n.startswith('gpumagic')]",
     )
     table = run(two_engines, "%gpu cluster -o").value
-    assert table[0].error == "has gpumagic 0.0.9, this kernel 0.1.0: install the same there"
+    assert table[0].error == "has gpumagic 0.0.9, this process 0.1.0: install the same there"
     assert table[1].error == "gpumagic is not installed there: pip install gpumagic"
     run(two_engines, "%%cudatime --cluster -v timing\n1", raising=False)
     assert run(two_engines, "timing").value.failed == table.failed

@@ -131,7 +131,7 @@ def test_an_error_of_cuda_is_known_by_its_text(text: str, expected: bool) -> Non
 @pytest.mark.parametrize(
     ("code", "cause"),
     [
-        (710, "an assertion in a kernel failed, mostly an index out of range"),
+        (710, "an assertion in a GPU kernel failed, mostly an index out of range"),
         (999, "the driver reports an unknown error; %gpu shows whether a GPU is lost"),
     ],
 )

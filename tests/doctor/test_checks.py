@@ -339,8 +339,8 @@ def test_what_runs_on_jetsons(
 
 
 def test_a_dead_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failure, "check_context", lambda: "a kernel failed on the device")
-    monkeypatch.setattr(failure, "dead_context", lambda: "a kernel failed on the device")
+    monkeypatch.setattr(failure, "check_context", lambda: "a GPU kernel failed on the device")
+    monkeypatch.setattr(failure, "dead_context", lambda: "a GPU kernel failed on the device")
     result = judged(state=UP)
-    assert "CUDA has failed in this process (a kernel failed on the device)" in result.verdict
+    assert "CUDA has failed in this process (a GPU kernel failed on the device)" in result.verdict
     has(result.about("this process"), "bad", "%gpu restart --keep all")

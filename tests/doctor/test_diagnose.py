@@ -81,7 +81,7 @@ def test_torch_without_cuda(diagnosed: Diagnosed, tmp_path: Path) -> None:
     report = diagnosed(env={"PYTHONPATH": f"{tmp_path}:{root}"})
     assert "is built without CUDA" in report["verdict"]
     assert (report["usable"], report["findings"]["torch"]["status"]) == (0, "bad")
-    assert "restart the kernel" in report["findings"]["torch"]["remedy"]
+    assert "restart the notebook process" in report["findings"]["torch"]["remedy"]
     assert "start of CUDA" not in report["findings"]
 
 

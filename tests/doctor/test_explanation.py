@@ -50,7 +50,7 @@ def test_a_cause_further_back_is_explained(run_cell: Callable[..., Ran]) -> None
         "try:\n    raise RuntimeError('CUDA error: misaligned address')\n"
         "except RuntimeError as error:\n    raise ValueError('mine') from error"
     )
-    assert "a kernel accessed a misaligned address" in run_cell(wrapped, raising=False).text
+    assert "a GPU kernel accessed a misaligned address" in run_cell(wrapped, raising=False).text
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_an_exceptions_own_code_does_not_run() -> None:
     for error in (HostileError(text), HostileError(7, text), KeyError(text)):
         found = explanation.explain(error)
         assert isinstance(found, Explanation)
-        assert "a kernel accessed a misaligned address" in str(found)
+        assert "a GPU kernel accessed a misaligned address" in str(found)
     assert explanation.explain(HostileError(HostileError("CUDA error: something"))) is None
     assert not ran
 

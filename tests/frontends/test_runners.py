@@ -50,7 +50,7 @@ def test_papermill(child_environment: Callable[..., dict[str, str]], tmp_path: P
     pid = before.outputs[0].text.split()[-1]
     assert before.outputs[0].text == f"before True {pid}\n"
     assert after.outputs[0].text == f"after False {pid}\n"
-    assert "restarted: this kernel sees no GPU" in str(restart.outputs)
+    assert "restarted: this process sees no GPU" in str(restart.outputs)
     assert all(cell.execution_count for cell in book.cells)
 
 
@@ -83,7 +83,7 @@ def test_jupyter_console(console: Any) -> None:
     for number, (cell, says) in enumerate(
         [
             ("import torch, os; torch.ones(1, device='cuda'); print('pid', os.getpid())", "\npid"),
-            ("%gpu off --restart", "restarted: this kernel sees no GPU"),
+            ("%gpu off --restart", "restarted: this process sees no GPU"),
             ("import torch; print('after', torch.cuda.is_available())", "\nafter False"),
             ("%gpu watch", "live only where HTML is shown"),
         ],

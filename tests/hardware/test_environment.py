@@ -1,6 +1,6 @@
 """When the variables that CUDA and cuBLAS know are read: set in time they count, later they do not.
 
-Each is set in a fresh kernel: never, right before the moment at which we believe it is read, and
+Each is set in a fresh process: never, right before the moment at which we believe it is read, and
 right after. What we believe is in ``gpumagic/doctor/process.py``.
 """
 

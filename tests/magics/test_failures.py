@@ -46,12 +46,12 @@ def test_a_dead_context_is_said(with_context: Any, run_cell: Callable[..., Any])
     for cell in ("torch.cuda.synchronize()", "torch.ones(1, device='cuda').cpu()"):
         failed = run_cell(f"import torch; {cell}", raising=False)
         assert failed.text.startswith(
-            "gpumagic: CUDA has failed in this process: an assertion in a kernel failed, mostly an "
-            "index out of range. It works again after %gpu restart --keep all"
+            "gpumagic: CUDA has failed in this process: an assertion in a GPU kernel failed, "
+            "mostly an index out of range. It works again after %gpu restart --keep all"
         )
         assert "\n" not in failed.text
     assert run_cell("no_such_name", raising=False).text == ""
-    note = "CUDA has failed in this process (an assertion in a kernel failed"
+    note = "CUDA has failed in this process (an assertion in a GPU kernel failed"
     for line in ("%gpu", "%gpu doctor", "%gpumem"):
         assert note in run_cell(line).text
 
@@ -63,7 +63,7 @@ def test_what_a_dead_context_leaves_undone(with_context: Any, run_cell: Callable
     with_context.end_context(710)
     failed = run_cell("%gpumem free big", raising=False)
     assert str(failed.error).startswith(
-        "nothing was freed or deleted: CUDA has failed in this process (an assertion in a kernel"
+        "nothing was freed or deleted: CUDA has failed in this process (an assertion in a GPU kernel"
     )
     assert "\n" not in str(failed.error)
     assert run_cell("'big' in globals()").value is True
@@ -82,7 +82,7 @@ def test_the_error_of_another_process_is_not_this_ones(
     text = "Caught RuntimeError in worker 0.\\nCUDA error: device-side assert triggered"
     failed = run_cell(f"raise RuntimeError('{text}')", raising=False)
     assert "CUDA has failed" not in failed.text
-    assert "gpumagic: an assertion in a kernel failed" in failed.text
+    assert "gpumagic: an assertion in a GPU kernel failed" in failed.text
     assert STATE.dead_context is None
 
 

@@ -166,7 +166,7 @@ def test_every_magic_works_with_a_torch_that_has_no_cuda(kernel: Callable[..., K
 def test_a_plain_terminal(terminal: Terminal) -> None:
     plain = terminal
     assert "cuda:0" in plain.run("%gpu")
-    assert "applied: this kernel sees 1 GPU" in plain.run("%gpu 2")
+    assert "applied: this process sees 1 GPU" in plain.run("%gpu 2")
     assert plain.run("%gpu offf").startswith("UsageError: 'offf' is not a choice of GPUs")
     shown = plain.run("%%gpu off\nimport os; os.environ['CUDA_VISIBLE_DEVICES']")
     assert "'-1'" in shown

@@ -93,7 +93,7 @@ def test_verbs_and_choices(magic: str, line: str, verb: str, fields: dict[str, A
         ("%cudatime --cold -n 5 1", "leave -n 5 (n=5) out"),
         ('%%cudatime -n 1 --save "dq".json"\n1', "no closing quotation, or no blank behind it"),
         ("%cudatime --on mars 1", "'mars' is no list of devices; write cpu,cuda:0"),
-        ("%cudatime --on cuda:9 1", "there is no cuda:9 in this kernel"),
+        ("%cudatime --on cuda:9 1", "there is no cuda:9 in this process"),
         ("%cudatime --name a,b 1", "'a,b' is not a name"),
         ("%%cudatime --lines -f nowhere\nran = True", "there is no 'nowhere' here"),
         ("%cudatime --compare", "it takes two named results; there is none; %%cudatime --name"),

@@ -310,7 +310,7 @@ def test_settings_and_files(kernel: Callable[..., Kernel], tmp_path: Path) -> No
         k.run(cell)
     k.run("logging.basicConfig(level=logging.INFO)")
     shown = k.run("%gpu 1 --restart --keep mapped").text
-    assert "As in a new kernel, set them again: logging." in shown
+    assert "As in a new process, set them again: logging." in shown
     assert "Lost: 2 variables (shared, part)." in shown
     k.run("mapped[:] = 7; mapped.flush()")
     assert set(mapped.read_bytes()[-4:]) == {0, 0xE0, 0x40}

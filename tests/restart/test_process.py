@@ -131,7 +131,7 @@ def test_a_folder_that_is_gone(kernel: Kernels, gone: str) -> None:
     k = kernel()
     k.run(f"{FREEZE}; x = 5\nimport os, tempfile\nos.chdir(tempfile.mkdtemp())\n{gone}")
     k.run("tempfile.tempdir = None")
-    assert k.run("%gpu 1 --restart --keep x").text.startswith("restarted: this kernel sees 1 GPU")
+    assert k.run("%gpu 1 --restart --keep x").text.startswith("restarted: this process sees 1 GPU")
     assert k.value("(x, __import__('os').path.isdir(__import__('os').getcwd()))") == (5, True)
 
 
@@ -230,7 +230,7 @@ def test_terminal(terminal: Terminal) -> None:
     t.run(FREEZE + "; x = [1, 2]; y = 3")
     pid = t.run("import os; print(os.getpid())")
     shown = report(t.run("%gpu 0 --restart --keep x"))
-    assert shown.startswith("restarted: this kernel sees 1 GPU")
+    assert shown.startswith("restarted: this process sees 1 GPU")
     assert "Kept: ctypes, os, x." in shown
     assert t.run("import os; print(os.getpid(), x, 'y' in globals())") == f"{pid} [1, 2] False"
     assert "%gpu 0 --restart --keep x" in t.run("%history")
@@ -282,7 +282,7 @@ def test_a_shell_of_another_program_is_not_restarted(run_cell: Callable[..., Any
 def test_other_systems_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(
-        RestartError, match=r"restart the kernel .*, and choose its GPUs in the first"
+        RestartError, match=r"restart the notebook process .*, and choose its GPUs in the first"
     ):
         before.check(None)
 

@@ -269,7 +269,7 @@ LATE = Selection(
     problem="Too late for 'off': torch has initialised CUDA",
     where="CUDA was initialised while cell [2] ran `x = f()` (line 3)",
     ways_out=(
-        WayOut("%gpu off --restart", "a fresh kernel"),
+        WayOut("%gpu off --restart", "a fresh process"),
         WayOut("%gpu off --soft", "nothing is lost"),
     ),
 )

@@ -21,7 +21,7 @@ def test_a_closed_gate() -> None:
     assert [line.split()[1] for line in lines[2:5]] == ["gated", "gated", "hidden"]
     assert lines[5:] == [
         "! Gated: '%gpu off --soft' allows no new work on a GPU; to lift that: %gpu on",
-        "Behind the gate this kernel sees 2 of 3 GPUs: CUDA_VISIBLE_DEVICES is not set; the CUDA "
+        "Behind the gate this process sees 2 of 3 GPUs: CUDA_VISIBLE_DEVICES is not set; the CUDA "
         "driver does not report whether it is initialised.",
     ]
     assert "! Gated" in as_text(DeviceTable(gated=True), width=140)  # no GPU is listed
@@ -44,7 +44,7 @@ def some(*fields: str) -> tuple[Device, ...]:
     return tuple(made)
 
 
-SEES = "This kernel sees"
+SEES = "This process sees"
 LATE = "came after CUDA was initialised, without effect on this process."
 FINAL = "CUDA is initialised, so only a restart changes this."
 OWN_ORDER = "CUDA's own order (fastest first) is not known before it starts."
@@ -59,7 +59,7 @@ OWN_ORDER = "CUDA's own order (fastest first) is not known before it starts."
             some("0 GPU-a1", "- GPU-b2"),
             "GPU-b2",
             {"gated": True},
-            f"Behind the gate this kernel sees 1 of 2 GPUs: CUDA_VISIBLE_DEVICES=GPU-b2 {LATE}",
+            f"Behind the gate this process sees 1 of 2 GPUs: CUDA_VISIBLE_DEVICES=GPU-b2 {LATE}",
         ),
         (some("0 GPU-a1"), "GPU-a", {}, f"{SEES} the GPU: CUDA_VISIBLE_DEVICES=GPU-a; {FINAL}"),
         (some("0"), "-1", {}, f"{SEES} the GPU: CUDA_VISIBLE_DEVICES=-1 {LATE}"),
@@ -117,7 +117,7 @@ def test_processes_that_are_not_listed() -> None:
 @pytest.mark.parametrize(
     ("claim", "text"),
     [
-        (Claim(7, "me", "a.ipynb", own=True, mine=True), "this kernel"),
+        (Claim(7, "me", "a.ipynb", own=True, mine=True), "this process"),
         (Claim(7, "me", "eval.ipynb", mine=True), "eval.ipynb"),
         (Claim(7, "me", mine=True), "process 7"),
         (Claim(7, "ann"), "process 7 of ann"),
@@ -141,7 +141,7 @@ def test_claims_are_shown_by_process_and_notebooks_by_name() -> None:
     )
     text = str(table)
     assert "GPU 0–1: claimed by process 7 of ann.\n" in text
-    assert text.count("GPU 1: claimed by this kernel.\n") == 1
+    assert text.count("GPU 1: claimed by this process.\n") == 1
     assert "train.ipynb" in text
     assert table.to_dict()["devices"][0]["claims"][0]["pid"] == 7
 

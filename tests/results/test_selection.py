@@ -21,22 +21,22 @@ GIB = 2**30
     [
         (
             Selection("0", {"CUDA_VISIBLE_DEVICES": None}, "too-late"),
-            "too-late: this kernel still sees no GPU  (CUDA_VISIBLE_DEVICES is not set)",
+            "too-late: this process still sees no GPU  (CUDA_VISIBLE_DEVICES is not set)",
         ),
         (
             Selection(
                 "0", {"CUDA_VISIBLE_DEVICES": "0"}, "gated", (Device(0, ordinal=0, name="A"),)
             ),
-            "gated: this kernel sees 1 GPU\n  cuda:0 is GPU 0, A",
+            "gated: this process sees 1 GPU\n  cuda:0 is GPU 0, A",
         ),
         (
             Selection("0", {"CUDA_VISIBLE_DEVICES": "0"}, "unchanged", devices_known=False),
-            "unchanged: what this kernel sees is not known before CUDA starts  "
+            "unchanged: what this process sees is not known before CUDA starts  "
             "(CUDA_VISIBLE_DEVICES=0)",
         ),
         (
             Selection("off", {"CUDA_VISIBLE_DEVICES": "-1"}, "restarted", lost=("x", "model")),
-            "restarted: this kernel sees no GPU  (CUDA_VISIBLE_DEVICES=-1)\n"
+            "restarted: this process sees no GPU  (CUDA_VISIBLE_DEVICES=-1)\n"
             "Lost: 2 variables (x, model).",
         ),
     ],
@@ -54,9 +54,9 @@ TOO_LATE = """\
 ┃ ✗ Too late for 'off': torch has initialised CUDA
 ┃ CUDA was initialised while cell [2] ran x = f() (line 3).
 ┃ To change that:
-┃ %gpu off --restart  a fresh kernel
+┃ %gpu off --restart  a fresh process
 ┃ %gpu off --soft     nothing is lost
-This kernel still sees 1 GPU"""
+This process still sees 1 GPU"""
 
 
 def test_too_late_is_a_callout_with_commands_to_copy() -> None:

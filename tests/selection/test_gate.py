@@ -68,7 +68,7 @@ def test_the_table_and_a_choice_say_that_it_is_closed(gated: Kernel) -> None:
     assert table.count("gated") == 4
     assert "cuda:0" not in table.partition("CUDA was initialised")[0]
     chosen = gated.run("chosen = %gpu 0-3 -o").text
-    assert chosen.startswith("gated: this kernel sees no GPU"), chosen
+    assert chosen.startswith("gated: this process sees no GPU"), chosen
     assert line in chosen
     assert gated.value("(chosen.status, chosen.devices)") == ("gated", ())
     refused(gated, "%%gpu 0-3\ntorch.empty(1, device='cuda')")
@@ -81,7 +81,7 @@ def test_the_table_and_a_choice_say_that_it_is_closed(gated: Kernel) -> None:
 
 def test_on_lifts_it_and_restores_every_object(gated: Kernel) -> None:
     lifted = gated.run("%gpu on").text
-    assert lifted.startswith("applied: this kernel sees"), lifted
+    assert lifted.startswith("applied: this process sees"), lifted
     assert "the gate is lifted" in lifted
     assert gated.run("%gpu on").text.startswith("unchanged")
     # What torch itself changes by being used is not ours.
@@ -100,7 +100,7 @@ def test_on_keeps_the_choice_with_which_cuda_was_initialised(kernel: Callable[..
     chosen.run("%gpu off -q")
     chosen.run("%gpu off --soft")
     lifted = chosen.run("%gpu on").text
-    assert lifted.startswith("applied: this kernel sees 1 GPU"), lifted
+    assert lifted.startswith("applied: this process sees 1 GPU"), lifted
     assert chosen.value("__import__('os').environ['CUDA_VISIBLE_DEVICES']") == mask
 
 
@@ -119,7 +119,7 @@ def test_in_time_the_gpus_are_hidden(kernel: Callable[..., Kernel]) -> None:
     """A gate would hide them from this process's torch alone."""
     k = kernel()
     k.run("import torch, subprocess, sys")
-    assert k.run("%gpu off --soft").text.startswith("applied: this kernel sees no GPU")
+    assert k.run("%gpu off --soft").text.startswith("applied: this process sees no GPU")
     count = "[sys.executable, '-c', 'import torch; print(torch.cuda.device_count())']"
     assert k.value(f"int(subprocess.check_output({count}))") == 0
     assert k.value("torch.cuda.is_available()") is False
@@ -129,7 +129,7 @@ def test_existing_tensors_remain_usable(kernel: Callable[..., Kernel]) -> None:
     late = kernel()
     late.run("import torch; old = torch.ones(1000, device='cuda')")
     reply = late.run("%gpu off --soft")
-    assert "gated: this kernel sees no GPU" in reply.text
+    assert "gated: this process sees no GPU" in reply.text
     assert "What is on the GPU stays and can be used; see it with: %gpumem vars" in reply.text
     assert "imported by name before" in reply.text
     late.run("new = old * 2 + 1; total = new.sum().cpu(); same = old.to('cuda')")

@@ -83,7 +83,9 @@ def test_a_device_without_a_uuid_cannot_be_written() -> None:
     lost = (Device(0, error="the GPU is lost"),)
     with pytest.raises(DeviceError, match=r"GPU 0 cannot be chosen: its .*the GPU is lost"):
         resolve(parse("0"), lost)
-    start = "start the kernel with CUDA_DEVICE_ORDER=PCI_BUS_ID and CUDA_VISIBLE_DEVICES=1"
+    start = (
+        "start the notebook process with CUDA_DEVICE_ORDER=PCI_BUS_ID and CUDA_VISIBLE_DEVICES=1"
+    )
     for choose in (lambda d: resolve(parse("1"), d), lambda d: pick(d, 1)):
         with pytest.raises(DeviceError, match=start):
             choose((Device(1),))

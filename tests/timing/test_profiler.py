@@ -45,7 +45,7 @@ def test_kernels_and_copies_are_summed_by_name() -> None:
 def test_a_profiler_without_cupti_sees_nothing() -> None:
     assert not report([event("aten::add", 0, 5, None)]).visible
     waited = [event("cudaDeviceSynchronize", 0, 5, None)]
-    assert report(waited).visible, "no kernel ran"
+    assert report(waited).visible, "no GPU kernel ran"
 
 
 def test_a_run_that_raises_has_no_report(gpu_work: Any) -> None:

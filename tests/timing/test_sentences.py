@@ -60,7 +60,8 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "first use": (
         "CUDA was initialised inside this cell, and that takes no GPU; run it again",
         "{} {} first used inside this cell, and that takes no GPU; run it again",
-        "the first timed run since CUDA started: kernels may have been loaded in it; run it again",
+        "the first timed run since CUDA started: GPU kernels may have been loaded in it; run it "
+        "again",
     ),
     # No GPU time at all: an error, a capture, no CUDA.
     "none": (
@@ -80,11 +81,11 @@ NEEDS: dict[str, tuple[str, ...]] = {
         "; {} more behind a delay",
         "; Host: until Python returned",
         "Python returned after {}",
-        "no kernel ran, and nothing was copied",  # torch's profiler sees the GPU
+        "no GPU kernel ran, and nothing was copied",  # torch's profiler sees the GPU
         "energy of the whole of {}, idle power and other processes included",
         "TORCH_LOGS=recompiles,graph_breaks, set before Python starts, says why",
         "a Sample needs at least one value, and none below 0",
-        "torch's profiler cannot see the GPU here, so there are no kernels to show (CUPTI was "
+        "torch's profiler cannot see the GPU here, so there are no GPU kernels to show (CUPTI was "
         "refused; in a container it often needs the host's permission: "
         "NVreg_RestrictProfilingToAdminUsers=0)",
     ),

@@ -44,9 +44,9 @@ def test_without_torch(fresh: Kernel) -> None:
     assert table.startswith(f"No GPU to show: {NO_GPU}.")
     assert "CUDA is not initialised, so this can still be changed" in table
     off = fresh.run("%gpu off").text
-    assert off.startswith("applied: this kernel sees no GPU  (CUDA_VISIBLE_DEVICES=-1)")
+    assert off.startswith("applied: this process sees no GPU  (CUDA_VISIBLE_DEVICES=-1)")
     on = fresh.run("%gpu on").text
-    assert on.startswith("applied: this kernel sees no GPU  (CUDA_VISIBLE_DEVICES is not set)")
+    assert on.startswith("applied: this process sees no GPU  (CUDA_VISIBLE_DEVICES is not set)")
     for spec in ("0", "auto"):
         refused = fresh.run(f"%gpu {spec}", raising=False).shown
         assert f"UsageError: the GPUs cannot be listed: {NO_GPU}" in refused
@@ -88,7 +88,7 @@ def test_with_torch(fresh: Kernel) -> None:
     # Some torch remembers it, and NVIDIA's driver goes on saying that it was never initialised.
     assert fresh.run("%gpu").text.startswith(f"No GPU to show: {NO_GPU}.")
     assert verdict(fresh.run("%gpu doctor").text) in CAUSES
-    assert fresh.run("%gpu off").text.startswith("applied: this kernel sees no GPU")
+    assert fresh.run("%gpu off").text.startswith("applied: this process sees no GPU")
     assert "no GPU time" in fresh.run("%cudatime x.sum()").text
     assert fresh.run("%gpumem").text == f"No GPU memory to show: {NO_GPU}"
 
@@ -97,7 +97,7 @@ def test_a_runtime_that_failed_is_known(fresh: Kernel) -> None:
     """A backward pass on the CPU starts CUDA where torch can: with every GPU hidden, in vain."""
     fresh.run("%gpu off")
     fresh.run("import torch; torch.ones(2, requires_grad=True).sum().backward()")
-    assert fresh.run("%gpu on").text.startswith("applied: this kernel sees no GPU")
+    assert fresh.run("%gpu on").text.startswith("applied: this process sees no GPU")
     assert (
         fresh.value("__import__('gpumagic.cuda.driver').cuda.driver.state().initialized") is False
     )

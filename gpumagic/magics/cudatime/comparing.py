@@ -48,14 +48,14 @@ def run_on_devices(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
     """Run ``loop`` on every device that ``--on`` names.
 
     Raises:
-        SpecError: this kernel has no such device.
+        SpecError: this process has no such device.
         DeviceError: torch cannot be imported.
     """
     options = delivery.options
     torch: Any = torch_cuda.require()
     for name in options.on:
         if name != "cpu" and torch.device(name).index >= torch.cuda.device_count():
-            raise SpecError(f"there is no {name} in this kernel; %gpu shows its GPUs")
+            raise SpecError(f"there is no {name} in this process; %gpu shows its GPUs")
     timings: dict[str, CudaTiming] = {}
     returned = None
     try:

@@ -55,7 +55,7 @@ def _run() -> Parser:
     form.apart("--lines", sorted(REPEATING))
     form.apart("--on", ("--kernels", "--trace", "--nvtx", "--flops", "--energy", *BASELINE))
     add = form.section("where the time goes: all but --nvtx run the code once more")
-    add("--kernels", "the kernels by time, from torch's profiler")
+    add("--kernels", "the GPU kernels by time, from torch's profiler")
     add("--trace FILE", "its trace, for ui.perfetto.dev (.json, .json.gz)")
     add("--nvtx NAME", "an NVTX range around the code, for Nsight")
     add("--flops", "floating-point operations, and per second")

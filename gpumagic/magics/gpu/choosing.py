@@ -1,4 +1,4 @@
-"""``%gpu SPEC``: choose devices for this kernel, restart it where it is too late; for one cell."""
+"""``%gpu SPEC``: choose devices for this process, restart it where it is too late; for one cell."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def choose(magics: Any, spec: Spec, wants: Wants, options: argparse.Namespace) -
         raise
     if not lifted:
         return gate.under_gate(chosen)
-    # The variables may be unchanged; which devices this kernel can use is not.
+    # The variables may be unchanged; which devices this process can use is not.
     status: Status = "applied" if chosen.status == "unchanged" else chosen.status
     return replace(chosen, status=status, notes=(_LIFTED + _AGAIN * bool(again), *chosen.notes))
 
@@ -187,12 +187,12 @@ def _say_what_stays(shell: Any, failed: bool) -> None:
         output.say(
             shell,
             "The cell has initialised CUDA, so its choice of GPUs has become permanent for "
-            "this kernel; the variables are put back for processes started from here.",
+            "this process; the variables are put back for processes started from here.",
         )
         return
     if not failed and failure.has_failed(devices.devices(processes=False)):
         output.say(
             shell,
-            f"{failure.start_cause()}: this kernel sees no GPU any more. To change that: "
+            f"{failure.start_cause()}: it sees no GPU any more. To change that: "
             f"{failure.start_remedy()}.",
         )

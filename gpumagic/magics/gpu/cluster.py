@@ -17,7 +17,7 @@ from gpumagic.system.text import harmless
 
 _RESULTS = {"cudatime": ClusterTiming, "gpumem": ClusterMemory}
 _IN_QUOTES = r"'[^']*'|\"[^\"]*\""
-#: The options that are for this kernel, and do not go to the engines; or a text in quotes.
+#: The options that are for this process, and do not go to the engines; or a text in quotes.
 _HERE = re.compile(
     rf"(?<!\S)(?:--cluster|-[oq]+|(?:-t|--targets|-v)[ =]*(?:{_IN_QUOTES}|\S+))(?!\S)"
     rf"|({_IN_QUOTES})"
@@ -107,6 +107,6 @@ def run_cell(magics: Any, magic: str, line: MagicLine, cell: str | None) -> Any:
 
 
 def options_sent(written: str) -> str:
-    """Return the options for the engines as they were written, without those for this kernel."""
+    """Return the options for the engines as they were written, without those for this process."""
     kept = _HERE.sub(lambda match: match[1] or "", written)
     return kept.strip().removesuffix("--").rstrip()

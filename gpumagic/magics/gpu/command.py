@@ -1,4 +1,4 @@
-"""``%gpu`` and ``%%gpu``: the device table, and which devices this kernel sees."""
+"""``%gpu`` and ``%%gpu``: the device table, and which devices this process sees."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def _on_engines(verb: str, about: str) -> Parser:
 def _restart() -> Parser:
     form = Parser(
         "%gpu restart",
-        "a fresh kernel in place of this one, with its GPUs; CUDA is not started; the next cells "
+        "a fresh process in place of this one, with its GPUs; CUDA is not started; the next cells "
         "go on",
     )
     _add_what_goes_on(form)

@@ -43,19 +43,21 @@ def check(shell: Any, *, force: bool = False) -> None:
         RestartError: it cannot, and why; ``force`` overrides what would only be lost.
     """
     if os.getpid() != of(shell).pid:
-        raise RestartError("this is a forked copy of the kernel; restart the kernel itself")
+        raise RestartError(
+            "this is a forked copy of the notebook process; restart the notebook process itself"
+        )
     before.check(shell, force=force)
 
 
 def restart(magics: Any, options: argparse.Namespace) -> NoReturn:
-    """Restart the kernel with the GPUs, the claim and the CPU threads that it has.
+    """Restart the notebook process with the GPUs, the claim and the CPU threads that it has.
 
     Raises:
         RestartError, Restarting: as for `begin`.
     """
     if gate.is_closed():
         raise RestartError(
-            "this kernel refuses the GPU since '%gpu off --soft': write %gpu off --restart, or "
+            "this process refuses the GPU since '%gpu off --soft': write %gpu off --restart, or "
             "%gpu on before %gpu restart"
         )
     options.no_claim = not STATE.choice.claim
@@ -73,9 +75,9 @@ def begin(magics: Any, spec: Spec, options: argparse.Namespace) -> NoReturn:
     try:
         _begin(magics, spec, options)
     except KeyboardInterrupt:
-        raise RestartError("interrupted; this kernel goes on as it was") from None
+        raise RestartError("interrupted; this process goes on as it was") from None
     except OSError as error:  # too many open files, for example
-        raise RestartError(f"{text.reason(error)}; this kernel goes on as it was") from None
+        raise RestartError(f"{text.reason(error)}; this process goes on as it was") from None
 
 
 def _begin(magics: Any, spec: Spec, options: argparse.Namespace) -> NoReturn:
@@ -108,7 +110,7 @@ def _begin(magics: Any, spec: Spec, options: argparse.Namespace) -> NoReturn:
     def last() -> None:
         watch = of(shell).watch
         if watch is not None:
-            watch.end("the kernel was restarted")
+            watch.end("the process was restarted")
         of(shell).hooks.clear()  # nothing is said of this cell
 
     before.restart(
@@ -275,7 +277,7 @@ def _report(
         took += f"{time.time() - began:.1f} s to restore them)"
         chosen = replace(chosen, cuda_initialized=driver.state().initialized)
     said = (
-        f"The kernel was restarted in place in {took}; numbering, inputs and working folder go on."
+        f"The process was restarted in place in {took}; numbering, inputs and working folder go on."
     )
     lost = tuple(name for name in payload["variables"] if name not in shell.user_ns)
     if chosen.cuda_initialized and not cuda:
@@ -318,7 +320,7 @@ def _kept(restored: Any) -> Iterator[str]:
     for name, reason in restored.failed.items():
         yield f"Not kept: {name} ({reason})."
     if restored.reset:
-        yield f"As in a new kernel, set them again: {', '.join(restored.reset)}."
+        yield f"As in a new process, set them again: {', '.join(restored.reset)}."
     if restored.random_lost:
         yield f"Not kept: CUDA's random state of {', '.join(restored.random_lost)}."
 

@@ -100,7 +100,7 @@ class Watch:
         return WatchHistory(tuple(self.samples), (*self._cells, *current), self.running)
 
     def _at_exit(self) -> None:
-        self.end("the kernel has shut down")
+        self.end("the process has shut down")
 
     def _before(self, info: Any, outer: Any) -> CellSpan | None:
         if outer is not None or self._thread is None:

@@ -70,7 +70,7 @@ def test_a_cell_that_may_have_waited_for_the_gpu_has_its_line(timed: Any) -> Non
 
 
 def test_cuda_initialised_inside_has_no_false_time(kernel: Any) -> None:
-    """From a fresh kernel: no torch, CUDA made inside, then everything as it should be.
+    """From a fresh process: no torch, CUDA made inside, then everything as it should be.
 
     Also in the metadata, for readers of the notebook's file.
     """

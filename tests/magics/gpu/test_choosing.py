@@ -63,7 +63,7 @@ def test_uuids_where_a_gpu_does_not_answer(kernel: Callable[..., Kernel]) -> Non
 def test_off_before_torch_is_imported_and_after(fresh_kernel: Kernel) -> None:
     result = choose(fresh_kernel, "off", status="applied", cuda_initialized=False, devices=[])
     assert result["environment"]["CUDA_VISIBLE_DEVICES"] == "-1"
-    assert "applied: this kernel sees no GPU" in result["shown"]
+    assert "applied: this process sees no GPU" in result["shown"]
     assert result["stderr"] == ""
     fresh_kernel.run("import torch")
     assert fresh_kernel.value(SEES) == (False, 0)
@@ -103,7 +103,7 @@ def test_too_late_after(
         late.run(cell)
     result = choose(late, "off", status="too-late", cuda_initialized=True)
     assert len(result["devices"]) == 4
-    assert "This kernel still sees 4 GPUs" in result["shown"]
+    assert "This process still sees 4 GPUs" in result["shown"]
     assert "see the choice: CUDA_VISIBLE_DEVICES=-1" in result["shown"]
     assert f"✗ Too late for 'off': {because}" in result["shown"]
     for way in ("%gpu off --restart --keep all", "%gpu off --restart", "%gpu off --soft"):
@@ -151,7 +151,7 @@ def test_cuda_that_failed_while_all_was_hidden(kernel: Callable[..., Kernel]) ->
     trapped.run("del os.environ['CUDA_VISIBLE_DEVICES']")
     for _ in range(2):
         shown = trapped.run("%gpu").text
-        assert "This kernel sees none of 4 GPUs" in shown
+        assert "This process sees none of 4 GPUs" in shown
         assert "CUDA has failed in this process, which is final" in shown
     assert trapped.value("len(_asked)") == 1
     for spec in ("1", "2"):
@@ -232,7 +232,7 @@ def test_where_a_scheduler_counts_as_cuda_does_is_not_guessed(
     job = kernel(UNEQUAL, env={"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": None})
     reply = job.run("%gpu auto", raising=False)
     assert reply.stderr.startswith(
-        "UsageError: the GPUs that this kernel was started with are not known"
+        "UsageError: the GPUs that this process was started with are not known"
     )
     assert reply.stderr.count("\n") == 1
     choose(job, "off", status="applied")
@@ -262,7 +262,7 @@ def test_applied_is_what_cuda_did_in_a_child(
         assert broken.value("'CUDA_VISIBLE_DEVICES' in __import__('os').environ") is False
     choose(broken, "off", status="applied")
     shown = choose(broken, "on", status="applied", devices=[], cuda_initialized=False)["shown"]
-    assert "applied: this kernel sees no GPU" in shown
+    assert "applied: this process sees no GPU" in shown
     assert because.partition(";")[0] in " ".join(shown.split())
 
 

@@ -28,7 +28,7 @@ def test_a_choice_is_claimed_shown_and_withdrawn(run_cell: Callable[..., Any]) -
     assert STATE.choice.claim == (uuid,)
     table = run_cell("%gpu -o -q").value
     assert [len(device.claims) for device in table] == [0, 1, 0, 0]
-    assert "GPU 1: claimed by this kernel." in str(table)
+    assert "GPU 1: claimed by this process." in str(table)
     inside = run_cell(
         "%%gpu 2 -q\nfrom gpumagic.cuda.process_state import STATE; STATE.choice.claim"
     )
@@ -78,7 +78,7 @@ def test_two_notebooks_that_choose_at_once_take_different_gpus(
     uuids = [each.value("Out[max(Out)].devices[0].uuid") for each in kernels]
     assert len({*uuids}) == 2
     shown = kernels[0].run("%gpu").text
-    assert "claimed by this kernel." in shown
+    assert "claimed by this process." in shown
     assert "claimed by eval.ipynb." in shown
     for each in kernels:
         each.run("import torch; x = torch.ones(1, device='cuda')")

@@ -65,7 +65,7 @@ def test_any_call_may_fail_in_any_way(
     ran = run_cell("%gpu -p")
     assert ran.error is None
     assert ran.stderr == ""
-    assert "This kernel sees" in ran.text or "CUDA_VISIBLE_DEVICES" in ran.text
+    assert "This process sees" in ran.text or "CUDA_VISIBLE_DEVICES" in ran.text
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         patch.setenv("CUDA_VISIBLE_DEVICES", "0")  # put back at the end, whatever becomes of it
         # Another test of this process may have initialised CUDA: then it is too late, and said so.
@@ -162,7 +162,7 @@ def test_choices_where_nvml_refuses_uuids(kernel: Callable[..., Kernel]) -> None
     refused = kernel(Scenario(devices=3, faults={"nvmlDeviceGetUUID": 4}))
     for spec in ("1", "auto"):
         reply = refused.run(f"%gpu {spec}", raising=False)
-        assert "start the kernel with CUDA_DEVICE_ORDER=PCI_BUS_ID and" in reply.stderr
+        assert "start the notebook process with CUDA_DEVICE_ORDER=PCI_BUS_ID and" in reply.stderr
         assert reply.stderr.count("\n") == 1
 
 
@@ -221,7 +221,7 @@ def test_a_package_that_cannot_be_imported(kernel: Callable[..., Kernel], packag
     elif package == "pynvml":
         assert "install it with: pip install nvidia-ml-py" in reply.text
     else:
-        assert "This kernel sees none" in reply.text
+        assert "This process sees none" in reply.text
         poor.run("%gpu reset -q")
         for line in ("%cudatime 42", "%%gpumem\n42", "%%cudatime -n 1 -r 1\n42", "%gpumem vars"):
             ran = poor.run(line)

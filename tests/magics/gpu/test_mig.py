@@ -66,7 +66,7 @@ def test_another_instance_of_the_same_gpu_is_too_late(mig_kernel: Kernel) -> Non
 def test_the_outcome_names_the_instances_own_memory(kernel: Callable[..., Kernel]) -> None:
     fresh_kernel = kernel(DIVIDED)
     shown = fresh_kernel.run("%gpu").text
-    assert "This kernel sees 1 of 3 GPUs" in shown
+    assert "This process sees 1 of 3 GPUs" in shown
     assert "CUDA shows a process one MIG instance, and no other GPU beside it." in shown
     shown = fresh_kernel.run(f"%gpu {THIRD}").text
     assert "cuda:0 is GPU 1, NVIDIA H100 80GB HBM3 MIG 1g.10gb, 10.0 GiB free" in shown
@@ -114,7 +114,7 @@ def test_mig_without_an_instance_is_no_gpu(kernel: Callable[..., Kernel]) -> Non
     empty.run("selection = %gpu 1 -o -q")
     assert mask(empty).startswith("GPU-")  # CUDA may not count GPU 0
     alone = kernel(Scenario(devices=[GPU(mig_mode=True)]))
-    assert "This kernel sees none of 1 GPU" in alone.run("%gpu").text
+    assert "This process sees none of 1 GPU" in alone.run("%gpu").text
     assert "because" in (shown := alone.run("%gpu doctor").text)
     assert "in MIG mode without an instance" in shown.splitlines()[0]
 

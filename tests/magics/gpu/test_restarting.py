@@ -26,8 +26,8 @@ def test_what_goes_on_and_what_ends(kernel: Callable[..., Kernel], tmp_path: Pat
     assert "claimed" not in k.run("%gpu").text, "it was too late"
     quiet = k.run("%gpu 2 --restart -q -o")
     assert quiet.text == ""
-    assert str(quiet.value).startswith("restarted: this kernel sees 1 GPU")
-    assert "GPU 2: claimed by this kernel." in k.run("%gpu").text
+    assert str(quiet.value).startswith("restarted: this process sees 1 GPU")
+    assert "GPU 2: claimed by this process." in k.run("%gpu").text
     after = k.run("import os; print(os.getcwd()); In")
     assert (first, quiet.execution_count) == (after.execution_count - 6, after.execution_count - 2)
     assert after.stdout.strip() == str(tmp_path)
@@ -60,9 +60,9 @@ def test_only_what_is_too_late_restarts(kernel: Callable[..., Kernel]) -> None:
     assert "not restarted: the choice is in effect in this process, which keeps all" in shown
     assert k.value("(kept, x.numel(), torch.cuda.is_available())") == (1, 3, True)
     first, second, third = k.run("late = %gpu off --restart -o").text.splitlines()[:3]
-    assert first == "restarted: this kernel sees no GPU  (CUDA_VISIBLE_DEVICES=-1)"
+    assert first == "restarted: this process sees no GPU  (CUDA_VISIBLE_DEVICES=-1)"
     assert second == "Lost: 3 variables (kept, torch, x)."
-    assert "The kernel was restarted in place in " in third
+    assert "The process was restarted in place in " in third
     assert k.value("late.lost") == ("kept", "torch", "x")
     assert k.value("{'kept', 'torch', 'x'} & {*globals()}") == set()
     assert k.value("__import__('torch').cuda.is_available()") is False
@@ -97,7 +97,7 @@ def test_a_fresh_process_with_the_same_gpus_from_which_one_can_fork(
     k.run("del seen; expected = torch.cuda.get_rng_state(0)")
     pid = k.value("os.getpid()")
     shown = k.run("%gpu restart --keep all").text
-    assert shown.startswith("restarted: this kernel sees 1 GPU")
+    assert shown.startswith("restarted: this process sees 1 GPU")
     assert "cuda:0 is GPU 2" in shown
     assert "numbering, inputs and working folder go on. CUDA is not started." in shown
     assert "torch computes with 3 threads" in shown
@@ -105,7 +105,7 @@ def test_a_fresh_process_with_the_same_gpus_from_which_one_can_fork(
         *(pid, [1], [1.0, 1.0], "cuda:0"),
     )
     assert k.value("asked_in_a_fork()") == "fine"
-    assert "GPU 2: claimed by this kernel." in k.run("%gpu").text
+    assert "GPU 2: claimed by this process." in k.run("%gpu").text
     assert k.value("torch.equal(torch.cuda.get_rng_state(device), expected)") is True
 
     k.run("weights = torch.full((4,), 7.).to(device); gone = 1")
@@ -122,7 +122,7 @@ def test_a_choice_that_was_too_late_is_in_effect_after_it(kernel: Callable[..., 
     k = kernel()
     k.run(FREEZE)
     assert "Too late" in k.run("%gpu off").text
-    assert k.run("%gpu restart").text.startswith("restarted: this kernel sees no GPU")
+    assert k.run("%gpu restart").text.startswith("restarted: this process sees no GPU")
 
 
 def test_a_closed_gate_is_not_lost_without_a_word(kernel: Callable[..., Kernel]) -> None:

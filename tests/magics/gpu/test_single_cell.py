@@ -18,11 +18,11 @@ def test_the_choice_is_put_back(fresh_kernel: Kernel) -> None:
     k = fresh_kernel
     chosen = k.run("%%gpu 1\nimport asyncio, os\nos.environ['CUDA_VISIBLE_DEVICES']")
     assert chosen.value == "'1'"
-    assert "applied: this kernel sees 1 GPU" in chosen.text
+    assert "applied: this process sees 1 GPU" in chosen.text
     cell = "%%gpu off -q -v quiet\nawait asyncio.sleep(0.01)\nos.environ['CUDA_VISIBLE_DEVICES']"
     assert (k.run(cell).value, k.value("quiet.status")) == ("'-1'", "applied")
     both = k.run("%%gpu 0 -o\n41 + 1").shown
-    assert "<Selection: applied: this kernel sees 1 GPU " in both
+    assert "<Selection: applied: this process sees 1 GPU " in both
     assert "42" in both
     for body, name, line in (("\n1 / 0", "ZeroDivisionError", 3), ("1 +", "SyntaxError", 2)):
         failed = k.run(f"%%gpu off\n{body}", raising=False)
@@ -57,7 +57,7 @@ def test_a_cell_in_which_cuda_fails_makes_that_permanent(fresh_kernel: Kernel) -
     backward = "%%gpu off\nimport torch\ntorch.ones(2, requires_grad=True).sum().backward()"
     reply = fresh_kernel.run(backward)
     said = " ".join(reply.text.split())
-    assert "start again in this process: this kernel sees no GPU any more" in said
+    assert "start again in this process: it sees no GPU any more" in said
     assert "%gpu on --restart --keep all" in said
     assert "CUDA has failed in this process" in fresh_kernel.run("%gpu").text
     with pytest.raises(AssertionError, match="RuntimeError"):
