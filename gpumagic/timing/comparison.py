@@ -128,7 +128,7 @@ def _quantity(timings: Mapping[str, CudaTiming]) -> tuple[Quantity, tuple[str, .
 
 def _known_ratio(name: str, timing: CudaTiming, first: str, base: CudaTiming) -> tuple[str, ...]:
     """Return what the ratio of two GPU times is at least and at most, of which one is a bound."""
-    if timing.gpu is None or base.gpu is None:
+    if timing.gpu is None or base.gpu is None or not (timing.gpu_seen and base.gpu_seen):
         return ()
     low = _least(timing) / base.gpu.median if base.gpu.median else 0.0
     parts = [f"at least {low:.3g}"] * (low > 0)

@@ -20,6 +20,7 @@ def timing(*values: float, wall: float = 1.1, **fields: Any) -> CudaTiming:
     sample = Sample(values)
     whole = {
         "gpu": sample,
+        "gpu_seen": True,
         "wall": Sample(tuple(wall * value for value in values)),
         "cpu": sample,
         "repeat": len(values),

@@ -104,7 +104,7 @@ def _compared(devices: list[str], timings: dict[str, CudaTiming]) -> CudaTiming 
 def _elsewhere(device: str, timing: CudaTiming) -> str | None:
     """Return a note on the other devices that the code used."""
     others = [name for name in (f"cuda:{i}" for i in timing.per_device) if name != device]
-    if not others:
+    if not others or not timing.gpu_seen:  # a bound alone is no evidence of use
         return None
     used = " and ".join(others)
     return (

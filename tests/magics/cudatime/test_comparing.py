@@ -72,6 +72,14 @@ def test_code_that_uses_another_device_than_on_says_is_named(gpu_work: Any, run_
     assert "on cpu the code used cuda:0" in run_cell("%cudatime --on cpu,cuda:0 -n 9 x + 1").text
 
 
+def test_code_that_only_the_cpu_ran_has_used_no_gpu(gpu_work: Any, run_cell: Any) -> None:
+    """Although CUDA is in use: a time that bounds the GPU's is no sign that it worked."""
+    code = "%cudatime --on cpu,cuda:0 -n 9 -r 6 -s 'a = [1.0]' a * 9"
+    shown = run_cell(code).text
+    assert "the code used" not in shown
+    assert "times the GPU time of" not in shown
+
+
 def test_on_that_is_stopped_says_where(gpu_work: Any, ip: Any, run_cell: Any) -> None:
     on = "%%cudatime --on cpu,cuda:0 -n 1 -r 2 -w 0 -v t --name it"
     ip.user_ns["left"] = iter(range(3))
