@@ -84,8 +84,6 @@ def explain(error: BaseException, shell: Any) -> OutOfMemory | Explanation | Non
     except UnreadableError:
         return known
     account = survey.result()
-    if (known.missing or math.inf) <= account.devices[device].unattributed:  # it takes some time
-        account = survey.result(survey.unreferenced())
     held = account.devices[device]
 
     def gives(*names: str) -> int:
@@ -93,6 +91,9 @@ def explain(error: BaseException, shell: Any) -> OutOfMemory | Explanation | Non
         blocks = survey.held_by(lambda root: root.by_notebook or root.name in names)
         return sum(block.size for block in blocks if block.device == device) + (held.garbage or 0)
 
+    if (known.missing or math.inf) <= held.unattributed + gives():  # it takes some time
+        account = survey.result(survey.unreferenced())
+        held = account.devices[device]
     known = replace(
         known,
         holders=tuple(holder for holder in held.holders if holder.bytes),

@@ -347,13 +347,14 @@ class OutOfMemory(Result):
         what, debug = "what the failed functions and the outputs hold", "%debug has nothing to show"
         parts = [_GARBAGE] if self.garbage else []
         parts += [f"{what}; {debug} then"] if (self.recoverable or 0) > self.garbage else []
+        least = "at least " if (self.unattributed or 0) > self.garbage else ""
         for names, size, why in (
             (f" {self.replaced}", self.with_replaced, "the cell makes it anew beside the last one"),
             ("", self.recoverable, ", and ".join(parts)),
         ):
             if size:
                 command = Cell(f"%gpumem free{names}", "command")
-                yield Line.join(command, f" gives {bytes_(size)}", Cell(f": {why}", "dim"))
+                yield Line.join(command, f" gives {least}{bytes_(size)}", Cell(f": {why}", "dim"))
         if self.fragmented:
             text = "Enough is cached, in pieces that are too small: restart with "
             yield Line.join(text, Cell(self.fragmented, "command"))

@@ -109,6 +109,31 @@ def test_garbage_that_would_be_enough(torch: ModuleType, cells: Any, ip: Any) ->
         gc.enable()
 
 
+def test_the_garbage_of_the_failure_before_is_counted(torch: ModuleType, cells: Any) -> None:
+    """The cell that failed is run again with a little less."""
+    gc.disable()
+    try:
+        cells("def run(wanted):\n    bad = new(30)\n    return new(wanted)")
+        cells("run(60)", raising=False)
+        text = cells("run(55)", raising=False).text
+        assert "%gpumem free gives 60.0 GiB: garbage in cycles, and what the failed" in text
+        cells("%gpumem free")
+        assert torch.cuda.memory_allocated() == 0
+    finally:
+        gc.enable()
+
+
+def test_what_was_not_looked_for_is_not_left_out_without_a_word(cells: Any) -> None:
+    gc.disable()
+    try:
+        cells(f"kept = new(9)\n{CYCLE.format(1)}")
+        text = cells("forward(kept)", raising=False).text
+    finally:
+        gc.enable()
+        cells("del kept")
+    assert "%gpumem free gives at least 20.0 GiB: what the failed" in text
+
+
 @pytest.mark.parametrize("magic", ["", "%%gpumem -q\n"])
 def test_the_last_model_that_would_be_enough(cells: Any, magic: str) -> None:
     """The cell that loads it is run again: two of them do not fit."""
