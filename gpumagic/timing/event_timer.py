@@ -14,7 +14,7 @@ tells whether another one was busy. No context is ever made. An error is not rai
 `note`, why there is no GPU time. CUDA and ROCm, whose torch has the same names, are timed so.
 
 ``prepare(quiet=True)`` is for the line after every cell: nothing is waited for but the cell's own
-work, on torch's streams.
+work, on torch's streams. Where earlier work is under way there is no GPU time.
 """
 
 from __future__ import annotations
@@ -41,6 +41,10 @@ _AWAY = 1e-3
 #: Seconds for which a wait polls; then it sleeps a thousandth of the time waited between queries.
 _SPIN = 5e-3
 CAPTURE = "no GPU time: a CUDA graph is being captured, and the GPU may not be waited for"
+BUSY = (
+    "no GPU time: earlier work was still under way on cuda:{} when the code began; the wall time "
+)
+BUSY += "does not wait for the GPU"
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ class Device:
 
     ordinal: int
     streams: streams.Streams
-    #: The start event, and an end event; None where the device is busy, or first used later.
+    #: The start event, and an end event; None where the device is first used later.
     start: Any = None
     end: Any = None
     allocations: int | None = None
@@ -67,7 +71,7 @@ class Prepared:
 @dataclass(frozen=True)
 class Started:
     prepared: Prepared
-    #: Between which times each device reached its start event; not of those that were busy.
+    #: Between which times each device reached its start event; not of those that were slow.
     reached: Mapping[int, tuple[float, float]]
     cpu: float
     at: float
@@ -245,13 +249,13 @@ def gave_up(stopped: Stopped, note: str) -> Times:
 # --- the steps on one device ----------------------------------------------------------------------
 
 
-class _CaptureError(RuntimeError):
-    """A CUDA graph is being captured."""
+class _NoTimeError(RuntimeError):
+    """There is no GPU time, as a CUDA graph is being captured, or earlier work is under way."""
 
 
 def _note(error: RuntimeError) -> str:
-    if isinstance(error, _CaptureError):
-        return CAPTURE
+    if isinstance(error, _NoTimeError):
+        return str(error)
     return f"no GPU time: the GPU cannot be waited for ({text.reason(error)})"
 
 
@@ -274,9 +278,9 @@ def _ready(ordinal: int, of_device: streams.Streams, _: Mapping[int, int | None]
 def _ready_quietly(
     ordinal: int, of_device: streams.Streams, counts: Mapping[int, int | None]
 ) -> Device:
+    if any(map(streams.is_busy, of_device.used())):
+        raise _NoTimeError(BUSY.format(ordinal))  # an end event would wait for that work, too
     allocations = counts[ordinal] if ordinal in counts else torch_cuda.allocations(ordinal)
-    if streams.is_busy(of_device.current()):
-        return Device(ordinal, of_device, allocations=allocations)
     new: Any = cast(Any, torch_cuda.loaded()).cuda.Event
     start, end = (new(enable_timing=True) for _ in range(2))
     return Device(ordinal, of_device, start, end, allocations)
@@ -317,7 +321,7 @@ def _look(
 
 def _refuse_capture(used: Iterable[Any]) -> None:
     if any(map(streams.captures, used)):
-        raise _CaptureError
+        raise _NoTimeError(CAPTURE)
 
 
 def _late_event(look: Look, foreign: bool) -> Any:

@@ -192,15 +192,15 @@ def test_the_line_after_a_cell(name: str, work: Work) -> None:
 
 
 def test_a_device_that_is_busy_before(work: Work, profile: str) -> None:
-    """Its earlier work is not waited for, and bounds hold."""
-    work.kernel(20e-3)
-    started = start(prepare(quiet=True))
-    assert started.at < work.intervals[0][1], "nothing is waited for"
-    work.run(lambda w: w.kernel(2e-3))
-    times = read(stop(started))
-    assert times.upper >= 0.99 * work.gpu
-    assert times.lower == 0.0
-    work.kernel(20e-3)
+    """Its earlier work, on any stream, is not waited for after every cell: no time."""
+    for stream in (None, work.side):
+        work.intervals.clear()
+        work.kernel(0.5, stream)
+        started = start(prepare(quiet=True))
+        times = read(stop(started))
+        assert time.perf_counter() < work.intervals[0][1], "nothing is waited for"
+        assert not times.readings
+        assert times.note == event_timer.BUSY.format(0)
     with gpumagic.cudatime() as timed:
         work.run(lambda w: w.kernel(10e-3))
     assert 0.99 * 10e-3 <= timed.gpu.median <= 1.06 * 10e-3

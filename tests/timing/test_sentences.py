@@ -78,6 +78,10 @@ NEEDS: dict[str, tuple[str, ...]] = {
     ),
     # What was counted, or read; or the names of figures.
     "counted": (
+        "no GPU time: earlier work was still under way on cuda:{} when the code began; the wall "
+        "time ",
+        # a query said so
+        "does not wait for the GPU",
         "; {} more behind a delay",
         "; Host: until Python returned",
         "Python returned after {}",

@@ -107,26 +107,32 @@ SAY_WAITS = (
 
 
 def test_an_interrupt_of_our_wait_is_the_users(kernel: Any) -> None:
-    """The cell is interrupted, and Run All stops; the next one, which waits for the same, too."""
+    """The cell is interrupted, and Run All stops; the next one does not wait for the same."""
     k = kernel()
     k.run(f"%cudatime on\nimport torch\ntorch.cuda.init()\n{SAY_WAITS}")
-    for code in (f"torch.cuda._sleep({600 * SLEEP_CYCLES_PER_SECOND})", "print(1 + 1)"):
-        message = k.submit(f"said.clear()\n{code}")
-        k.until(message, "waits")
-        k.interrupt()
-        reply = k.wait(message, timeout=250)  # less than there is to wait for
-        assert reply.status == "error"
-        assert reply.error["ename"] == "KeyboardInterrupt"
-        assert "interrupted while waiting for the GPU" in reply.error["evalue"]
-        assert "interrupted while waiting for the GPU" in reply.text
-        if code.startswith("print"):
-            assert reply.stdout.startswith("2\n")
-    # First: a measured cell would wait for what is left of ten minutes.
+    message = k.submit(f"torch.cuda._sleep({600 * SLEEP_CYCLES_PER_SECOND})")
+    k.until(message, "waits")
+    k.interrupt()
+    reply = k.wait(message, timeout=250)  # less than there is to wait for
+    assert reply.status == "error"
+    assert reply.error["ename"] == "KeyboardInterrupt"
+    assert "interrupted while waiting for the GPU" in reply.error["evalue"]
+    assert "interrupted while waiting for the GPU" in reply.text
     k.run("%cudatime off -q\nevent_timer._pause = real")
     assert k.value(
-        "[cell.failed for cell in get_ipython().run_line_magic('cudatime', 'log -o -q')][-2:]"
-    ) == [True, True]
+        "[cell.failed for cell in get_ipython().run_line_magic('cudatime', 'log -o -q')]"
+    ) == [True]
     assert k.value("1 + 1") == 2
+
+
+def test_a_cell_does_not_wait_for_the_work_of_earlier_ones(kernel: Any) -> None:
+    """Nor is that work its own: started before `on`, or left over by an interrupted cell."""
+    k = kernel()
+    k.run(f"import torch\ntorch.cuda.init()\ntorch.cuda._sleep({600 * SLEEP_CYCLES_PER_SECOND})")
+    k.run("%cudatime on -q --above 0s")
+    reply = k.run("x = 1")  # it would take ten minutes
+    assert reply.text.startswith("wall ")
+    assert "no GPU time: earlier work was still under way on cuda:0 when the code" in reply.text
 
 
 def test_off_and_the_log(timed: Any, ip: Any) -> None:
