@@ -39,7 +39,7 @@ class EveryCell(Generic[_Record]):
 
     def __init__(self, hooks: CellHooks, show: Callable[[_Record, str], None]) -> None:
         self._hooks = hooks
-        self._hook = CellHook(self._after, self._failed, self._before)
+        self._hook = CellHook(self._after, self._failed, self._before, raised=self.raised)
         self._show = show
         #: The newest records.
         self.records: deque[_Record] = deque(maxlen=MAX_CELLS)
@@ -54,6 +54,9 @@ class EveryCell(Generic[_Record]):
 
     def begin(self) -> None:
         """Begin to measure a cell."""
+
+    def raised(self) -> None:
+        """Do what is to be done at once when a cell has raised: its traceback is drawn then."""
 
     def end(self, cell: Running, result: Any) -> None:
         """Measure what a cell did, whose result is IPython's, and `keep` a record of it."""

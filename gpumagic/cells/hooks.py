@@ -40,6 +40,8 @@ class CellHook(Generic[_Begun]):
     before: Callable[[Any, _Begun | None], _Begun | None] = lambda info, outer: None
     #: Called when a cell and the cells that it runs were cancelled: they have no result.
     cancelled: Callable[[], None] = lambda: None
+    #: Called before a traceback is drawn, which takes long: when a cell's code has raised, last.
+    raised: Callable[[], None] = lambda: None
 
 
 class _RaiseInterrupt(ast.NodeTransformer):
@@ -59,6 +61,8 @@ class CellHooks:
         #: cell when it ends, and what each hook's ``before`` returned for it.
         self._running: list[tuple[Any, dict[CellHook[Any], Any]]] = []
         self._interrupted = _RaiseInterrupt()
+        #: What the shell draws tracebacks with, and whether that is the shell's own attribute.
+        self._draw: tuple[Callable[..., Any], bool] = shell.showtraceback, False
 
     def __iter__(self) -> Iterator[CellHook[Any]]:
         return iter(self._hooks)
@@ -100,6 +104,9 @@ class CellHooks:
             self._running.append((current.info, {}))
         self._shell.events.register("pre_run_cell", self._before)
         self._shell.events.register("post_run_cell", self._after)
+        # No event says that a cell has raised.
+        self._draw = self._shell.showtraceback, "showtraceback" in vars(self._shell)
+        self._shell.showtraceback = self._show_traceback
 
     def _unregister(self) -> None:
         self._running.clear()
@@ -108,6 +115,11 @@ class CellHooks:
             # The user may have emptied the list.
             if function in self._shell.events.callbacks[event]:
                 self._shell.events.unregister(event, function)
+        draw, is_own = self._draw
+        if vars(self._shell).get("showtraceback") == self._show_traceback:
+            del self._shell.showtraceback
+            if is_own:
+                self._shell.showtraceback = draw
 
     def _before(self, info: Any) -> None:
         self._running.append((info, {}))
@@ -132,6 +144,10 @@ class CellHooks:
         if interrupt is not None and result.success:
             result.error_in_exec = interrupt
             self._shell.showtraceback((KeyboardInterrupt, interrupt, None))
+
+    def _show_traceback(self, *args: Any, **kwargs: Any) -> Any:
+        self._call(lambda hook: hook.raised())
+        return self._draw[0](*args, **kwargs)
 
     def _forget_interrupt(self) -> None:
         if self._interrupted in self._shell.ast_transformers:

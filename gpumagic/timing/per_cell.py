@@ -12,7 +12,17 @@ from typing import Any
 from gpumagic.cells.every_cell import EveryCell, Running, first_line
 from gpumagic.cells.hooks import CellHooks
 from gpumagic.results.logs import CellTiming, TimingLog
-from gpumagic.timing.event_timer import EXACT, Started, Times, gave_up, prepare, read, start, stop
+from gpumagic.timing.event_timer import (
+    EXACT,
+    Started,
+    Stopped,
+    Times,
+    gave_up,
+    prepare,
+    read,
+    start,
+    stop,
+)
 from gpumagic.timing.run import INTERRUPTED
 
 
@@ -34,6 +44,8 @@ class CellTimer(EveryCell[CellTiming]):
         super().__init__(hooks, show)
         self._includes, self._interrupt = includes, interrupt
         self._started: Started | None = None
+        #: At the last exception: if the cell failed, its end.
+        self._raised: Stopped | None = None
         #: Of the last cell, whose end is the next one's start.
         self._last: Times | None = None
         self.above = 0.0
@@ -50,12 +62,18 @@ class CellTimer(EveryCell[CellTiming]):
         return TimingLog(tuple(self.records), self.watching)
 
     def begin(self) -> None:
+        self._raised = None
         self._started = start(prepare(quiet=True, before=self._last))
+
+    def raised(self) -> None:
+        if self._started is not None:
+            self._raised = stop(self._started)
 
     def end(self, cell: Running, result: Any) -> None:
         assert self._started is not None
-        stopped, interrupted = stop(self._started), False
-        self._started = None
+        at_error = None if result.success else self._raised
+        stopped, interrupted = at_error or stop(self._started), False
+        self._started = self._raised = None
         try:
             times = read(stopped)
         except KeyboardInterrupt:

@@ -55,6 +55,7 @@ def test_in_the_order_of_adding_and_gone_without_a_trace(bare: Any) -> None:
     assert calls == ["2 before 2 in None", "2 after 2"]
     hooks.clear()
     assert registered(bare) == found
+    assert "showtraceback" not in vars(bare)
     bare.run_cell("3")
     assert len(calls) == 2
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
 from gpumagic.magics.extension import of
+from gpumagic.render.units import seconds
 from gpumagic.results.logs import CellTiming, TimingLog
 from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND
 
@@ -47,6 +49,28 @@ def test_a_cell_that_used_the_gpu(timed: Any) -> None:
     assert not cell.gpu_at_most
     assert list(cell.per_device) == [0]
     assert cell.source == "gpu_work.sleep(0.3)"
+
+
+def test_a_cell_that_fails_ends_before_its_traceback_is_drawn(
+    timed: Any, ip: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw, waits = ip.InteractiveTB.structured_traceback, []
+
+    def slowly(*args: Any, **kwargs: Any) -> Any:
+        waits.append(time.sleep(0.5))
+        return draw(*args, **kwargs)
+
+    monkeypatch.setattr(ip.InteractiveTB, "structured_traceback", slowly)
+    shown = timed("gpu_work.sleep(0.1)\nraise ValueError('a')", raising=False).text
+    cell = last(timed)
+    assert waits
+    assert not cell.gpu_at_most
+    assert f"GPU {seconds(cell.gpu)} · wall " in shown
+    assert 0.098 <= cell.gpu <= cell.wall <= 0.2
+    # The traceback of a cell in the cell is not its end.
+    ip.user_ns["ip"] = ip
+    timed("ip.run_cell('1 / 0')\ngpu_work.sleep(0.1)")
+    assert last(timed).wall > 0.6
 
 
 def test_a_cell_without_gpu_work_says_nothing(timed: Any) -> None:
@@ -91,7 +115,7 @@ def test_cuda_initialised_inside_has_no_false_time(kernel: Any) -> None:
     assert "wall" in k.run("import asyncio\nawait asyncio.sleep(0.01)").text
     reply = k.run(f"x = torch.ones(9, device='cuda')\n{SHORT_SLEEP}\n1 / 0", raising=False)
     assert reply.error["ename"] == "ZeroDivisionError"
-    assert "GPU ≤ " in reply.text, "the traceback takes longer than the GPU"
+    assert "GPU ≤ " in reply.text
     # It may have waited for the GPU: the line says so, also of a cell that fails.
     reply = k.run(f"{SLEEP}\ntorch.cuda.synchronize()\n1 / 0", raising=False)
     assert ", no sign · wall " in reply.text
