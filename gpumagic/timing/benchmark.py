@@ -254,8 +254,10 @@ class Benchmark:
                 return
             samples.append(sample)
         seconds, devices = zip(*samples, strict=True)
-        shows_work = statistics.median(seconds) > queued.FACTOR * empty[0] + _STEP
-        if shows_work and len({*devices}) == 1:
+        taken, best = statistics.median(seconds), min(run.upper for run in known) * count / loops
+        shows_work = taken > queued.FACTOR * empty[0] + _STEP
+        # Longer than as run: then loops overlap, and queued as so few they do not.
+        if shows_work and EXACT * taken <= best and len({*devices}) == 1:
             self._own = Queued(seconds, count, devices[0])
 
     def _behind(self, delay: float, loops: int) -> tuple[float, int] | None:

@@ -121,7 +121,11 @@ def limit(runs: Sequence[Times], loops: int, own: Queued | None) -> tuple[Bound 
         return "gpu", f"the GPU still worked for {percent} of its time after Python returned"
     if own is None:
         return None, None
-    part = own.sample.median / (min(run.upper for run in runs) / loops)
+    most = own.sample.median * loops / min(run.wall_least for run in runs)
+    least = own.sample.median * loops / min(run.upper for run in runs)
+    part = most if most < _HOST_BOUND else least
+    if least < _HOST_BOUND <= most:
+        return None, None
     percent = f"{min(part, 1.0) * 100:.0f} %" if part >= 0.005 else "< 1 %"
     evidence = f"behind a delay, the same work takes the GPU {percent} of its best time"
     return ("host" if part < _HOST_BOUND else "gpu"), evidence

@@ -262,6 +262,12 @@ def on_side(w: Work, seconds: float) -> None:
         w.sleep(seconds)
 
 
+def on_streams(w: Work) -> None:
+    host(200e-6)
+    with w.torch.cuda.stream(w.torch.cuda.Stream()):
+        w.sleep(3e-3)
+
+
 REPEATED: dict[str, tuple[Callable[[Work], Any], dict[str, int], float, str | None]] = {
     "kernel 20 us": (lambda w: w.sleep(20e-6), {"n": 100, "r": 5}, 20e-6, "gpu"),
     "a full queue": (lambda w: w.sleep(20e-6), {"n": 3000, "r": 3}, 20e-6, "gpu"),
@@ -289,6 +295,7 @@ REPEATED: dict[str, tuple[Callable[[Work], Any], dict[str, int], float, str | No
         40e-6,
         None,
     ),
+    "loops that overlap": (on_streams, {"n": 5, "r": 5}, 0.76e-3, None),
     "nothing": (lambda w: host(1e-6), {"r": 5}, 0.0, None),
     "kernel 50 ms": (lambda w: w.sleep(50e-3), {"r": 5}, 50e-3, "gpu"),
     "-n 1 -r 1": (lambda w: w.sleep(2e-3), {"n": 1, "r": 1}, 2e-3, "gpu"),

@@ -49,6 +49,8 @@ SURE = times(0.96, 1.0, 0.04, sign=True)
 OPEN = times(0.4, 1.0, 0.6, sign=True)
 NO_SIGN = times(0.0, 1.0)
 MAYBE = times(0.0, 1.0, maybe=True)
+#: It may have lasted from 0.1 to 1 s.
+LOOSE = Times(0.1, 0.0, 0.1, 1.0, {0: Reading(0.0, 1.0, sign=True)})
 NEW = times(0.0, 1.0, sign=True, new=True)
 
 #: A part of what is said; the runs of which it is said, and of all others it is not.
@@ -93,6 +95,7 @@ def test_the_first_run_may_have_loaded_kernels(monkeypatch: pytest.MonkeyPatch) 
         ([NO_SIGN] * 3, 0.89, "host", "89 %"),
         ([NO_SIGN] * 3, 0.91, "gpu", "91 %"),
         ([OPEN] * 3, 1.02, "gpu", "100 %"),
+        ([LOOSE] * 3, 0.6, None, ""),
     ],
 )
 def test_what_limits_the_code(
@@ -102,7 +105,7 @@ def test_what_limits_the_code(
     found = summarize(runs, own=queued)
     assert found.bound == bound
     assert percent in str(found.bound_evidence)
-    assert found.gpu_at_most == (bound is None)
+    assert found.gpu_at_most == (bound is None and queued is None)
     if queued is not None:
         assert found.gpu == found.gpu_at_least == queued.sample == found.per_device[0]
 
