@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 
 from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.storages import plain_functions, tensor_base
-from gpumagic.memory.torch_memory import Blocks, Rule, TorchGraph
+from gpumagic.memory.torch_memory import GRADIENTS, GRAPH, Blocks, Rule, TorchGraph
 from gpumagic.system import introspection
 
 #: The most objects that are visited, and the length of the parts of a list that are first looked at
@@ -30,6 +30,14 @@ _HAVE_GC = 1 << 14
 _flags = vars(type)["__flags__"].__get__
 #: The ids of types of which running code has references, too.
 _RUNNING = {id(types.FrameType), id(types.TracebackType)}
+
+
+PARAMETERS = "parameters"
+
+
+def _clearer(*roles: str) -> str:
+    """Return the role that says most: what a graph refers to is also a variable's, or a model's."""
+    return max(roles, key=(GRAPH, "", PARAMETERS, GRADIENTS).index)
 
 
 class Name(NamedTuple):
@@ -138,8 +146,7 @@ class Walk:
         found = Walked(missed=tuple(self._missed()), complete=self._complete)
         for number, block in self._block_of.items():
             found.owners[block] = found.owners.get(block, 0) | masks[number]
-            role = self._roles[number]
-            found.roles[block] = role if block not in found.roles else found.roles[block] and role
+            found.roles[block] = _clearer(found.roles.get(block, GRAPH), self._roles[number])
         return found
 
     def _missed(self) -> Iterator[str]:
@@ -217,8 +224,8 @@ class Walk:
                 self._pending.append(number)
                 if rule.tensor or rule.storage:
                     self._note_block(thing, number, rule, role)
-            elif role and self._roles.get(number) == "":  # another root has come here first
-                self._roles[number] = role
+            elif number in self._roles:  # something else has led here first
+                self._roles[number] = _clearer(self._roles[number], role)
             if number >= 0:
                 above.append(number)
                 if count is not None:
@@ -228,7 +235,7 @@ class Walk:
         block = self._blocks.find(self._graph.address(thing, storage=rule.storage))
         if block is not None:
             self._block_of[number] = block
-            self._roles[number] = role or ("parameters" if rule.parameter else "")
+            self._roles[number] = _clearer(role, PARAMETERS) if rule.parameter else role
 
     def _go_on(self) -> bool:
         late = self._deadline is not None and time.thread_time() > self._deadline

@@ -112,6 +112,21 @@ def test_what_autograd_saved(torch: ModuleType, new: Any) -> None:
     del x
 
 
+def test_what_a_graph_refers_to_is_still_a_parameter_or_an_input(torch: ModuleType) -> None:
+    """An output is at hand, as after most cells."""
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)).cuda()
+    images = torch.ones(8, 64, device="cuda")
+    y = model(images)
+    device = of(torch, {"model": model, "images": images, "y": y})
+    assert list(device["model"].parts) == ["parameters"]
+    assert list(device["images"].parts) == [""]
+    y.sum().backward()
+    del y
+    y = model(images)
+    device = of(torch, {"y": y, "model": model, "images": images})
+    assert sorted(device["model"].parts) == ["gradients", "parameters"]
+
+
 def test_hooks_on_saved_tensors_do_not_run(torch: ModuleType) -> None:
     ran: list[str] = []
 
