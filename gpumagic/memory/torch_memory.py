@@ -216,7 +216,11 @@ class TorchGraph:
 
 #: The events kept on each device: up to some 100 MiB of host memory.
 _ENTRIES = 100_000
-_UNKNOWN = "not known: from before the recording, or of another thread"
+#: What allocations without a known cell are called, and what that means.
+_UNKNOWN = "not known"
+_MEANS = (
+    f"{_UNKNOWN}: allocated by another thread (gradients: by autograd's), or before the recording"
+)
 
 
 class History:
@@ -283,6 +287,7 @@ def live_by_cell(shell: Any) -> CellHoldings:
                 number = _cell(block.get("frames") or (), numbers)
                 of_device = sizes.setdefault(segment["device"], {})
                 of_device.setdefault(number, []).append(block["size"])
+    notes = (_MEANS,) if any(None in held for held in sizes.values()) else ()
     return CellHoldings(
         {
             ordinal: tuple(
@@ -290,7 +295,8 @@ def live_by_cell(shell: Any) -> CellHoldings:
                 for number, blocks in sorted(held.items(), key=lambda each: -sum(each[1]))
             )
             for ordinal, held in sorted(sizes.items())
-        }
+        },
+        notes,
     )
 
 

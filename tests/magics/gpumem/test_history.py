@@ -61,8 +61,10 @@ def test_what_is_from_before_or_of_another_thread_is_of_no_cell(
     run_cell("(w * 1).sum().backward()")
     assert held(run_cell) == {
         "w = torch.zeros(1024, 1024, device='cuda', requires_grad=True)": 4,
-        "not known: from before the recording, or of another thread": 9,
+        "not known": 9,
     }
+    means = "not known: allocated by another thread (gradients: by autograd's), or before the"
+    assert means in run_cell("%gpumem cells").text, "in full"
 
 
 def test_on_and_off(with_stacks: None, torch: ModuleType, run_cell: Any) -> None:
