@@ -116,9 +116,11 @@ class Fit(Result):
             Figures("Peak above start", peak),
         ]
         grid = Grid.of(sorted(self.runs, key=lambda run: run.value), columns)
-        return [Line.of(self._verdict()), grid, *Line.notes(self.notes)]
+        return [Line.of(self.verdict), grid, *Line.notes(self.notes)]
 
-    def _verdict(self) -> str:
+    @property
+    def verdict(self) -> str:
+        """What was found, in a sentence."""
         if self.largest is None:
             return f"{self.name} = {self.runs[0].value:,} does not fit: memory ran out."
         value = f"{self.name} = {self.largest:,}"

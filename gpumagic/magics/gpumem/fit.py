@@ -24,6 +24,7 @@ from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics.output import LiveDisplay, hand_over, say
 from gpumagic.memory.limit import LIMIT, memory_limit
 from gpumagic.memory.measurement import Measurement
+from gpumagic.render.units import bytes_
 from gpumagic.results.allocator import Fit, FitRun
 from gpumagic.results.memory import DeviceMemoryDelta
 from gpumagic.system import introspection
@@ -53,7 +54,13 @@ def run(magics: Any, options: argparse.Namespace, cell: CompiledCell) -> Any:
                 elif not options.quiet:  # lines of their own, between the cell's
                     say(shell, f"{said}…")
                     said = f"{value:,} "
-                fits, devices = await _run_once(cell, name, value)
+                try:
+                    fits, devices = await _run_once(cell, name, value)
+                except BaseException:
+                    if search.runs and not options.quiet:
+                        until = _result(name, search).verdict
+                        say(shell, f"--fit ended at {name} = {value:,}. Until then: {until}")
+                    raise
                 if not torch_cuda.contexts():
                     raise DeviceError(
                         "--fit: the cell uses no GPU: CUDA is not in use in this process"
@@ -68,7 +75,10 @@ def run(magics: Any, options: argparse.Namespace, cell: CompiledCell) -> Any:
                 LIMIT.apply()
         if search.largest is not None:
             shell.user_ns[name] = search.largest
-        return hand_over(shell, _result(name, search), options)
+        found = _result(name, search)
+        if not all(run.fits for run in search.runs):
+            found = replace(found, notes=(*_held_by_notebook(shell), *found.notes))
+        return hand_over(shell, found, options)
 
     return run_or_await(search_largest, cell.globals, is_async=cell.is_async)
 
@@ -140,17 +150,32 @@ def _forget(error: BaseException) -> None:
         error.__context__ = None
 
 
+def _held_by_notebook(shell: Any) -> Iterator[str]:
+    """Yield what the notebook's own references hold, which was not there for the cell."""
+    from gpumagic.memory.holders import SECONDS, Survey
+    from gpumagic.memory.torch_memory import UnreadableError
+
+    try:
+        held = Survey.make(shell=shell, seconds=SECONDS).held_by(lambda root: root.by_notebook)
+    except UnreadableError:
+        return
+    if size := sum(block.size for block in held):
+        yield (
+            f"{bytes_(size)} was held by the last failure or by outputs: %gpumem free, then --fit "
+            "again"
+        )
+
+
 def _result(name: str, search: FitSearch) -> Fit:
-    times = plural(len(search.runs), "time")
+    times, largest = plural(len(search.runs), "time"), search.largest
+    left = "all" if largest is None else f"{name} is left at {largest:,}, all other"
     notes = [
-        f"the cell ran {times}; all variables are as before, but it changed your own objects "
-        "each time (a training step updates the model)"
+        f"{left} variables are as before",
+        f"the cell ran {times}; what it changes in place stays changed, as a model that it trains",
     ]
     if len({run.peak for run in search.runs}) == 1 < len(search.runs):
         notes.insert(0, f"the peak is the same for all: does the cell use {name}?")
-    if search.largest is not None:
-        notes.insert(0, f"{name} is left at {search.largest:,}")
-    return Fit(name, search.largest, tuple(search.runs), search.is_exact, tuple(notes))
+    return Fit(name, largest, tuple(search.runs), search.is_exact, tuple(notes))
 
 
 # --- the search -----------------------------------------------------------------------------------

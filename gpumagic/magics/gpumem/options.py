@@ -82,7 +82,9 @@ def value_range(text: str) -> Range:
     """
     match = _RANGE.fullmatch(text)
     if match is None or not match[1].isidentifier() or keyword.iskeyword(match[1]):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a range; write batch=1:4096")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a range of whole numbers; write batch=1:4096"
+        )
     found = Range(match[1], int(match[2]), int(match[3]))
     if found.low > found.high:
         raise argparse.ArgumentTypeError(f"{text!r} runs backwards; write the smaller number first")

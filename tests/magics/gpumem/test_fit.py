@@ -46,7 +46,7 @@ def test_the_largest_batch(run_cell: Run, ip: Any, torch: Any) -> None:
     assert f"batch = {found.largest:,} fits, {failed:,} does not." in ran.text
     # it is true: that one fits, one that is a little larger does not
     assert ip.user_ns["batch"] == found.largest
-    assert f"batch is left at {found.largest:,}" in ran.text
+    assert f"batch is left at {found.largest:,}, all other variables are as before" in ran.text
     assert fits(torch, 2 * found.largest)
     assert not fits(torch, int(2 * found.largest * 1.02) + 1)
     # it was said first, and the cell ran a few times only
@@ -110,6 +110,7 @@ def test_nothing_fits(run_cell: Run, ip: Any, torch: Any) -> None:
     ran = run_cell("%%gpumem --fit n=1:8 -v found\nx = torch.empty(n * 2**40, device='cuda:0')")
     assert ip.user_ns["found"].largest is None
     assert "n = 1 does not fit: memory ran out." in ran.text
+    assert "all variables are as before" in ran.text
     assert ip.user_ns["n"] == 3
     run_cell("del n")
     run_cell("%%gpumem --fit n=1:8 -q\nx = torch.empty(n * 2**40, device='cuda:0')")
@@ -126,6 +127,39 @@ def test_another_error_is_the_cells_own(run_cell: Run, ip: Any, torch: Any) -> N
         ran = run_cell(f"%%gpumem --fit n=1:8\nif n > 1:\n    raise {error}", raising=False)
         assert type(ran.error).__name__ == error
         assert ip.user_ns["n"] == 7
+
+
+def test_what_was_found_is_said_where_a_run_ends_the_search(
+    run_cell: Run, ip: Any, torch: Any
+) -> None:
+    for error in ("KeyboardInterrupt", "ValueError"):
+        cell = f"x = torch.empty(n, device='cuda:0')\nif n > 1:\n    raise {error}"
+        ran = run_cell(f"%%gpumem --fit n=1:9\n{cell}", raising=False)
+        assert type(ran.error).__name__ == error
+        assert (
+            "--fit ended at n = 8. Until then: n = 1 is the largest value that ran; a larger one "
+            "may fit." in ran.stdout
+        )
+        ran = run_cell(f"%%gpumem --fit n=1:9 -q\n{cell}", raising=False)
+        assert "ended" not in ran.stdout
+
+
+def test_what_the_last_failure_holds_is_said(run_cell: Run, ip: Any, torch: Any) -> None:
+    """It takes the place of larger values; after %gpumem free they fit."""
+    run_cell("%gpumem limit 2GiB")
+    run_cell(
+        "def run(size):\n    bad = torch.empty(2**30, dtype=torch.int8, device='cuda:0')\n"
+        "    return torch.empty(size, dtype=torch.int8, device='cuda:0')\nrun(2**31)",
+        raising=False,
+    )
+    cell = "x = torch.empty(n * 2**20, dtype=torch.int8, device='cuda:0')"
+    ran = run_cell(f"%%gpumem --fit n=1:4096 -v found\n{cell}")
+    assert ip.user_ns["found"].largest < 1025
+    assert "1.00 GiB was held by the last failure or by outputs: %gpumem free" in ran.text
+    run_cell("%gpumem free -q")
+    ran = run_cell(f"%%gpumem --fit n=1:4096 -v found\n{cell}")
+    assert ip.user_ns["found"].largest > 1900
+    assert "failure" not in ran.text
 
 
 def test_an_optimizers_first_step_takes_more(run_cell: Run, ip: Any, torch: Any) -> None:
@@ -201,6 +235,8 @@ def test_the_first_run_may_be_the_first_use_of_a_gpu(kernel: Callable[..., Kerne
     assert "n = 32 is the largest that fits." in shown[-1]
     assert k.value("(n, found.runs[0].peak, found.exact)") == (32, 2**26, True)
     assert k.value("[run.value for run in found.runs]") == [1, 8, 32, 33]
+    ended = k.run("%%gpumem --fit n=1:8\nif n > 1:\n    1 / 0", raising=False).shown
+    assert "--fit ended at n = 8. Until then: n = 1" in ended, "the line that grew is gone"
     # Another GPU may be nearly full: what counts is the one that the cell uses.
     k.run("import torch\nfull = torch.empty(15 * 2**27, dtype=torch.int8, device='cuda:0')")
     k.run("%%gpumem --fit n=1:4096 -v found\nx = torch.empty(n, 2**26, dtype=torch.int8, device=1)")
