@@ -110,8 +110,8 @@ def test_the_devices_of_a_lost_gpu_keep_their_names(virtual_gpu: Any) -> None:
 
 def test_a_gpu_that_shares_the_hosts_memory(kernel: Callable[..., Kernel]) -> None:
     """NVML reports none of GB10's, whose memory is the host's: also for --min-free."""
-    spark = GPU("NVIDIA GB10", 120 * GIB, (12, 1), unsupported=frozenset({"memory", "memory_v2"}))
-    k = kernel(Scenario(devices=[spark]))
+    gb10 = GPU("NVIDIA GB10", 120 * GIB, (12, 1), unsupported=frozenset({"memory", "memory_v2"}))
+    k = kernel(Scenario(devices=[gb10]))
     k.run("import gpumagic, psutil; (device,) = gpumagic.devices()")
     assert k.value("device.memory_total == psutil.virtual_memory().total") is True
     assert k.value("0 < device.memory_free < device.memory_total") is True
