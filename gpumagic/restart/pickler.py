@@ -25,6 +25,9 @@ GIVEN = ("get_ipython", "exit", "quit", "open", "In", "Out", "_dh")
 #: Python's limit of nested calls: a chain of objects takes some for each. 8 MiB of stack hold more.
 _DEEPEST = 10_000
 
+#: The standard streams.
+STREAMS = ("stdin", "stdout", "stderr")
+
 #: The methods that decide how an object is pickled.
 _REDUCING = ("__reduce_ex__", "__reduce__", "__getstate__")
 
@@ -36,6 +39,19 @@ def use_namespace(namespace: dict[str, Any]) -> None:
     """Let the functions that are loaded from now on live in ``namespace``."""
     global _namespace
     _namespace = namespace
+
+
+def own_streams() -> dict[str, Any]:
+    """Return the standard streams that are those of the process or of its kernel, by name.
+
+    Another one, a `io.StringIO` for example, is the user's, and what it holds is data.
+    """
+    found = {name: getattr(sys, name) for name in STREAMS}
+    return {
+        name: each
+        for name, each in found.items()
+        if each is getattr(sys, f"__{name}__") or type(each).__module__ == "ipykernel.iostream"
+    }
 
 
 class _Namespace:
@@ -69,8 +85,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         hidden = shell.user_ns_hidden
         self._given = {id(hidden[name]): ("shell", name) for name in GIVEN if name in hidden}
         self._given[id(shell)] = "shell", ""
-        streams = ((getattr(sys, name), name) for name in ("stdin", "stdout", "stderr"))
-        self._given |= {id(each): ("stream", name) for each, name in streams if each is not None}
+        self._given |= {id(each): ("stream", name) for name, each in own_streams().items()}
         self._numbers: dict[int, int] = {}
         # Not while torch is being imported, or after its import has failed.
         self._torch: Any = torch_cuda.loaded() if hasattr(torch_cuda.loaded(), "Tensor") else None
@@ -139,6 +154,13 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             self.files.add(value.co_filename)
             make, arguments = self.dispatch_table[types.CodeType](value)
             return _code, (make, arguments, value.co_filename)
+        if kind is types.CellType:
+            try:
+                return _cell, (), (value.cell_contents,), None, None, _fill
+            except ValueError:  # it is empty
+                return _cell, ()
+        if kind is types.FunctionType and value.__closure__:
+            return self._closure(value)
         if name := introspection.imported_as(value):
             return importlib.import_module, (name,)
         if issubclass(kind, io.IOBase) and not issubclass(kind, (io.StringIO, io.BytesIO)):
@@ -151,6 +173,16 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if kind is weakref.ref and value.__callback__ is None and value() is not None:
             return weakref.ref, (value(),)
         return super().reducer_override(value)
+
+    def _closure(self, value: Any) -> Any:
+        """Reduce a function with its cells, which it may share; cloudpickle gives it new ones."""
+        reduced = super().reducer_override(value)
+        if reduced is NotImplemented:
+            return reduced
+        make, (*arguments, _), state, *more = reduced
+        state[1]["__closure__"] = None  # so that cloudpickle fills none
+        # It may be in a cell of its own: pickle finds it there, since a cell is filled afterwards.
+        return make, (*arguments, value.__closure__), state, *more
 
     def _tensor(self, value: Any) -> Any:
         """Reduce a tensor with its gradient and hooks, and without its graph, which has no pickle.
@@ -178,6 +210,14 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 def _set_attributes(made: Any, attributes: dict[str, Any]) -> None:
     for name, value in attributes.items():
         setattr(made, name, value)
+
+
+def _cell() -> types.CellType:
+    return types.CellType()
+
+
+def _fill(cell: types.CellType, state: tuple[Any]) -> None:
+    (cell.cell_contents,) = state
 
 
 def _optimizer(kind: Any) -> Any:

@@ -18,6 +18,8 @@ from typing import Any, cast
 
 import cloudpickle
 
+from gpumagic.restart.pickler import STREAMS, own_streams
+
 #: The settings of torch, in the order in which they are set, by what has them: an attribute, or a
 #: function that reads it and one that sets it.
 _TORCH = (
@@ -83,6 +85,7 @@ def others(shell: Any) -> list[str]:
         "logging": root.handlers or root.level != logging.WARNING,
         "warning filters": ignored in warnings.filters,
         "the inline backend": any(each.config.get("InlineBackend") for each in plots),
+        **{f"sys.{name}": name not in own_streams() for name in STREAMS},
     }
     return [name for name, changed in found.items() if changed]
 

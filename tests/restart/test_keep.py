@@ -259,6 +259,21 @@ def test_what_cannot_be_kept_is_named_before_anything_is_lost(
     assert k.value(f"[name for name in {[*BAD]} if name in globals()]") == []
 
 
+def test_what_stands_in_for_stdout_is_data(kernel: Callable[..., Kernel]) -> None:
+    k = kernel()
+    k.run("import io, sys; own = sys.stdout; buf = io.StringIO(); sys.stdout = buf; print('hid')")
+    refused = k.run("%gpu restart --keep own buf", raising=False).shown
+    assert "cannot keep own (an open file)" in refused
+    k.run("sys.stdout = own; err = sys.stderr; del own; sys.stdout = buf")
+    shown = k.run("%gpu restart --keep all").text
+    assert "As in a new process, set them again: sys.stdout." in shown
+    assert k.value("(buf.getvalue(), sys.stdout is buf, err is sys.stderr)") == (
+        "hid\n",
+        False,
+        True,
+    )
+
+
 def test_random_states_go_on(kept: tuple[Kernel, str]) -> None:
     k, shown = kept
     assert k.value(AS_RANDOM) == (True, True, True, True)
