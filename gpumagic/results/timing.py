@@ -18,6 +18,8 @@ from gpumagic.system.text import plural
 Bound = Literal["gpu", "host"]
 StoppedBy = Literal["precision", "max-time"]
 
+#: A time is exact, within 5 %, if the GPU has surely worked for this part of it.
+EXACT = 0.95
 #: The most kernels that are shown, those of the longest total.
 _SHOWN = 20
 _LONGEST_NAME = 60
@@ -172,15 +174,15 @@ class CudaTiming(StorableResult):
     bound_evidence: str | None = None
     #: From the start of the cell until its Python code returned; GPU work may be unfinished.
     host: Sample | None = None
-    #: Half the width of the 95 % confidence interval of the median, as a part of the median (of the
-    #: repeats' GPU times, or wall times where there are none); None for fewer than 6 repeats.
+    #: Half the width of the 95 % confidence interval of the median wall time, as a part of it; None
+    #: for fewer than 6 repeats.
     precision: float | None = None
     #: What ended the repeats; None where their number was given.
     stopped_by: StoppedBy | None = None
     #: Whether an exception or an interrupt ended the run, so that the figures are partial.
     partial: bool = False
-    #: Whether ``gpu`` is an upper bound: the GPU may have been idle meanwhile. Else it has surely
-    #: worked for 95 % of the time.
+    #: Whether the median of ``gpu`` is an upper bound: the GPU may have been idle meanwhile. Else it
+    #: has surely worked for 95 % of it; ``gpu_at_least`` says of each repeat whether it has.
     gpu_at_most: bool = False
     #: For how long the GPU has surely worked; None where nothing shows that.
     gpu_at_least: Sample | None = None
@@ -282,6 +284,8 @@ def _statistics(result: CudaTiming) -> list[Block]:
     # The time of one of several devices is an upper bound: it may have waited for another.
     exact = {"GPU": not result.gpu_at_most, "Wall": not result.wall_at_most}
     exact |= {"CPU": True, "Host": True}
+    # Where only the median is certain, what the other repeats took is not.
+    all_exact = {**exact, "GPU": _each_is_exact(result)}
     named += [("Wall", result.wall), ("CPU", result.cpu)]
     if _shows_host(result):
         named.append(("Host", result.host))
@@ -290,13 +294,15 @@ def _statistics(result: CudaTiming) -> list[Block]:
         if sample is None:
             return [name, *[DASH] * 5]
         shown = partial(cpu_seconds, loops=result.loops) if name == "CPU" else seconds
-        values = (sample.median, sample.iqr, sample.best, sample.worst)
-        median, *others = map(shown, values)
-        if not exact.get(name):
-            median = f"≤ {median}"
+        sure = all_exact.get(name, False)
+        best, worst, mean = (
+            "≤ " * (not sure) + shown(each) for each in (sample.best, sample.worst, sample.mean)
+        )
+        median = "≤ " * (not exact.get(name)) + shown(sample.median)
         middle = Cell(median, "strong") if name == "GPU" else median
-        mean = Cell(f"{shown(sample.mean)} ± {shown(sample.stdev)}", "dim")
-        return [name, middle, *others, mean]
+        # Bounds have no spread.
+        iqr, spread = (shown(sample.iqr), f" ± {shown(sample.stdev)}") if sure else (DASH, "")
+        return [name, middle, iqr, best, worst, Cell(f"{mean}{spread}", "dim")]
 
     columns: list[Column[Any]] = [
         Column("Per loop"),
@@ -311,6 +317,14 @@ def _statistics(result: CudaTiming) -> list[Block]:
     return [grid, Line.of(f"{IQR}{host}", "dim"), Line.of(_count(result), "dim")]
 
 
+def _each_is_exact(result: CudaTiming) -> bool:
+    """Return whether the GPU time of every repeat is exact, not only their median."""
+    if result.gpu is None or result.gpu_at_most or result.gpu_at_least is None:
+        return not result.gpu_at_most
+    pairs = zip(result.gpu_at_least.all, result.gpu.all, strict=False)
+    return all(least >= EXACT * most for least, most in pairs)
+
+
 def _count(result: CudaTiming) -> str:
     """Return the number of repeats and loops, the loops besides, and why the repeats ended."""
     count = f"{plural(result.repeat, 'repeat')}, {plural(result.loops, 'loop')} each"
@@ -321,10 +335,12 @@ def _count(result: CudaTiming) -> str:
     if result.stopped_by is None:
         return count
     if result.precision is None:
-        precision = "too few for the precision of the median"
+        precision = "too few for the precision of the median wall time"
     else:
         bound = "less than " * (result.precision < 0.001)
-        precision = f"the median is known to {bound}±{share(max(result.precision, 0.001), 1)}"
+        precision = (
+            f"the median wall time is known to {bound}±{share(max(result.precision, 0.001), 1)}"
+        )
     end = {"max-time": "the time limit was reached", "precision": "as precise as requested"}
     return f"{count}; {precision}: {end[result.stopped_by]}"
 

@@ -15,16 +15,15 @@ from typing import Any, cast
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.cuda import streams, torch_cuda
 from gpumagic.errors import DeviceError
-from gpumagic.results.timing import CudaTiming, StoppedBy
+from gpumagic.results.timing import EXACT, CudaTiming, StoppedBy
 from gpumagic.system.text import plural
 from gpumagic.timing import plan, queued
-from gpumagic.timing.event_timer import EXACT, Times, prepare, read, start, stop
+from gpumagic.timing.event_timer import Times, prepare, read, start, stop
 from gpumagic.timing.run import (
     Queued,
     compiled_frames,
     counted,
     not_counted,
-    seconds_shown,
     share,
     summarize,
 )
@@ -214,7 +213,7 @@ class Benchmark:
             self._progress(min(elapsed / limit, 1.0))
             if count >= look and elapsed >= _LEAST_TIME:
                 look = plan.next_look(count)
-                width = plan.half_width(seconds_shown(self._runs))
+                width = plan.half_width([run.wall for run in self._runs])
                 if width is not None and width <= plan.PRECISION:
                     self._stopped_by = "precision"
                     return
@@ -290,7 +289,7 @@ class Benchmark:
             queued=self._queued,
             compile_time=compile_time,
             partial=partial,
-            precision=plan.half_width(seconds_shown(self._runs)),
+            precision=plan.half_width([run.wall for run in self._runs]),
             stopped_by=self._stopped_by,
             notes=(*compiled, *self._notes),
         )

@@ -150,7 +150,7 @@ def _compared(name: str, timing: CudaTiming, base: CudaTiming, quantity: Quantit
     if min(ours.best, theirs.best) <= 0 or bound_and_exact:
         return Compared(name, timing)
     ratio = ours.median / theirs.median
-    now, before = median_interval(ours.all), median_interval(theirs.all)
+    now, before = (_median_interval(each, quantity) for each in (timing, base))
     if now is None or before is None:
         return Compared(name, timing, ratio)
     low, high = now[0] / before[1], now[1] / before[0]
@@ -160,6 +160,15 @@ def _compared(name: str, timing: CudaTiming, base: CudaTiming, quantity: Quantit
         if abs(ours.median - theirs.median) <= resolution:
             verdict = "noise"
     return Compared(name, timing, ratio, (low, high), verdict)
+
+
+def _median_interval(timing: CudaTiming, quantity: Quantity) -> tuple[float, float] | None:
+    """Return the interval of the median; where repeats are not exact, from what is sure of each."""
+    most = least = _sample(timing, quantity)
+    if quantity == "gpu" and timing.gpu_at_least is not None:
+        least = timing.gpu_at_least
+    lower, upper = median_interval(least.all), median_interval(most.all)
+    return None if lower is None or upper is None else (lower[0], upper[1])
 
 
 def _sample(timing: CudaTiming, quantity: Quantity) -> Sample:

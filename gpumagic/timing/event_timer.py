@@ -25,6 +25,7 @@ from time import perf_counter, process_time, sleep, thread_time
 from typing import Any, cast
 
 from gpumagic.cuda import streams, torch_cuda
+from gpumagic.results.timing import EXACT
 from gpumagic.system import text
 
 try:
@@ -32,8 +33,6 @@ try:
 except ImportError:  # Windows, macOS
     getrusage = None  # type: ignore[assignment]
 
-#: A time is exact, within 5 %, if the GPU has surely worked for this part of it.
-EXACT = 0.95
 #: What the wait for a device may take more than for an idle one: a factor, and seconds.
 _LONGER, _MORE = 2.0, 20e-6
 #: Seconds in which an idle device reaches an event, or all streams of a device are looked at.

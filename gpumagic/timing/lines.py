@@ -12,9 +12,8 @@ from math import fsum
 from gpumagic.cells.line_sources import Line, Source, cell_source
 from gpumagic.cells.line_tracer import LineTracer
 from gpumagic.results.lines import BETWEEN, LineTiming, LineTimings, SourceTimings
-from gpumagic.results.timing import CudaTiming, Sample
+from gpumagic.results.timing import EXACT, CudaTiming, Sample
 from gpumagic.system import text
-from gpumagic.timing.event_timer import EXACT
 from gpumagic.timing.line_times import LineTime, LineTimes, surely_worked
 from gpumagic.timing.run import WAITED
 

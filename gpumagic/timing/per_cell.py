@@ -12,8 +12,8 @@ from typing import Any
 from gpumagic.cells.every_cell import EveryCell, Running, first_line
 from gpumagic.cells.hooks import CellHooks
 from gpumagic.results.logs import CellTiming, TimingLog
+from gpumagic.results.timing import EXACT
 from gpumagic.timing.event_timer import (
-    EXACT,
     Started,
     Stopped,
     Times,

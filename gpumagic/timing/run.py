@@ -13,9 +13,9 @@ from typing import Any
 
 from gpumagic.cuda import failure, torch_cuda
 from gpumagic.cuda.devices import conditions
-from gpumagic.results.timing import Bound, CudaTiming, Sample
+from gpumagic.results.timing import EXACT, Bound, CudaTiming, Sample
 from gpumagic.system.text import plural
-from gpumagic.timing.event_timer import EXACT, Times
+from gpumagic.timing.event_timer import Times
 
 WAITED = "the GPU may have waited for Python"
 NO_SIGN = "no sign of GPU work was seen when Python returned: it may have waited for the GPU "
@@ -55,12 +55,6 @@ def share(runs: Sequence[Times]) -> float:
     """Return the part of the median time for which a GPU has surely worked."""
     upper = statistics.median(run.upper for run in runs)
     return statistics.median(run.lower for run in runs) / upper if upper else 0.0
-
-
-def seconds_shown(runs: Sequence[Times]) -> list[float]:
-    """Return the runs' GPU seconds, at most; the wall seconds where there are none."""
-    has_gpu = all(run.note is None for run in runs) and any(run.readings for run in runs)
-    return [run.upper if has_gpu else run.wall for run in runs]
 
 
 def summarize(

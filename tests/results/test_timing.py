@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -49,22 +50,36 @@ def test_drawing_of_a_single_run() -> None:
         ),
         (
             {"stopped_by": "max-time"},
-            "1 repeat, 1 loop each; too few for the precision of the median: "
+            "1 repeat, 1 loop each; too few for the precision of the median wall time: "
             "the time limit was reached",
         ),
         (
             {"repeat": 9, "precision": 0.1, "stopped_by": "precision"},
-            "9 repeats, 1 loop each; the median is known to ±10.0 %: as precise as requested",
+            "9 repeats, 1 loop each; the median wall time is known to ±10.0 %: as precise as "
+            "requested",
         ),
         (
             {"repeat": 9, "precision": 1e-5, "stopped_by": "precision"},
-            "9 repeats, 1 loop each; the median is known to less than ±0.1 %: as precise as "
-            "requested",
+            "9 repeats, 1 loop each; the median wall time is known to less than ±0.1 %: as precise "
+            "as requested",
         ),
     ],
 )
 def test_the_number_of_repeats(fields: dict[str, Any], count: str) -> None:
-    assert as_text(timing(1.0, **fields), 100).splitlines()[-1] == count
+    assert as_text(timing(1.0, **fields), 120).splitlines()[-1] == count
+
+
+def test_what_is_no_time_of_each_repeat_is_a_bound() -> None:
+    """Where the median is exact, others may still be bounds, and these have no spread."""
+    result = timing(0.1, 0.1, 0.9, repeat=3, gpu_at_least=Sample((0.1, 0.1, 0.1)))
+    row = next(line for line in str(result).splitlines() if line.startswith("GPU"))
+    assert re.split(r"\s{2,}", row) == ["GPU", "100 ms", "–", "≤ 100 ms", "≤ 900 ms", "≤ 367 ms"]
+    exact = replace(result, gpu_at_least=result.gpu)
+    row = next(line for line in str(exact).splitlines() if line.startswith("GPU"))
+    assert "≤" not in row
+    assert "–" not in row
+    row = next(line for line in str(replace(exact, gpu_at_most=True)).splitlines() if "GPU" in line)
+    assert row.count("≤") == 4
 
 
 def test_what_limits_the_code() -> None:

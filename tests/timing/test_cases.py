@@ -17,7 +17,7 @@ import pytest
 
 import gpumagic
 from gpumagic.cuda import streams
-from gpumagic.results.timing import CudaTiming
+from gpumagic.results.timing import EXACT, CudaTiming
 from gpumagic.timing import event_timer
 from gpumagic.timing.event_timer import Times, prepare, read, start, stop
 
@@ -186,7 +186,7 @@ def test_the_line_after_a_cell(name: str, work: Work) -> None:
     started = start(prepare(quiet=True))
     work.run(code)
     times = read(stop(started))
-    exact = times.lower >= event_timer.EXACT * times.upper
+    exact = times.lower >= EXACT * times.upper
     check(work, times.upper, exact, times.lower, times)
     assert ("no sign" if not times.signs else "exact" if exact else "bound") in says
 

@@ -54,6 +54,13 @@ def test_the_interval_is_that_of_the_two_medians() -> None:
     assert entry.interval == (3.0 / 2.0, 4.0 / 1.0)
 
 
+def test_the_interval_has_what_is_sure_of_each_repeat() -> None:
+    exact = timing(*[1.0] * 6)
+    loose = timing(*[2.0] * 6, gpu_at_least=Sample((1.9,) * 4 + (0.1,) * 2))
+    (_, entry) = gpumagic.compare(exact, loose)
+    assert entry.interval == (0.1, 2.0)
+
+
 def test_the_same_code_is_rarely_called_different() -> None:
     """The interval of a ratio is wider than the medians' own: less than 5 of 100."""
     different = 0
