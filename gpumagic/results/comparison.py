@@ -37,7 +37,7 @@ class Compared:
 
     name: str
     timing: CudaTiming
-    #: The ratio of the medians: 2.0 is twice as long. None where the baseline's is 0.
+    #: The ratio of the medians: 2.0 is twice as long. None where one is a bound, or 0.
     ratio: float | None = None
     #: The ratio's interval from the two medians' 95 % confidence intervals; None where there are
     #: too few repeats.
@@ -99,8 +99,14 @@ class Comparison(Series[Compared]):
         slowest = max(self.sample(entry).median for entry in self)
 
         def compared(entry: Compared, quantity: Quantity, text: str) -> Text:
-            part = self.sample(entry).median / slowest if slowest > 0 else None
-            return Cell(text, "strong", part) if quantity == self.quantity else text
+            if quantity != self.quantity or (quantity == "gpu" and entry.timing.gpu is None):
+                return text
+            return Cell(text, "strong", self.sample(entry).median / slowest if slowest else None)
+
+        def gpu(entry: Compared) -> Text:
+            # A bound on the time of a GPU that may not have worked compares with nothing.
+            known = entry.timing.gpu_seen or not entry.timing.gpu_at_most
+            return compared(entry, "gpu", entry.timing.gpu_text if known else DASH)
 
         def iqr(entry: Compared) -> Cell:
             sample = self.sample(entry)
@@ -111,7 +117,7 @@ class Comparison(Series[Compared]):
 
         columns: list[Column[Compared]] = [
             Column("Name", lambda entry: entry.name, least=8),
-            Figures("GPU", lambda entry: compared(entry, "gpu", entry.timing.gpu_text)),
+            Figures("GPU", gpu),
             Column(f"Compared with {self.baseline}", ratio, least=12, wrap=True),
             Figures("Wall", lambda e: compared(e, "wall", e.timing.wall_text), rank=1),
             Figures("IQR", iqr, rank=2),
@@ -123,7 +129,7 @@ def _ratio(entry: Compared) -> Cell:
     """Return how many times faster or slower an entry is, with the interval."""
     ratio = entry.ratio
     if not ratio:
-        return Cell(DASH, "dim")
+        return Cell("not known", "dim")
     if entry.interval is None:
         return Cell(f"not known ({_times(ratio)}): fewer than 6 repeats", "dim")
     low, high = entry.interval

@@ -181,8 +181,8 @@ class CudaTiming(StorableResult):
     stopped_by: StoppedBy | None = None
     #: Whether an exception or an interrupt ended the run, so that the figures are partial.
     partial: bool = False
-    #: Whether the median of ``gpu`` is an upper bound: the GPU may have been idle meanwhile. Else it
-    #: has surely worked for 95 % of it; ``gpu_at_least`` says of each repeat whether it has.
+    #: Whether the median of ``gpu`` is an upper bound: the GPU may have been idle meanwhile. Else
+    #: it has surely worked for 95 % of it; ``gpu_at_least`` says whether in each repeat, too.
     gpu_at_most: bool = False
     #: For how long the GPU has surely worked; None where nothing shows that.
     gpu_at_least: Sample | None = None

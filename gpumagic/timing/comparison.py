@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from numbers import Real
 
@@ -27,11 +28,11 @@ def compare(
 
     A mapping from names to timings, or timings one after the other, which are called ``1``, ``2``…
 
-    GPU times are compared where every timing has an exact one, else wall times; the notes then have
-    what the ratio of the GPU times is at least and at most. The interval of a ratio is that of the
-    two medians' 95 % confidence intervals. With ``fail_above`` (0.1: 10 % more time) a timing that
-    is slower than the baseline by more than that, beyond the noise, raises an error: the whole
-    interval must be above 1.1. What was measured under other conditions (device, driver, torch,
+    GPU times are compared where the baseline and another timing have exact ones, else wall times.
+    Where one is a bound, the notes have what the ratio is at least and at most. The interval of a
+    ratio is that of the two medians' 95 % confidence intervals. With ``fail_above``
+    (0.1: 10 % more time) a timing that is slower than the baseline by more than that, beyond the
+    noise, raises an error: the whole interval must be above 1.1, or what bounds leave of it. What was measured under other conditions (device, driver, torch,
     CUDA) does not: that, and where there is no verdict, is in the ``notes``.
 
     Raises:
@@ -54,15 +55,19 @@ def compare(
     first = next(iter(timings)) if baseline is None else baseline
     if first not in timings:
         raise SpecError(f"no timing {first!r} to compare with; there are {', '.join(timings)}")
-    quantity, notes = _quantity(timings)
     base = timings[first]
-    entries = [Compared(first, base, 1.0)]
+    others = [timing for name, timing in timings.items() if name != first]
+    quantity: Quantity = "gpu" if _exact(base) and any(map(_exact, others)) else "wall"
+    entries, notes = [Compared(first, base, 1.0)], tuple[str, ...]()
     for name, timing in timings.items():
         if name != first:
             entries.append(_compared(name, timing, base, quantity))
-            notes += _known_ratio(name, timing, first, base) if quantity == "wall" else ()
+            if not (_exact(timing) and _exact(base)):
+                notes += _known_ratio(name, timing, first, base)
             if different := differences(timing.conditions, base.conditions):
                 notes += (f"{name}: measured under other conditions: {'; '.join(different)}",)
+    if quantity == "wall" and any(each.ratio is not None for each in entries[1:]):
+        notes = (_why_wall(timings), *notes)
     compared = Comparison(tuple(entries), quantity, notes)
     if fail_above is not None:
         if not isinstance(fail_above, Real) or not fail_above >= 0:
@@ -85,7 +90,15 @@ def check(compared: Comparison, entry: Compared, fail_above: float) -> str | Non
     base = compared.entries[0]
     if different := differences(entry.timing.conditions, base.timing.conditions):
         return f"not checked, as it was measured under other conditions: {'; '.join(different)}"
+    allowed = 1 + fail_above
+    if (least := _surely(entry.timing, base.timing)) > allowed:
+        raise RegressionError(
+            f"at least {_rounded(least, math.floor)} times as long as {base.name} by GPU time "
+            f"(allowed: {allowed:.4g})"
+        )
     pair = (base, entry)
+    if compared.quantity == "gpu" and not _exact(entry.timing):
+        return f"not checked, as the GPU time of {entry.name} is an upper bound, or not known"
     bounds = [
         each.name for each in pair if compared.quantity == "wall" and each.timing.wall_at_most
     ]
@@ -95,7 +108,7 @@ def check(compared: Comparison, entry: Compared, fail_above: float) -> str | Non
         few = [each.name for each in pair if len(compared.sample(each).all) < LEAST_REPEATS]
         reason = _too_few(few) if few else "there is no ratio to a time of 0 s"
         raise SpecError(f"a slowdown cannot be told from noise: {reason}")
-    (low, high), allowed = entry.interval, 1 + fail_above
+    low, high = entry.interval
     if low > allowed:
         raise RegressionError(
             f"{entry.ratio:.4g} times as long as {base.name} by {_NAMES[compared.quantity]} time "
@@ -109,33 +122,52 @@ def check(compared: Comparison, entry: Compared, fail_above: float) -> str | Non
     return None
 
 
+def _surely(timing: CudaTiming, base: CudaTiming) -> float:
+    """Return what the ratio of two GPU times is at least, of which one is a bound; 0: not known."""
+    if timing.gpu is None or base.gpu is None or (_exact(timing) and _exact(base)):
+        return 0.0
+    if timing.gpu_at_least is None:
+        return 0.0
+    now, before = (_median_interval(each, "gpu") for each in (timing, base))
+    return 0.0 if now is None or before is None or not before[1] else now[0] / before[1]
+
+
 def _too_few(few: list[str]) -> str:
     return f"{', '.join(few)} {'has' if len(few) == 1 else 'have'} fewer than {LEAST_REPEATS}"
 
 
-def _quantity(timings: Mapping[str, CudaTiming]) -> tuple[Quantity, tuple[str, ...]]:
+def _exact(timing: CudaTiming) -> bool:
+    """Return whether there is a GPU time that is no bound."""
+    return timing.gpu is not None and not timing.gpu_at_most
+
+
+def _why_wall(timings: Mapping[str, CudaTiming]) -> str:
     without = [name for name, timing in timings.items() if timing.gpu is None]
     bounds = [name for name, timing in timings.items() if timing.gpu_at_most]
     if len(without) == len(timings):
-        return "wall", ("wall times are compared: there is no GPU time",)
+        return "wall times are compared: there is no GPU time"
     if without:
-        return "wall", (f"wall times are compared: {', '.join(without)} has no GPU time",)
-    if bounds:
-        some = ", ".join(bounds)
-        return "wall", (f"wall times are compared: the GPU time of {some} is an upper bound",)
-    return "gpu", ()
+        return f"wall times are compared: no GPU time of {', '.join(without)}"
+    return f"wall times are compared: only upper bounds of the GPU time of {', '.join(bounds)}"
 
 
 def _known_ratio(name: str, timing: CudaTiming, first: str, base: CudaTiming) -> tuple[str, ...]:
     """Return what the ratio of two GPU times is at least and at most, of which one is a bound."""
     if timing.gpu is None or base.gpu is None or not (timing.gpu_seen and base.gpu_seen):
         return ()
-    low = _least(timing) / base.gpu.median if base.gpu.median else 0.0
-    parts = [f"at least {low:.3g}"] * (low > 0)
+    parts = []
+    if base.gpu.median and (low := _least(timing) / base.gpu.median):
+        parts.append(f"at least {_rounded(low, math.floor)}")
     if _least(base):
-        parts.append(f"at most {timing.gpu.median / _least(base):.3g}")
+        parts.append(f"at most {_rounded(timing.gpu.median / _least(base), math.ceil)}")
     known = " and ".join(parts)
     return (f"{name}: {known} times the GPU time of {first}",) if parts else ()
+
+
+def _rounded(value: float, function: Callable[[float], int]) -> str:
+    """Return a bound with three digits, which is one, too."""
+    step = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return f"{function(round(value / step, 6)) * step:.3g}"
 
 
 def _least(timing: CudaTiming) -> float:
@@ -146,8 +178,11 @@ def _least(timing: CudaTiming) -> float:
 
 def _compared(name: str, timing: CudaTiming, base: CudaTiming, quantity: Quantity) -> Compared:
     ours, theirs = (_sample(each, quantity) for each in (timing, base))
-    bound_and_exact = quantity == "wall" and timing.wall_at_most != base.wall_at_most
-    if min(ours.best, theirs.best) <= 0 or bound_and_exact:
+    if quantity == "gpu":
+        not_known = not _exact(timing)
+    else:
+        not_known = timing.wall_at_most != base.wall_at_most
+    if not_known or min(ours.best, theirs.best) <= 0:
         return Compared(name, timing)
     ratio = ours.median / theirs.median
     now, before = (_median_interval(each, quantity) for each in (timing, base))

@@ -79,8 +79,8 @@ def test_another_baseline_comes_first() -> None:
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"gpu": None}, "b has no GPU time"),
-        ({"gpu_at_most": True}, "the GPU time of b is an upper bound"),
+        ({"gpu": None}, "no GPU time of b"),
+        ({"gpu_at_most": True}, "only upper bounds of the GPU time of b"),
     ],
 )
 def test_wall_times_where_gpu_times_cannot_be_compared(fields: Any, says: str) -> None:
@@ -116,6 +116,29 @@ def test_what_a_bound_leaves_open_is_said(a: Any, b: Any, says: str) -> None:
     assert ("times the GPU time" in str(compared)) == bool(says)
 
 
+def test_a_bound_leaves_the_others_as_they_are() -> None:
+    bound = timing(*[0.01] * 6, gpu_at_most=True, gpu_at_least=Sample((0.009995,) * 6))
+    compared = gpumagic.compare({"a": timing(*[0.01] * 6), "b": timing(*[0.02] * 6), "c": bound})
+    assert (compared.quantity, compared["b"].ratio, compared["b"].verdict) == ("gpu", 2.0, "slower")
+    assert (compared["c"].ratio, compared["c"].verdict) == (None, None)
+    assert "not known" in str(compared)
+    assert "wall times are compared" not in str(compared)
+    assert "c: at least 0.999 and at most 1 times the GPU time of a" in str(compared)
+    # nor is anything said of what is not compared
+    loose = replace(bound, wall_at_most=True)
+    assert "are compared" not in str(gpumagic.compare(timing(*[0.01] * 6), loose))
+
+
+def test_a_bound_can_prove_a_slowdown() -> None:
+    base = timing(*[0.001] * 6)
+    slow = timing(
+        *[0.0029] * 6, gpu_at_most=True, gpu_at_least=Sample((0.00146,) * 6), wall_at_most=True
+    )
+    with pytest.raises(RegressionError, match=r"at least 1\.46 times as long as 1 by GPU time"):
+        gpumagic.compare(base, slow, fail_above=0.1)
+    gpumagic.compare(base, slow, fail_above=0.5)
+
+
 def test_what_is_not_known_neither_fails_nor_passes() -> None:
     """Where a GPU time is a bound, wall times decide; where they are, too, nothing does."""
     base = timing(*about(1.0).wall.all, wall=1.0)
@@ -145,7 +168,7 @@ def test_too_few_repeats_are_said() -> None:
     assert "fewer than 6" in str(compared)
     zero = gpumagic.compare(timing(*[0.0] * 6), about(0.02))
     assert zero[1].ratio is None
-    assert "–" in str(zero)
+    assert "not known" in str(zero)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,9 @@ NEEDS: dict[str, tuple[str, ...]] = {
         "at most {}",
         "{}: {} times the GPU time of {}",  # at least, or at most
         "not checked, as the wall time of {} is an upper bound",
-        "wall times are compared: the GPU time of {} is an upper bound",
+        "not checked, as the GPU time of {} is an upper bound, or not known",
+        "wall times are compared: only upper bounds of the GPU time of {}",
+        "at least {} times as long as {} by GPU time (allowed: {})",
         "; the host times of short lines are upper bounds",
         "; before Python 3.12 tracing also slows down the Python code that lines call (with -f, in "
         "try, with, generators, await): their host times are upper bounds",
@@ -71,7 +73,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
         "no GPU time: the GPU cannot be waited for ({})",
         "interrupted while waiting for the GPU",
         "wall times are compared: there is no GPU time",
-        "wall times are compared: {} has no GPU time",
+        "wall times are compared: no GPU time of {}",
         "; the wall time does not wait for {}",
         "there is no GPU in use",
         "without the GPU",

@@ -78,6 +78,7 @@ def test_code_that_only_the_cpu_ran_has_used_no_gpu(gpu_work: Any, run_cell: Any
     shown = run_cell(code).text
     assert "the code used" not in shown
     assert "times the GPU time of" not in shown
+    assert next(line for line in shown.splitlines() if line.startswith("cpu")).split()[1] == "–"
 
 
 def test_on_that_is_stopped_says_where(gpu_work: Any, ip: Any, run_cell: Any) -> None:
