@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from gpumagic.cuda import failure, torch_cuda
 from gpumagic.errors import DeviceError
+from gpumagic.memory.report import memory_report
 from gpumagic.render.units import bytes_
 from gpumagic.results.allocator import LimitState
 from gpumagic.system import output, text
@@ -88,6 +89,11 @@ class MemoryLimit:
                 notes.append(
                     f"cuda:{ordinal}: torch has reserved {bytes_(reserved)} already, more than the "
                     "limit; nothing new is reserved there until it is less: '%gpumem free'."
+                )
+        for ordinal, memory in memory_report().devices.items() if self.size is not None else ():
+            if memory.total is not None and cast(int, self.size) >= memory.total:
+                notes.append(
+                    f"cuda:{ordinal} has {bytes_(memory.total)}: nothing is limited there."
                 )
         if self.size is not None and cast(Any, torch_cuda.loaded()).__version__ < _BEFORE_USE:
             notes.append(

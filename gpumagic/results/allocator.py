@@ -60,7 +60,7 @@ class LimitState(Result):
 
     #: Bytes that torch may reserve of each device; None for no limit.
     size: int | None = None
-    #: Where more is reserved already.
+    #: Where more is reserved already, or the device has no more.
     notes: tuple[str, ...] = ()
 
     def _blocks(self) -> list[Block]:
