@@ -22,8 +22,9 @@ from gpumagic.results.holders import DeviceHolders, Holder, Holders
 
 #: What references are called that are counted but not found: a thread's, a library's, C++'s.
 ELSEWHERE = Name("another reference", "")
-#: Seconds of CPU time after which `holders` looks no further.
-SECONDS = 10.0
+#: Seconds of CPU time after which `holders` looks no further for each of what variables, garbage
+#: and other objects hold.
+SECONDS = 5.0
 
 
 def holders(
@@ -41,7 +42,8 @@ def holders(
     Args:
         namespace: Names and their values.
         shell: The IPython shell; by default the one that runs, if one does.
-        seconds: The CPU time after which it looks no further; a note says so. None for any.
+        seconds: The CPU time after which it looks no further for each of what variables, garbage
+            and other objects hold; the result says so. None for any.
 
     Imports no torch, makes no context, waits for nothing.
     """

@@ -19,8 +19,11 @@ from gpumagic.cells import tracebacks
 from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.storages import plain_functions
 from gpumagic.memory.torch_memory import Blocks, TorchGraph
-from gpumagic.memory.walk import LIMIT, Name, Root, Walk
+from gpumagic.memory.walk import Name, Root, Walk
 from gpumagic.system import introspection
+
+#: The most objects of which garbage is looked for: some seconds on a slow machine.
+MOST = 1_000_000
 
 
 class Unreferenced(NamedTuple):
@@ -33,7 +36,7 @@ class Unreferenced(NamedTuple):
 def unreferenced(
     blocks: Blocks, owned: Set[int], make_walk: Callable[[], Walk]
 ) -> Unreferenced | None:
-    """Return whose the blocks are that are not ``owned``; None where there are too many objects.
+    """Return whose the blocks are that are not ``owned``; None where that takes too long.
 
     Python's objects are only counted where tensors among them hold such blocks.
     """
@@ -44,10 +47,13 @@ def unreferenced(
         if garbage is None:
             return None
         # What has other references, too, also has the bit above that of the root.
-        masks = make_walk().run([Root(Name("", "garbage"), garbage)], []).owners
-        only = {place for place, mask in masks.items() if mask == 1} - owned
+        alone = make_walk().run([Root(Name("", "garbage"), garbage)], [])
+        only = {place for place, mask in alone.owners.items() if mask == 1} - owned
         others = Root(Name("", "live"), _tensors(blocks, owned | only))
-        live = make_walk().run([others]).owners.keys() - owned  # autograd's graph may be of both
+        used = make_walk().run([others])
+        if not (alone.complete and used.complete):
+            return None
+        live = used.owners.keys() - owned  # autograd's graph may be of both
         return Unreferenced(only - live, live)
 
 
@@ -72,7 +78,7 @@ def objects_of(base: type) -> list[Any]:
 def _unreachable() -> list[Any] | None:
     """Return the objects to which only each other refer; None where there are too many to look."""
     things = gc.get_objects()
-    if len(things) > LIMIT:
+    if len(things) > MOST:
         return None
     inside = Counter(map(id, gc.get_referents(*things)))
     (own,) = map(sys.getrefcount, [object()])  # that of the list, and the call's

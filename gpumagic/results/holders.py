@@ -17,6 +17,7 @@ _ROWS, _TOP = 15, 6
 _NO_VARIABLE = "not referenced by any variable"
 _GARBAGE, _LIVE, _IN_CPP = "garbage in cycles", "running code, libraries", "C++ alone"
 _MEANS = {
+    _NO_VARIABLE: "there was no time to see whether it is garbage or in use",
     _GARBAGE: "no variable leads to it; %gpumem free gives it back",
     _LIVE: "objects in use that no variable leads to, such as a running thread's",
     _IN_CPP: "mostly work space of libraries; %gpumem free gives back that of cuBLAS",

@@ -112,6 +112,25 @@ def test_what_autograd_saved(torch: ModuleType, new: Any) -> None:
     del x
 
 
+@pytest.mark.parametrize("bound", ["unreferenced.MOST", "walk.LIMIT"])
+def test_what_there_was_no_time_for_is_said(
+    torch: ModuleType, new: Any, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    gc.disable()
+    try:
+        many: list[Any] = [[] for _ in range(5000)]
+        many += [many, new(MIB)]
+        del many
+        monkeypatch.setattr(f"gpumagic.memory.{bound}", 3000)
+        found = holders({"x": new(777)})
+    finally:
+        gc.enable()
+        gc.collect()
+    assert (found.devices[0].garbage, found.devices[0].live) == (None, None)
+    assert found.devices[0].unattributed == MIB
+    assert "variable: there was no time to see whether it is garbage or in use" in str(found)
+
+
 def test_what_a_graph_refers_to_is_still_a_parameter_or_an_input(torch: ModuleType) -> None:
     """An output is at hand, as after most cells."""
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)).cuda()
