@@ -14,7 +14,6 @@ from gpumagic.memory.report import PLUGGABLE
 from gpumagic.memory.roots import EXCEPTION, LAST, LOCAL, NotebookReferences
 from gpumagic.memory.torch_memory import UnreadableError
 from gpumagic.memory.unreferenced import objects_of, running_threads
-from gpumagic.memory.walk import Name
 from gpumagic.render.units import bytes_
 from gpumagic.results.allocator import Freed, FreeStep, Held
 from gpumagic.system import introspection, text
@@ -41,7 +40,11 @@ def free(shell: Any, names: Sequence[str] = ()) -> Freed:
             "%gpu restart --keep all starts it again"
         )
     before, steps, notes = _held(), list[FreeStep](), list[str]()
-    holding, unknown = _survey(shell)
+    survey, unknown = _survey(shell)
+    holding = survey.holding_any(lambda root: root.by_notebook) if survey else []
+    others = survey.others_holding(names) if survey else []
+    if others:
+        notes.append(f"memory of {', '.join(names)} stays with {', '.join(others)}")
     for name in names:
         shell.del_var(name, by_name=True)
     if names:
@@ -78,7 +81,8 @@ def _check(notebook: NotebookReferences, names: Sequence[str]) -> None:
         if name not in notebook.namespace:
             namespace = introspection.names(notebook.namespace)
             users = [each for each, value in namespace if not notebook.is_notebooks(each, value)]
-            hint = text.did_you_mean(name, users)
+            part = f"; of a part: del {name}, then %gpumem free"
+            hint = text.did_you_mean(name, users) if name.isidentifier() else part
             raise SpecError(f"%gpumem free: there is no variable {name!r}{hint}")
         if notebook.is_notebooks(name, notebook.namespace[name]):
             raise SpecError(
@@ -87,14 +91,14 @@ def _check(notebook: NotebookReferences, names: Sequence[str]) -> None:
             )
 
 
-def _survey(shell: Any) -> tuple[list[Name], str]:
-    """Return the notebook's references that hold GPU memory; why that is not known."""
+def _survey(shell: Any) -> tuple[Survey | None, str]:
+    """Return what holds GPU memory before anything is freed; why that is not known."""
     if not torch_cuda.contexts():
-        return [], f"no GPU memory to free: {failure.why_no_gpu()}"
+        return None, f"no GPU memory to free: {failure.why_no_gpu()}"
     try:
-        return Survey.make(shell=shell).holding_any(lambda root: root.by_notebook), ""
+        return Survey.make(shell=shell), ""
     except UnreadableError as error:
-        return [], f"what the notebook itself keeps was left alone: {error}"
+        return None, f"what the notebook itself keeps was left alone: {error}"
 
 
 def _users_of_workspaces(notebook: NotebookReferences) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -127,6 +127,15 @@ class Survey:
         for owners in self.walked.owners.values():
             holding |= owners
         return [self.roots[place] for place in _bits(holding & self._mask(chosen))]
+
+    def others_holding(self, names: Collection[str]) -> list[str]:
+        """Return the variables, beside these, that hold some of their memory."""
+        chosen = self._mask(lambda root: root.name in names and not root.by_notebook)
+        shared = 0
+        for owners in self.walked.owners.values():
+            shared |= owners & ~chosen if owners & chosen else 0
+        roots = (self.roots[place] for place in _bits(shared))
+        return [root.name for root in roots if not root.by_notebook]
 
     def unreferenced(self) -> Unreferenced | None:
         """Return whose the blocks are that no root holds; None where that is not known."""

@@ -144,10 +144,12 @@ def test_named_variables(torch: ModuleType, cells: Any, ip: Any) -> None:
     cells("Shy()")
     cells("_2 = a")  # a name of the user's own
     shown = cells("%gpumem free b").text
+    assert "memory of b stays with same" in shown
     assert "still allocated: same 2.00 MiB, a 1.00 MiB" in shown
     assert "b" not in ip.user_ns
     assert torch.cuda.memory_allocated() == 3 * MIB
     shown = cells("%gpumem free a,same, Out").text
+    assert "memory of a, same stays with _2" in shown
     assert "still allocated: _2 1.00 MiB" in shown
     assert torch.cuda.memory_allocated() == MIB
     cells("del _2")
@@ -201,6 +203,7 @@ def test_what_does_not_fit_is_one_line_and_changes_nothing(torch: ModuleType, ce
         "a nothing_here": "there is no variable 'nothing_here'",
         "a outr": "did you mean outer?",
         "a,outr": "did you mean outer?",
+        "a.grad": "there is no variable 'a.grad'; of a part: del a.grad, then %gpumem free",
         "a In": "the notebook's own",
     }.items():
         with pytest.raises(UsageError, match=re.escape(says)):
