@@ -61,7 +61,7 @@ class Parser(argparse.ArgumentParser):
         add = self.section("result")
         add("-o", "return the result object", dest="output")
         add("-v NAME", "store it in NAME", variable_name, dest="variable")
-        add("-q", "print nothing, as does a ; at the end", dest="quiet")
+        add("-q", "print nothing, as does a ; at the end without code", dest="quiet")
 
     def section(self, title: str) -> Callable[..., None]:
         """Return what adds options to a section of the help: ``add("-n N", "loops", count())``."""
@@ -230,7 +230,7 @@ class Grammar:
         options.quiet = options.quiet or quiet
         verb = form if form in self.verbs else ""
         code = rest if self._takes_code and not verb and statement else ""
-        if silent and not (code or cell):
+        if silent and not code:
             options.quiet = True  # the ``;`` of code keeps its value alone from being shown
         return MagicLine(line, verb, options, given, code)
 

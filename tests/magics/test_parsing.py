@@ -153,6 +153,15 @@ def test_a_bad_default_is_refused_where_it_is_set(run_cell: Any, ip: Any) -> Non
     assert ip.magics_manager.registry["GpuMagic"].min_free == "1GiB"
 
 
+def test_a_semicolon_is_quiet_where_it_ends_no_code() -> None:
+    """As the help says: that of code keeps its value alone from being shown."""
+    read = grammar_of("gpumem").read
+    for line in ("-v d;", ";", "--lines -o ;"):
+        assert read(line, cell=True).options.quiet
+    for line in ("k = 1;", "-v d k = 1;"):
+        assert (read(line).options.quiet, read(line).code) == (False, "k = 1;")
+
+
 def test_comments() -> None:
     """As in README: behind a choice, a verb and its arguments; behind code it is Python's."""
     read = grammar_of("gpu").read
