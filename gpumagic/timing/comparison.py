@@ -32,8 +32,9 @@ def compare(
     Where one is a bound, the notes have what the ratio is at least and at most. The interval of a
     ratio is that of the two medians' 95 % confidence intervals. With ``fail_above``
     (0.1: 10 % more time) a timing that is slower than the baseline by more than that, beyond the
-    noise, raises an error: the whole interval must be above 1.1, or what bounds leave of it. What was measured under other conditions (device, driver, torch,
-    CUDA) does not: that, and where there is no verdict, is in the ``notes``.
+    noise, raises an error: the whole interval must be above 1.1, or what bounds leave of it. What
+    was measured under other conditions (device, driver, torch, CUDA) does not: that, and where
+    there is no verdict, is in the ``notes``.
 
     Raises:
         RegressionError: a timing is slower than ``fail_above`` allows.
