@@ -58,28 +58,35 @@ def suspected(table: DeviceTable) -> bool:
     return state.suspected
 
 
-def query_start() -> probe.Start:
+def query_start(*, hidden: bool = False) -> probe.Start:
     """Return how CUDA starts in a forked copy of this process.
 
-    Only where the variables show a device.
+    ``hidden`` where the variables hide all devices: they do not from the copy, and a later start
+    here would still fail.
     """
-    state, start = STATE.init_failure, probe.in_fork()
+    state, start = STATE.init_failure, probe.in_fork(shown=hidden)
     state.reason = start.reason
     if start.count is not None:
-        state.failed = state.suspected = start.count == 0
+        state.failed = start.count == 0
+        state.suspected = state.failed or hidden
         if state.failed:
             init_trace.withdraw_nvml_check()  # with it torch would return NVML's count of devices
     return start
 
 
 def has_failed(table: DeviceTable) -> bool:
-    """Return whether CUDA has failed to initialise, as far as known; queries it once if needed."""
+    """Return whether CUDA has failed to initialise, as far as known.
+
+    It is queried if needed: once, or each time while all devices are hidden.
+    """
     state = STATE.init_failure
-    if state.failed or not suspected(table):
+    hidden = all(device.visible is False for device in table)
+    if state.failed or (hidden and driver.loaded_library() is None):  # nothing has asked for it
         return state.failed
-    if table.cuda_initialized is not False or all(device.visible is False for device in table):
-        return False
-    query_start()
+    if hidden:
+        suspect(hidden=True)
+    if suspected(table) and table.cuda_initialized is False and table.devices:
+        query_start(hidden=hidden)
     return state.failed
 
 
@@ -145,8 +152,8 @@ def start_cause() -> str:
         return f"CUDA does not start: {known.cause}"
     if state.hidden and state.reason is None:
         return (
-            "CUDA failed to start while all GPUs were hidden (a backward pass on the CPU starts "
-            "it), and does not start again in this process"
+            "CUDA failed to start while all GPUs were hidden (device 'cuda' starts it, or a "
+            "backward pass on the CPU), and does not start again in this process"
         )
     reason = f" ({state.reason})" if state.reason else ""
     return f"CUDA has failed to start{reason}, and does not start again in this process"

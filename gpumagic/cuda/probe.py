@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda import torch_cuda, visible_devices
 from gpumagic.system import child_process
 
 
@@ -168,9 +168,15 @@ def in_child(changes: Mapping[str, str], timeout: float = 120.0) -> tuple[Build,
     return about, Start(message=message)
 
 
-def in_fork() -> Start:
+def _start_shown(torch: Any) -> dict[str, Any]:
+    os.environ.pop(visible_devices.MASK, None)
+    return start(torch)
+
+
+def in_fork(*, shown: bool = False) -> Start:
     """Return how CUDA starts in a forked copy of this process, which has the same runtime state.
 
+    With ``shown`` no variable hides a GPU from the copy: whether it would start after ``%gpu on``.
     Starting CUDA in the copy does not change this process. An empty result where torch is not
     loaded, has no CUDA support, or the system cannot fork.
     """
@@ -178,7 +184,7 @@ def in_fork() -> Start:
     if torch is None or not torch_cuda.built_with_cuda() or not hasattr(os, "fork"):
         return Start()
     try:
-        return Start(**_in_copy(start, torch))
+        return Start(**_in_copy(_start_shown if shown else start, torch))
     except OSError as error:  # no memory for it, or too many processes
         return Start(message=f"a copy of this process could not be made: {error}")
     except ValueError:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable
-from dataclasses import replace
 
 from gpumagic.cuda import devices, driver, failure, init_trace, probe
 from gpumagic.cuda.probe import Build, Start
@@ -69,9 +68,6 @@ def _diagnosed(otherwise: str) -> Callable[[str], str]:
 
     def line(_: str) -> str:
         facts = Facts(build=probe.build_here() or Build(compiled=True), start=Start(count=0))
-        hidden = facts.table and all(device.visible is False for device in facts.table)
-        if failure.has_failed(facts.table) or (hidden and not facts.table.cuda_initialized):
-            facts = Facts(**vars(facts), state=replace(driver.state(), failed=True))
         for check in CHECKS:
             # That it does not start is known; the toolkit is no cause, and its check runs nvcc.
             left_out = check in (process.start, machine.toolkit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-from gpumagic.cuda import devices, driver, probe, torch_cuda, visible_devices
+from gpumagic.cuda import devices, driver, failure, probe, torch_cuda, visible_devices
 from gpumagic.cuda.driver import DriverState
 from gpumagic.cuda.probe import Build, Start
 from gpumagic.results.devices import DeviceTable
@@ -24,6 +24,7 @@ class Facts:
     @cached_property
     def state(self) -> DriverState:
         """The state of the driver in this process."""
+        failure.has_failed(self.table)  # of which the driver knows nothing
         return driver.state()
 
     @cached_property

@@ -25,6 +25,6 @@ def choose(kernel: Kernel, spec: str, **expected: Any) -> dict[str, Any]:
 #: Counts how often a copy of the process is asked, which costs seconds on a real machine.
 COUNTING = """
 import gpumagic.cuda.probe as _runtime
-def _counted(_ask=_runtime.in_fork): _asked.append(1); return _ask()
+def _counted(_ask=_runtime.in_fork, **how): _asked.append(1); return _ask(**how)
 _asked, _runtime.in_fork = [], _counted
 """

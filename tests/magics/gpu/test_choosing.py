@@ -141,13 +141,31 @@ def test_a_choice_is_the_first_to_ask_whether_cuda_has_failed(
     choose(trapped, "1", status="too-late", devices=[])
 
 
+def test_cuda_that_fails_under_off_is_said_by_all(kernel: Callable[..., Kernel]) -> None:
+    """The table, the doctor and the next choice agree, and what they say to type helps."""
+    k = kernel()
+    choose(k, "off", status="applied")
+    k.run("import torch; kept = torch.ones(2)")
+    assert "CUDA is not initialised, so this can still be changed" in k.run("%gpu").text
+    for cell in ("torch.ones(3, device='cuda')", "torch.ones(3, device='cuda')"):
+        failed = k.run(cell, raising=False).shown
+        assert "To do: %gpu on --restart --keep all" in " ".join(failed.split())
+        assert "CUDA has failed in this process, which is final" in k.run("%gpu").text
+    doctor = " ".join(k.run("%gpu doctor").text.split())
+    assert "can still be selected" not in doctor
+    assert "%gpu on --restart" in doctor
+    assert "starts it, or a backward pass on the CPU), and does not start again" in doctor
+    choose(k, "on", status="too-late")
+    k.run("%gpu on --restart --keep all")
+    assert k.value("(kept.cuda().numel(), torch.cuda.is_available())") == (2, True)
+
+
 def test_cuda_that_failed_while_all_was_hidden(kernel: Callable[..., Kernel]) -> None:
     """It is asked once; the table says so, and it stays so when the mask hides no more."""
     trapped = kernel(load=False, env={"CUDA_VISIBLE_DEVICES": ""})
     trapped.run("import os, torch; assert not torch.cuda.is_available()")
     trapped.run("%load_ext gpumagic\n" + COUNTING)
-    trapped.run("%gpu -q")
-    assert trapped.value("len(_asked)") == 0
+    assert "CUDA has failed in this process, which is final" in trapped.run("%gpu").text
     trapped.run("del os.environ['CUDA_VISIBLE_DEVICES']")
     for _ in range(2):
         shown = trapped.run("%gpu").text
