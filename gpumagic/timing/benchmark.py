@@ -181,7 +181,7 @@ class Benchmark:
 
         Returns the seconds of a loop.
         """
-        exact = self._loops is not None and self._plan.warmup is not None
+        exact = self._plan.warmup is not None
         wanted = 1 if self._plan.warmup is None else self._plan.warmup
         if self._plan.once or (exact and not wanted):
             return _REPEAT

@@ -55,6 +55,12 @@ def test_given_numbers_are_exact(gpu_work: Any) -> None:
     assert (timing.loops, timing.repeat, timing.warmup) == (2, 8, 3)
     assert timing.stopped_by is None
     assert timing.precision is not None
+    for warmup in (0, 3):  # also where the number of loops is not given
+        runs.clear()
+        chosen = gpumagic.cudatime(lambda: runs.append(gpu_work.sleep(1e-3)), r=3, w=warmup)
+        assert (chosen.warmup, chosen.queued) == (warmup, 0)
+        assert len(runs) == chosen.loops * 3 + warmup
+    assert chosen.loops == 5
     assert all(0.98e-3 <= value <= 1.02e-3 for value in timing.gpu.all)
 
 
