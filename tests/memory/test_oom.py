@@ -126,7 +126,7 @@ def test_the_garbage_of_the_failure_before_is_counted(torch: ModuleType, cells: 
 def test_what_was_not_looked_for_is_not_left_out_without_a_word(cells: Any) -> None:
     gc.disable()
     try:
-        cells(f"kept = new(9)\n{CYCLE.format(1)}")
+        cells(f"kept = new(12)\n{CYCLE.format(1)}")
         text = cells("forward(kept)", raising=False).text
     finally:
         gc.enable()
