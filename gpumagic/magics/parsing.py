@@ -61,7 +61,7 @@ class Parser(argparse.ArgumentParser):
         add = self.section("result")
         add("-o", "return the result object", dest="output")
         add("-v NAME", "store it in NAME", variable_name, dest="variable")
-        add("-q", "print nothing, as does a ; at the end without code", dest="quiet")
+        add("-q", "print nothing, as does a ; that ends no code", dest="quiet")
 
     def section(self, title: str) -> Callable[..., None]:
         """Return what adds options to a section of the help: ``add("-n N", "loops", count())``."""
