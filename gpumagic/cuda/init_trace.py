@@ -55,8 +55,8 @@ class _Statement(NamedTuple):
         line = min((line for _, _, line in self.code.co_lines() if line), default=1)
         text = linecache.getline(self.code.co_filename, line).strip() or "a statement"
         if _RESTART in text:
-            text = "%gpu … restart"
-        elif (magic := _CELL_MAGIC.match(text)) is not None:
+            return f"cell [{self.cell}] restarted this process and brought variables back"
+        if (magic := _CELL_MAGIC.match(text)) is not None:
             text, line = in_body or (f"%%{magic[1]}", line)
         text = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
         return f"cell [{self.cell}] ran `{text}` (line {line})"

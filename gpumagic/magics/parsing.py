@@ -127,7 +127,10 @@ class Parser(argparse.ArgumentParser):
         given = self.given(options)
         for option, partner in self._partners:
             if option in given and partner not in given:
-                raise SpecError(f"{option} goes with {partner}: {self.prog} {partner} … {option} …")
+                at = words.index(option) if option in words else 0
+                value = [] if self._option_string_actions[partner].nargs == 0 else ["…"]
+                typed = " ".join([*words[:at], partner, *value, *words[at:]])
+                raise SpecError(f"{option} goes with {partner}: {self.prog} {typed}")
         for option, others in self._apart:
             beside = ", ".join(each for each in others if each in given)
             if option in given and beside:

@@ -13,12 +13,11 @@ from gpumagic.cuda.visible_devices import uuid_key
 class Devices:
     """The GPUs of the old process, by UUID: each has a number in this one, or is hidden.
 
-    ``start``: something is to be moved to a GPU. Without it CUDA is not started, where NVML and the
-    variables say which GPU has which number.
+    CUDA is not started where NVML and the variables say which GPU has which number.
     """
 
-    def __init__(self, uuids: Sequence[str], *, start: bool = False) -> None:
-        self._uuids, self._start = [*map(uuid_key, uuids)], start
+    def __init__(self, uuids: Sequence[str]) -> None:
+        self._uuids = [*map(uuid_key, uuids)]
         #: What was moved, ``cuda:1 → cuda:0``; and the bytes that a GPU had no memory for.
         self.moved: set[str] = set()
         self.refused: dict[str, int] = {}
@@ -42,12 +41,11 @@ class Devices:
         torch: Any = torch_cuda.require()
         if not torch.cuda.is_available():
             return {}
-        if not self._start:
-            table = [each for each in devices.devices(processes=False) if each.visible is not False]
-            found = {each.instance or each.uuid: each.ordinal for each in table}
-            known = {uuid_key(uuid): n for uuid, n in found.items() if uuid and n is not None}
-            if known and len(known) == len(table):
-                return known
+        table = [each for each in devices.devices(processes=False) if each.visible is not False]
+        found = {each.instance or each.uuid: each.ordinal for each in table}
+        known = {uuid_key(uuid): n for uuid, n in found.items() if uuid and n is not None}
+        if known and len(known) == len(table):
+            return known
         torch.cuda.init()
         return {uuid_key(uuid): number for number, uuid in enumerate(driver.state().uuids or ())}
 

@@ -26,6 +26,7 @@ from gpumagic.restart.devices import Devices
 from gpumagic.restart.handover import Kept, Variable
 from gpumagic.restart.pickler import Pickler, Unpickler, use_namespace
 from gpumagic.system import text
+from gpumagic.system.introspection import is_imported
 
 # --- in the old process ---------------------------------------------------------------------------
 
@@ -170,6 +171,8 @@ class Restored:
     """What has come back."""
 
     names: Sequence[str]
+    #: Modules, and classes and functions of theirs, which have the state of a new process.
+    imported: Sequence[str]
     #: Why others have not.
     failed: Mapping[str, str]
     devices: Devices
@@ -187,8 +190,7 @@ def restore(file: IO[bytes], shell: Any, kept: Kept) -> Restored:
     for name, lines in kept.sources.items():  # None: it is never looked for on the disk
         linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
     getattr(shell.compile, "_filename_map", {}).update(kept.cells)
-    on_gpu = any(device.startswith("cuda") for _, device in kept.storages)
-    devices, places = Devices(kept.uuids, start=on_gpu), kept.places()
+    devices, places = Devices(kept.uuids), kept.places()
 
     @functools.cache
     def storage(number: int) -> Any:
@@ -216,7 +218,9 @@ def restore(file: IO[bytes], shell: Any, kept: Kept) -> Restored:
     # At last: what is imported may draw random numbers.
     random_lost = _restore_random(kept.random, devices.now) if kept.random else []
     graphless = [name for name in kept.without_graph if name in done]
-    return Restored(done, failed, devices, random_lost, graphless, reset)
+    imported = [name for name in done if is_imported(shell.user_ns[name])]
+    names = [name for name in done if name not in imported]
+    return Restored(names, imported, failed, devices, random_lost, graphless, reset)
 
 
 def _fill(file: IO[bytes], place: int, memory: memoryview) -> None:

@@ -53,7 +53,8 @@ def check() -> None:
         found.append(f"child {noun(len(started), 'process', 'processes')} {named}")
     if found:
         raise RestartError(
-            f"a restart would lose the {' and the '.join(found)}; end them, or add --force"
+            f"a restart would lose the {' and the '.join(found)}; "
+            f"end {noun(len([*running, *awaited, *started]), 'it', 'them')}, or add --force"
         )
 
 

@@ -147,6 +147,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             base = torch.optim.Optimizer
             if all(getattr(kind, each) is getattr(base, each) for each in _REDUCING):
                 return _optimizer, (kind,), dict(vars(value))  # torch leaves out hooks and others
+        if torch is not None and kind is torch.Generator and value.device.type != "cpu":
+            return _gpu_generator, *value.__reduce__()[1:]
+        if torch is not None and issubclass(kind, (torch.Stream, torch.Event)):
+            raise pickle.PicklingError("a stream or event of a GPU")
         if numpy is not None and issubclass(kind, numpy.ndarray):
             mapped = self._files.reduced(value)
             return super().reducer_override(value) if mapped is None else mapped
@@ -226,6 +230,13 @@ def _optimizer(kind: Any) -> Any:
     made = copyreg.__newobj__(kind)  # type: ignore[attr-defined]
     torch.optim.Optimizer.__setstate__(made, {"defaults": {}})
     return made
+
+
+def _gpu_generator(device: Any) -> Any:
+    if device.type == "cpu":
+        raise RuntimeError("a random generator of a GPU that is hidden")
+    torch: Any = torch_cuda.require()
+    return torch.Generator(device)
 
 
 def _code(make: Any, arguments: tuple[Any, ...], file: str) -> types.CodeType:

@@ -18,8 +18,10 @@ from typing import Any, cast
 
 import cloudpickle
 
+from gpumagic.cuda.process_state import STATE
 from gpumagic.restart.pickler import STREAMS, own_streams
 
+_THREADS = "get_num_threads/set_num_threads"
 #: The settings of torch, in the order in which they are set, by what has them: an attribute, or a
 #: function that reads it and one that sets it.
 _TORCH = (
@@ -36,6 +38,7 @@ _TORCH = (
     # torch refuses to mix these with the older ones: where those are in use, they agree by now.
     *((f"torch.backends{each}", "fp32_precision") for each in ("", ".cuda.matmul", ".cudnn")),
     *((f"torch.backends.cudnn.{each}", "fp32_precision") for each in ("conv", "rnn")),
+    ("torch", _THREADS),
     ("torch.utils.hooks.RemovableHandle", "next_id"),  # a new hook must not replace a kept one
 )
 #: A setting's name, how it is read, and how it is set.
@@ -48,6 +51,8 @@ def read() -> dict[str, bytes]:
     for name, get, _ in _settings():
         with suppress(Exception):  # this version has it not, or torch's other precision is in use
             found[name] = _pickled(get)
+    if STATE.choice.threads is not None:  # it is not the user's, and `%gpu` sees to it
+        found.pop(f"torch.{_THREADS}", None)
     return found
 
 

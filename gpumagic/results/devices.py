@@ -309,7 +309,7 @@ def _sees(table: DeviceTable) -> Iterator[Line]:
     if any(d.instance for d in table) and len(table) > 1:
         order += "; CUDA shows a process one MIG instance, and no other GPU beside it"
     if table.gated:
-        why = ": '%gpu off --soft' allows no new work on a GPU; to lift that: "
+        why = ": '%gpu off --soft' sends new code to the CPU, what is on a GPU goes on; lift it: "
         yield Line.join(Cell("! Gated", "warn"), why, Cell("%gpu on", "command"))
         count = count and f"Behind the gate {count[0].lower()}{count[1:]}"
     named = variables(table.environment)

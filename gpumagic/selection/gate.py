@@ -21,7 +21,8 @@ from gpumagic.results.selection import Selection
 from gpumagic.selection import environment
 
 NOTE = (
-    "a gate is closed ('%gpu off --soft'): no GPU may be used for new work; lift it with: %gpu on"
+    "a gate is closed ('%gpu off --soft'): new code goes to the CPU, what is on a GPU goes on; "
+    "lift it with: %gpu on"
 )
 _NOTES = (
     "What is on the GPU stays and can be used; see it with: %gpumem vars",
@@ -73,7 +74,10 @@ def device_count() -> int:
 
 
 def _refuse() -> None:
-    raise _error("CUDA")
+    if (
+        not torch_cuda.initialized()
+    ):  # else what is on the GPU goes on: the mode refuses new tensors
+        raise _error("CUDA")
 
 
 def _error(what: str) -> GateError:

@@ -117,6 +117,19 @@ def imported_as(value: Any) -> str | None:
     return name if found else None
 
 
+def is_imported(value: Any) -> bool:
+    """Return whether an import binds ``value``: a module, or a class or function of one."""
+    if is_a(value, type):
+        module, name = module_of(value), name_of(value)
+    elif type(value) in (types.FunctionType, types.BuiltinFunctionType):
+        module, name = value.__module__, value.__name__
+    else:
+        return imported_as(value) is not None
+    if type(module) is not str or module in ("__main__", "builtins"):
+        return False
+    return dict.get(module_attributes(sys.modules.get(module)), name) is value
+
+
 def local_variables(frame: types.FrameType) -> list[tuple[str, Any]]:
     """Return the names and values of a frame's own variables."""
     found: Any = frame.f_locals

@@ -266,12 +266,35 @@ def test_what_stands_in_for_stdout_is_data(kernel: Callable[..., Kernel]) -> Non
     assert "cannot keep own (an open file)" in refused
     k.run("sys.stdout = own; err = sys.stderr; del own; sys.stdout = buf")
     shown = k.run("%gpu restart --keep all").text
-    assert "As in a new process, set them again: sys.stdout." in shown
+    assert "As in a new process, set again among others: sys.stdout." in shown
     assert k.value("(buf.getvalue(), sys.stdout is buf, err is sys.stderr)") == (
         "hid\n",
         False,
         True,
     )
+
+
+def test_only_what_is_on_a_gpu_starts_cuda(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
+    """What is imported anew is not called kept; what must be set again is named."""
+    k = kernel()
+    (tmp_path / "mine_state.py").write_text("n = 1\ndef get(): return n")
+    k.run(f"import os, sys; os.chdir({str(tmp_path)!r}); sys.path.insert(0, '')")
+    k.run("import torch, mine_state; from mine_state import get; mine_state.n = 2")
+    k.run("from torch.utils.data import Dataset; x = torch.ones(3, device='cuda:0')")
+    k.run("torch.set_num_threads(3); torch.set_default_device('cuda:0')")
+    k.run("g = torch.Generator(device='cuda:0'); s, e = torch.cuda.Stream(), torch.cuda.Event()")
+    refused = k.run("%gpu 1 --restart --keep g s e", raising=False).shown
+    assert "s, e (a stream or event of a GPU)" in refused
+    k.run("del s, e")
+    refused = k.run("%gpu 1 --restart --keep g", raising=False).shown
+    assert "cannot keep g (a random generator of a GPU that is hidden)" in refused
+    shown = " ".join(k.run("%gpu 1 --restart --keep x").text.split())
+    assert "Kept: x. Imported anew: os, sys, torch, mine_state, get, Dataset." in shown
+    assert "A torch.device, and torch's default device, must be set again." in shown
+    assert "CUDA was started" not in shown
+    assert "working folder go on, Out does not." in shown
+    assert k.value("(get(), str(x.device), torch.get_num_threads())") == (1, "cpu", 3)
+    assert k.value("__import__('ctypes').CDLL('libcuda.so.1').cuCtxGetDevice(None)") == 3
 
 
 def test_random_states_go_on(kept: tuple[Kernel, str]) -> None:
@@ -281,7 +304,7 @@ def test_random_states_go_on(kept: tuple[Kernel, str]) -> None:
     assert "Tensors and devices moved: cuda:0 → cpu, cuda:1 → cuda:0." in shown
     assert "Their GPU is hidden now; .cuda() moves them to one that is not." in shown
     started = k.value("__import__('gpumagic.cuda.init_trace', fromlist=['x']).location()")
-    assert "ran `%gpu … restart`" in started
+    assert "restarted this process and brought variables back" in started
 
 
 #: What a cell sets, what it is asked as, and its value.
@@ -325,7 +348,7 @@ def test_settings_and_files(kernel: Callable[..., Kernel], tmp_path: Path) -> No
         k.run(cell)
     k.run("logging.basicConfig(level=logging.INFO)")
     shown = k.run("%gpu 1 --restart --keep mapped").text
-    assert "As in a new process, set them again: logging." in shown
+    assert "As in a new process, set again among others: logging." in shown
     assert "Lost: 2 variables (shared, part)." in shown
     k.run("mapped[:] = 7; mapped.flush()")
     assert set(mapped.read_bytes()[-4:]) == {0, 0xE0, 0x40}
@@ -385,7 +408,7 @@ def test_a_context_that_dies_without_a_word(kernel: Callable[..., Kernel]) -> No
     k.run("import torch; x = torch.ones(2, device='cuda'); a, b = 1, 2")
     k.run(END)
     shown = k.run("%gpu reset --restart --keep x a").text
-    assert "Kept: torch, a." in shown
+    assert "Kept: a." in shown
     assert "Lost: 2 variables (x, b)." in shown
     assert k.value("(a, __import__('torch').ones(1, device='cuda').numel())") == (1, 1)
 

@@ -20,7 +20,8 @@ def test_a_closed_gate() -> None:
     lines = as_text(table, width=140).splitlines()
     assert [line.split()[1] for line in lines[2:5]] == ["gated", "gated", "hidden"]
     assert lines[5:] == [
-        "! Gated: '%gpu off --soft' allows no new work on a GPU; to lift that: %gpu on",
+        "! Gated: '%gpu off --soft' sends new code to the CPU, what is on a GPU goes on; lift it: "
+        "%gpu on",
         "Behind the gate this process sees 2 of 3 GPUs: CUDA_VISIBLE_DEVICES is not set; the CUDA "
         "driver does not report whether it is initialised.",
     ]

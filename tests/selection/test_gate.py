@@ -47,6 +47,7 @@ def test_device_agnostic_code_goes_to_the_cpu_and_what_names_a_gpu_is_refused(
     assert gated.value("str(m.weight.device)") == "cpu"
     for new in NEW:
         refused(gated, new)
+    gated.run("more = old + 1; torch.cuda.synchronize(); assert more.is_cuda")
 
 
 NEW = [
@@ -62,9 +63,9 @@ NEW = [
 
 
 def test_the_table_and_a_choice_say_that_it_is_closed(gated: Kernel) -> None:
-    line = "a gate is closed ('%gpu off --soft'): no GPU may be used for new work"
+    line = "a gate is closed ('%gpu off --soft'): new code goes to the CPU"
     table = gated.run("%gpu").text
-    assert "Gated: '%gpu off --soft' allows no new work on a GPU" in table
+    assert "Gated: '%gpu off --soft' sends new code to the CPU, what is on a GPU goes on" in table
     assert table.count("gated") == 4
     assert "cuda:0" not in table.partition("CUDA was initialised")[0]
     chosen = gated.run("chosen = %gpu 0-3 -o").text

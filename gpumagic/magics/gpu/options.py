@@ -72,7 +72,7 @@ def _choice() -> Parser:
     add(
         "--soft",
         "with off, if it is too late: keeps the process and all variables; device-agnostic code "
-        "goes to the CPU, new CUDA tensors are refused; %gpu on ends it",
+        "goes to the CPU, what is on a GPU goes on there; %gpu on ends it",
     )
     add("--threads N", "compute with N CPU threads; on and reset undo it", count())
     add("--no-claim", _NO_CLAIM)

@@ -28,7 +28,7 @@ from gpumagic.restart import after, before, losses
 from gpumagic.selection import apply, cpu_threads, environment, gate
 from gpumagic.selection.spec import Spec
 from gpumagic.system import import_path, text
-from gpumagic.system.introspection import imported_as
+from gpumagic.system.introspection import is_imported
 
 #: Seconds of waiting after which it is said.
 _SILENT = 0.5
@@ -75,7 +75,7 @@ def begin(magics: Any, spec: Spec, options: argparse.Namespace) -> NoReturn:
     try:
         _begin(magics, spec, options)
     except KeyboardInterrupt:
-        raise RestartError("interrupted; this process goes on as it was") from None
+        raise RestartError("the restart was interrupted; this process goes on as it was") from None
     except OSError as error:  # too many open files, for example
         raise RestartError(f"{text.reason(error)}; this process goes on as it was") from None
 
@@ -222,7 +222,7 @@ def _keep(
     from gpumagic.restart import keep
 
     names = [name for word in options.keep for name in word.split(",") if name]
-    optional = _modules(shell)
+    optional = _imported(shell)
     if "all" in names and "all" not in shell.user_ns:
         optional += losses.unnamed(shell)
         names = [*losses.variables(shell), *(name for name in names if name != "all")]
@@ -240,10 +240,9 @@ def _keep(
     )
 
 
-def _modules(shell: Any) -> list[str]:
-    """Return the names of the modules that the notebook has imported."""
-    variables = losses.variables(shell)
-    return [name for name, value in variables.items() if imported_as(value)]
+def _imported(shell: Any) -> list[str]:
+    """Return the names that the notebook has imported: modules, their classes and functions."""
+    return [name for name, value in losses.variables(shell).items() if is_imported(value)]
 
 
 # --- in the new process ---------------------------------------------------------------------------
@@ -277,7 +276,8 @@ def _report(
         took += f"{time.time() - began:.1f} s to restore them)"
         chosen = replace(chosen, cuda_initialized=driver.state().initialized)
     said = (
-        f"The process was restarted in place in {took}; numbering, inputs and working folder go on."
+        f"The process was restarted in place in {took}; numbering, inputs and working folder go "
+        "on, Out does not."
     )
     lost = tuple(name for name in payload["variables"] if name not in shell.user_ns)
     if chosen.cuda_initialized and not cuda:
@@ -303,24 +303,27 @@ _BACK = {
     True: "To move tensors back: %gpu on, then .cuda().",
     False: "Their GPU is hidden now; .cuda() moves them to one that is not.",
 }
+_SET_AGAIN = "A torch.device, and torch's default device, must be set again."
 
 
 def _kept(restored: Any) -> Iterator[str]:
     """Yield notes on what was restored, where to, and on what was not, and why."""
     if restored.names:
         yield f"Kept: {', '.join(restored.names)}."
+    if restored.imported:
+        yield f"Imported anew: {', '.join(restored.imported)}."
     if restored.without_graph:
         yield f"Without their graph: {', '.join(restored.without_graph)}."
     if restored.devices.moved:
         moved = f"Tensors and devices moved: {', '.join(sorted(restored.devices.moved))}."
         hidden = not restored.devices.any_visible
-        yield f"{moved} {_BACK[hidden]}" if "cpu" in moved else moved
+        yield f"{moved} {_BACK[hidden]} {_SET_AGAIN}" if "cpu" in moved else moved
     for device, size in restored.devices.refused.items():
         yield f"On the CPU, since {device} has too little free memory for it: {bytes_(size)}."
     for name, reason in restored.failed.items():
         yield f"Not kept: {name} ({reason})."
     if restored.reset:
-        yield f"As in a new process, set them again: {', '.join(restored.reset)}."
+        yield f"As in a new process, set again among others: {', '.join(restored.reset)}."
     if restored.random_lost:
         yield f"Not kept: CUDA's random state of {', '.join(restored.random_lost)}."
 

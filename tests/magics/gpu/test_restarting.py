@@ -99,7 +99,7 @@ def test_a_fresh_process_with_the_same_gpus_from_which_one_can_fork(
     shown = k.run("%gpu restart --keep all").text
     assert shown.startswith("restarted: this process sees 1 GPU")
     assert "cuda:0 is GPU 2" in shown
-    assert "numbering, inputs and working folder go on. CUDA is not started." in shown
+    assert "numbering, inputs and working folder go on, Out does not. CUDA is not started." in shown
     assert "torch computes with 3 threads" in shown
     assert k.value("(os.getpid(), host, rates.tolist(), str(device))") == (
         *(pid, [1], [1.0, 1.0], "cuda:0"),
@@ -174,7 +174,7 @@ if 'child' in globals():
         ("%gpu restart\nx = 1", "last line of its cell"),
         ("%gpu restart 0", "%gpu restart: unexpected '0'"),
         ("%%gpu restart\n1", "%%gpu needs a choice of GPUs for the cell"),
-        ("%gpu off --keep x", "--keep goes with --restart"),
+        ("%gpu 1 --keep x", "--keep goes with --restart: %gpu 1 --restart --keep x"),
         ("%gpu off --restart --keep kpt", "no variable kpt to keep; did you mean kept?"),
         ("gen = (i for i in [])\n%gpu off --restart --keep gen", "gen (cannot pickle 'generator'"),
     ],
