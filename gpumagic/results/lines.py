@@ -242,7 +242,8 @@ class LineTimings(Series[LineTiming]):
         """Return the waits of the lines, and the notes."""
         waits = [
             f"{'' if source is self.cell else f'{source.name}, '}line {line.line} waited for the "
-            f"GPU in {plural(line.syncs, 'run')}: {seconds(line.sync_time)}"
+            f"GPU in {'at least ' * (line.syncs < line.hits)}{plural(line.syncs, 'run')}: "
+            f"{seconds(line.sync_time)}"
             for source in self._sources
             for line in source.lines
             if line.syncs

@@ -320,7 +320,8 @@ class TimingLog(_Log[CellTiming]):
             ),
         ]
         used = sum(cell.used_gpu for cell in self)
-        wall = Cell(f"wall {seconds(self.wall)}", "strong")
+        wall_at_most = any(cell.wall_at_most for cell in self.cells)
+        wall = Cell(f"wall {at_most(self.wall, wall_at_most)}", "strong")
         gpu = Cell(f"GPU {at_most(self.gpu, self.gpu_at_most)}", "strong")
         count = f", CPU {cpu_seconds(self.cpu)}; {used:,} with a sign of GPU work: "
         sums = Line.join(f"{plural(len(self), 'cell')}: ", wall, count, gpu)

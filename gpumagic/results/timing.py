@@ -212,7 +212,7 @@ class CudaTiming(StorableResult):
             *(self.lines.tables() if self.lines is not None else []),
             *(_statistics(self) if repeated else _one_line(self)),
             *(self.lines.remarks() if self.lines is not None else []),
-            *map(Line.of, _work(self)),
+            *map(Line.of, _work(self, " per loop" if repeated else "")),
             *(self.kernels._blocks() if self.kernels is not None else []),
             *Line.notes(_notes(self, repeated=repeated)),
         ]
@@ -345,19 +345,19 @@ def _count(result: CudaTiming) -> str:
     return f"{count}; {precision}: {end[result.stopped_by]}"
 
 
-def _work(result: CudaTiming) -> list[str]:
+def _work(result: CudaTiming, per: str) -> list[str]:
     """Return a line for the operations and one for the energy of a loop, if they are known."""
     lines = []
     if result.flops == 0:
         lines.append("0 FLOP by torch's counter, which does not count element-wise operations")
     elif result.flops is not None:
-        line = f"{_scaled(result.flops, 'FLOP')} per loop"
+        line = f"{_scaled(result.flops, 'FLOP')}{per}"
         if result.gpu is not None and result.gpu.median > 0:
             bound = "≥ " if result.gpu_at_most else ""
             line += f" · {bound}{_scaled(result.flops / result.gpu.median, 'FLOP/s')}"
         lines.append(line)
     if result.energy is not None and result.power is not None:
-        lines.append(f"{_scaled(result.energy, 'J')} per loop · {result.power:.4g} W")
+        lines.append(f"{_scaled(result.energy, 'J')}{per} · {result.power:.4g} W")
     return lines
 
 

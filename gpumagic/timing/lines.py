@@ -243,7 +243,8 @@ def verdict(
     if _blamable(slowest) - cost * wall >= _LARGE * wall:
         part = _percent(slowest.host / wall)
         where = _within(slowest, functions)
-        return f"line {slowest.line} takes {part} of the wall time{where}: the GPU may be idle then"
+        takes = f"line {slowest.line} takes {part} of the wall time{where}"
+        return f"{takes}: it may wait for the GPU, or the GPU may be idle then"
     return None
 
 

@@ -22,8 +22,12 @@ NO_SIGN = "no sign of GPU work was seen when Python returned: it may have waited
 NO_SIGN += "(synchronize(), .item()), {}or there was none; {}"
 #: Where waiting for the device took long.
 _ANOTHER = "another library may have used the GPU, "
-#: What tells, after a single run and after repeated ones.
-_TELLS = "--lines, --kernels or -r tells more", "--lines or --kernels tells more"
+#: What tells, after a single run, one of lines, and repeated ones.
+_TELLS = "--lines, --kernels or -r tells more"
+_TELLS_BESIDE_LINES, _TELLS_REPEATED = (
+    "--kernels or -r tells more",
+    "--lines or --kernels tells more",
+)
 LOADED = (
     "the first timed run since CUDA started: GPU kernels may have been loaded in it; run it again"
 )
@@ -58,11 +62,16 @@ def share(runs: Sequence[Times]) -> float:
 
 
 def summarize(
-    runs: Sequence[Times], *, loops: int = 1, own: Queued | None = None, **others: Any
+    runs: Sequence[Times],
+    *,
+    loops: int = 1,
+    own: Queued | None = None,
+    lines: bool = False,
+    **others: Any,
 ) -> CudaTiming:
     """Aggregate runs, of ``loops`` loops each; ``others`` are further fields.
 
-    ``own`` is the GPU's own time, where queued runs show it.
+    ``own`` is the GPU's own time, where queued runs show it; ``lines``: those are timed, too.
     """
 
     def per_loop(values: Sequence[float]) -> Sample:
@@ -87,7 +96,8 @@ def summarize(
             fields["gpu_at_least"] = None
         if fields["gpu_at_most"]:
             single = len(runs) == loops == 1
-            fields["gpu_note"] = _first_use(runs) or (WAITED if seen else _no_sign(runs, single))
+            tells = _TELLS_BESIDE_LINES if lines else _TELLS if single else _TELLS_REPEATED
+            fields["gpu_note"] = _first_use(runs) or (WAITED if seen else _no_sign(runs, tells))
             if single and not _timed.issuperset(in_use):
                 others["notes"] = (*others.get("notes", ()), LOADED)
         _timed.update(in_use)
@@ -133,9 +143,9 @@ def _why_none(runs: Sequence[Times]) -> str | None:
     return notes[0] if notes else f"no GPU time: {failure.why_no_gpu()}{_not_waited_for()}"
 
 
-def _no_sign(runs: Sequence[Times], single: bool) -> str:
+def _no_sign(runs: Sequence[Times], tells: str) -> str:
     maybe = any(reading.maybe for run in runs for reading in run.readings.values())
-    return NO_SIGN.format(_ANOTHER * maybe, _TELLS[not single])
+    return NO_SIGN.format(_ANOTHER * maybe, tells)
 
 
 def _first_use(runs: Sequence[Times]) -> str | None:
@@ -144,10 +154,11 @@ def _first_use(runs: Sequence[Times]) -> str | None:
     if len(runs) > 1 or not new:
         return None
     if len(new) == len(runs[0].readings):
-        return "CUDA was initialised inside this cell, and that takes no GPU; run it again"
+        return "CUDA was initialised in this cell, and its time includes that; run the cell again"
     named = " and ".join(f"cuda:{i}" for i in new)
     are = "were" if len(new) > 1 else "was"
-    return f"{named} {are} first used inside this cell, and that takes no GPU; run it again"
+    used = f"{named} {are} first used in this cell, and its time includes starting CUDA there"
+    return f"{used}; run the cell again"
 
 
 def _upper(run: Times, ordinal: int) -> float:

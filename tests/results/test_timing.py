@@ -93,7 +93,7 @@ def test_the_work_of_a_loop() -> None:
     assert "500 mJ per loop · 123 W" in str(REPEATED)
     assert "FLOP" not in str(REPEATED)
     counted = replace(SINGLE, flops=20_000_000)
-    assert "20 MFLOP per loop · 2 GFLOP/s" in str(counted)
+    assert "20 MFLOP · 2 GFLOP/s" in str(counted)
     assert "· ≥ 2 GFLOP/s" in str(replace(counted, gpu_at_most=True))
     assert "FLOP/s" not in str(replace(counted, gpu=None))
     assert "0 FLOP by torch's counter, which does not" in str(replace(SINGLE, flops=0))
@@ -163,6 +163,7 @@ def test_sums() -> None:
     assert (TIMING_LOG.wall, TIMING_LOG.gpu, TIMING_LOG.gpu_at_most) == (2.02, 1.51, True)
     assert TIMING_LOG.cpu == pytest.approx(0.27)
     assert TimingLog((FAILED_CELL,)).gpu is None
+    assert "1 cell: wall ≤ " in str(TimingLog((replace(GPU_CELL, wall_at_most=True),)))
 
 
 def test_a_ratio_that_rounds_to_one_is_the_same() -> None:

@@ -22,7 +22,7 @@ def timing(gpu: float | None = 1.0, *, partial: bool = False) -> CudaTiming:
 
 
 WAITING = "62 % of the wall time is waiting for the GPU in line 7 (312 times)"
-SLOW = "line 2 takes {} % of the wall time: the GPU may be idle then"
+SLOW = "line 2 takes {} % of the wall time: it may wait for the GPU, or the GPU may be idle then"
 BUSY = "GPU-bound: the GPU is busy for 95 % of the wall time"
 #: Lines of a cell that takes a second; line 3 is the head of a loop.
 CASES = [
@@ -51,7 +51,8 @@ def test_the_line_of_a_function_is_named() -> None:
     step = SourceTimings("step", 1, ("",) * 9, (line(5, 0.1, 0.1), line(8, 0.8, 0.8)))
     found = verdict([line(2, 0.9, 0.9)], [step], {3}, timing(), 0.0)
     assert found == (
-        "line 2 takes 90 % of the wall time, most of it in line 8 of step: the GPU may be idle then"
+        "line 2 takes 90 % of the wall time, most of it in line 8 of step: "
+        "it may wait for the GPU, or the GPU may be idle then"
     )
 
 

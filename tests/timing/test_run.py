@@ -58,7 +58,7 @@ SAID: dict[str, tuple[Times, ...]] = {
     "the GPU may have waited for Python": (OPEN,),
     "no sign of GPU work was seen": (NO_SIGN, MAYBE),
     "another library may have used the GPU": (MAYBE,),
-    "CUDA was initialised inside this cell": (NEW,),
+    "CUDA was initialised in this cell, and its time includes that": (NEW,),
     "≤": (OPEN, NO_SIGN, MAYBE, NEW),
     ", at least": (OPEN,),
 }

@@ -37,7 +37,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "bounds": (
         "the GPU may have waited for Python",
         "the GPU may wait for input: line {}, {} of the wall time",
-        "line {} takes {} of the wall time{}: the GPU may be idle then",
+        "{}: it may wait for the GPU, or the GPU may be idle then",
         ", at least {}",
         "the GPU worked for{}",  # at least
         "at least {}",
@@ -55,13 +55,12 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "no sign": (
         "no sign of GPU work was seen when Python returned: it may have waited for the GPU ",
         "another library may have used the GPU, ",
+        "--kernels or -r tells more",
         "--lines, --kernels or -r tells more",
         "--lines or --kernels tells more",
     ),
     # The device had no context at the start; or the process has timed none on it.
     "first use": (
-        "CUDA was initialised inside this cell, and that takes no GPU; run it again",
-        "{} {} first used inside this cell, and that takes no GPU; run it again",
         "the first timed run since CUDA started: GPU kernels may have been loaded in it; run it "
         "again",
     ),

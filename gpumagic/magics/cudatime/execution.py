@@ -163,6 +163,7 @@ class _SingleRun(AbstractContextManager[None]):
                 interrupt, times = again, gave_up(stopped, INTERRUPTED)
             result = summarize(
                 [times],
+                lines=self._lines is not None,
                 compile_time=self._compile_time,
                 partial=kind is not None or interrupt is not None,
                 notes=counted(compiled_frames() - self._frames_before),
