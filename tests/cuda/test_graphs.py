@@ -80,6 +80,8 @@ def test_another_threads_capture_survives_the_automatic_mode(gpu_work: Any) -> N
         busy = around_a_cell(lambda: gpu_work.sleep(0.001))
         other_device = around_a_cell(lambda: gpu_work.sleep(0.001, device=1))
     assert [idle.note, busy.note, other_device.note] == [CAPTURE, CAPTURE, CAPTURE]
+    for device in range(2):  # nothing was waited for meanwhile
+        gpu_work.torch.cuda.synchronize(device)
     assert around_a_cell(lambda: gpu_work.sleep(0.001)).note is None
 
 
