@@ -127,9 +127,10 @@ class Parser(argparse.ArgumentParser):
         given = self.given(options)
         for option, partner in self._partners:
             if option in given and partner not in given:
-                at = words.index(option) if option in words else 0
-                value = [] if self._option_string_actions[partner].nargs == 0 else ["…"]
-                typed = " ".join([*words[:at], partner, *value, *words[at:]])
+                typed = f"{partner} … {option} …"
+                if option in words and self._option_string_actions[partner].nargs == 0:
+                    at = words.index(option)
+                    typed = " ".join([*words[:at], partner, *words[at:]])
                 raise SpecError(f"{option} goes with {partner}: {self.prog} {typed}")
         for option, others in self._apart:
             beside = ", ".join(each for each in others if each in given)

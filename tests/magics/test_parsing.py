@@ -83,7 +83,7 @@ def test_verbs_and_choices(magic: str, line: str, verb: str, fields: dict[str, A
         ("%cudatime --name a log", "--name does not go with %cudatime log; it goes with"),
         ("%cudatime -n 2 --compare", "-n does not go with %cudatime --compare; it goes with"),
         ("%cudatime --lines -n 2 y", "--lines does not go with -n: leave one of them out"),
-        ("%cudatime -f g y", "-f goes with --lines: %cudatime --lines -f g"),
+        ("%cudatime -f g y", "-f goes with --lines: %cudatime --lines … -f …"),
         ("%cudatime --cluster --save a y", "--cluster does not go with --save"),
         ("%cudatime --help", "%cudatime: the help is shown by %cudatime?"),
         ("%%cudatime x = 1\ny = 2", "'x = 1' belongs below, in the cell"),

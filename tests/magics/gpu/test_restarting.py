@@ -195,7 +195,7 @@ def test_refusals_change_nothing(frozen_kernel: Kernel, cell: str, said: str) ->
 
 def test_refused_in_a_forked_worker(ip: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(of(ip), "pid", os.getppid())
-    with pytest.raises(RestartError, match="this is a forked copy of the kernel"):
+    with pytest.raises(RestartError, match="this is a forked copy of the notebook process"):
         restarting.check(ip)
 
 
