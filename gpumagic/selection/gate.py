@@ -50,6 +50,7 @@ class Gate:
             self._replace(owner, "is_available", is_available)
             self._replace(owner, "device_count", device_count)
         self._replace(self._torch.cuda, "_lazy_init", _refuse)
+        self._replace(self._torch.cuda, "synchronize", synchronize)
         mode = _refusing_mode(self._torch)
         mode.__enter__()
         self._undo.callback(_remove_mode, self._torch, mode)
@@ -73,11 +74,13 @@ def device_count() -> int:
     return 0
 
 
+def synchronize(device: Any = None) -> None:
+    """Wait for what is on the GPUs, where it goes on (``%gpu off --soft``): for all of it."""
+    torch_cuda.synchronize_all()
+
+
 def _refuse() -> None:
-    if (
-        not torch_cuda.initialized()
-    ):  # else what is on the GPU goes on: the mode refuses new tensors
-        raise _error("CUDA")
+    raise _error("CUDA")
 
 
 def _error(what: str) -> GateError:
