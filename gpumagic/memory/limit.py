@@ -30,6 +30,8 @@ class MemoryLimit:
         self.size: int | None = None
         #: By ordinal, the fraction before, and the one that was set.
         self._fractions: dict[int, tuple[float, float]] = {}
+        #: One object, by which it is cancelled: each ``self._begin`` is another.
+        self._at_start = self._begin
 
     def set(self, size: int) -> None:
         """Bound torch's allocator on every device, or when CUDA is initialised.
@@ -49,7 +51,7 @@ class MemoryLimit:
                 self.lift()
                 raise
         else:
-            torch_cuda.when_initialized(self._begin)
+            torch_cuda.when_initialized(self._at_start)
 
     def _begin(self) -> None:
         """Bound the devices while torch initialises CUDA, before anything is allocated."""
@@ -105,7 +107,7 @@ class MemoryLimit:
     def lift(self) -> None:
         """Remove the limit: restore the user's own fractions, except where one was set since."""
         self.size = None
-        torch_cuda.cancel(self._begin)
+        torch_cuda.cancel(self._at_start)
         for ordinal, (own, ours) in self._fractions.items():
             if _current_fraction(ordinal) == ours:
                 set_fraction(ordinal, own)

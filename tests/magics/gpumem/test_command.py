@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from gpumagic.results.memory import MemoryDelta, MemoryReport
 from tests.support.allocator import MIB, bytes_on, functions
+from tests.support.kernels import Kernel
 
 
 @pytest.fixture(autouse=True)
@@ -146,3 +148,12 @@ def test_a_failed_statement_that_changed_nothing_is_not_reported(run_cell: Any) 
     ran = run_cell("%gpumem nosuch", raising=False)
     assert "no change" not in ran.text
     assert "no change" in run_cell("%gpumem None").text
+
+
+def test_a_limit_that_was_lifted_before_cuda_starts_leaves_nothing(
+    kernel: Callable[..., Kernel],
+) -> None:
+    fresh = kernel()
+    fresh.run("%gpumem limit 1GiB\n%gpumem limit off")
+    reply = fresh.run("import torch; x = torch.zeros(2**30, dtype=torch.uint8, device='cuda')")
+    assert reply.shown == ""
