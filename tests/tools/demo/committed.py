@@ -18,9 +18,14 @@ if TYPE_CHECKING:  # nbformat takes a second of CPU time to import
     import nbformat
 
 VARIES = "varies"
-#: Lines that depend on how fast the machine is, or on its processors: what ``≤`` means, the CPU
-#: threads, a progress bar of another library.
-_OPTIONAL = re.compile(r"^at most: |^CPU: |%\|")
+#: Lines that depend on how fast the machine is, or on its processors: why a time has ``≤``, what
+#: limits a cell, the CPU threads, a progress bar of another library.
+_OPTIONAL = re.compile(
+    r"^the GPU may have waited for Python|^no sign of GPU work|^the first timed run since CUDA"
+    r"|^GPU-bound|^host-bound|^measuring the lines took|^line \d+ (takes|waited)|^CPU: |%\|"
+)
+#: What a time with ``≤`` is at least.
+_AT_LEAST = re.compile(r"at least\s+(<[^>]*>)*[\d.]+")
 _LINE_ENDS = re.compile(r"</(?:div|tr)>")
 _TAG = re.compile(r"<[^>]*>")
 _UNIT = re.compile(r"[nµμm]s|min|[KMGT]iB(/s)?")
@@ -83,7 +88,7 @@ def words(cell: nbformat.NotebookNode) -> Counter[str]:
 def words_in(text: str) -> Counter[str]:
     """Return the words of a text, without numbers, units, names and order."""
     names = sorted({*_names(), *_names().values()}, key=len, reverse=True)
-    text = re.sub("|".join(map(re.escape, names)), "", text)
+    text = _AT_LEAST.sub("", re.sub("|".join(map(re.escape, names)), "", text))
     lines = [line for line in map(str.strip, text.splitlines()) if not _OPTIONAL.search(line)]
     return Counter(
         word
