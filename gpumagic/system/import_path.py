@@ -93,10 +93,12 @@ def _replace_finder(old: Any, new: Any) -> None:
 class _Finder:
     """`PathFinder`, restricted in this thread to the absolute entries of ``sys.path``."""
 
-    find_distributions = staticmethod(PathFinder.find_distributions)
     invalidate_caches = staticmethod(PathFinder.invalidate_caches)
 
     def __init__(self, folders: Mapping[str, str]) -> None:
+        # The package importlib_metadata takes it out of `PathFinder` when it is imported.
+        if hasattr(PathFinder, "find_distributions"):
+            self.find_distributions = PathFinder.find_distributions
         self._folders = folders
         self._thread = get_ident()
 

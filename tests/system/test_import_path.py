@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.machinery import PathFinder
@@ -72,3 +73,15 @@ def test_the_finder_is_restored_after_an_error() -> None:
     with pytest.raises(KeyError), import_path.restricted_to({}):
         raise KeyError
     assert sys.meta_path == before
+
+
+def test_where_importlib_metadata_was_imported() -> None:
+    """That package, which many libraries bring, takes a method out of Python's finder."""
+    code = """
+from importlib.machinery import PathFinder
+del PathFinder.find_distributions
+from gpumagic.system import import_path
+with import_path.restricted_to({}):
+    import colorsys
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
