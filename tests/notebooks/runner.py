@@ -32,7 +32,8 @@ _LOOK = """{name: (type(value).__name__, isinstance(value, (int, float, complex,
     or sorted(n for n, other in list(globals().items()) if other is value and n[0] != '_'))
     for name, value in list(globals().items()) if name[0] != '_'}"""
 #: Those that have an autograd graph, which no process has after a restart.
-_GRAPHS = "[n for n, t in globals().items() if type(t).__name__ == 'Tensor' and t.grad_fn]"
+_GRAPHS = """[name for name, value in list(globals().items())
+    if name[0] != '_' and type(value).__name__ == 'Tensor' and value.grad_fn]"""
 
 
 @dataclass(frozen=True)
