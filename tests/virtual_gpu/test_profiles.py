@@ -6,7 +6,6 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pynvml
@@ -14,7 +13,6 @@ import pytest
 import torch
 
 from tests.support import forks
-from tests.support.device import ROOT
 
 from . import SLEEP_CYCLES_PER_SECOND, Scenario, World
 from .profiles import PROFILES
@@ -55,15 +53,15 @@ def test_a_call_takes_its_cpu_time(used: Any, clock: None, virtual_gpu: World) -
     event.record()
     cuda.synchronize()
     taken = {}
-    for name in ("free", "wsl"):
+    for name in ("free", "t4"):
         virtual_gpu.set_profile(name)
         begin, cpu = time.perf_counter(), time.thread_time()
         for _ in range(100):
             event.query()
         taken[name] = time.perf_counter() - begin, time.thread_time() - cpu
-    cost = 100e-6 * PROFILES["wsl"].calls["EventQuery"]
-    for free, wsl in zip(*taken.values(), strict=True):
-        assert wsl - free >= cost > free
+    cost = 100e-6 * PROFILES["t4"].calls["EventQuery"]
+    for free, t4 in zip(*taken.values(), strict=True):
+        assert t4 - free >= cost
 
 
 @pytest.mark.parametrize(
@@ -102,48 +100,31 @@ print(json.dumps(found))
 """
 
 
-def test_first_uses(child_environment: Any, tmp_path: Path) -> None:
-    """The context is made by whatever call comes first. The profile is a file here."""
-    file = tmp_path / "profile"
-    fields = {"base": "t4", "context": 300_000, "initialize": 250_000, "clock_ramp": 0}
-    file.write_text(json.dumps(fields))
-    environment = child_environment(
-        Scenario(profile=str(file)), {"PYTORCH_NVML_BASED_CUDA_CHECK": "0"}
-    )
-    done = forks.run([sys.executable, "-c", FIRST_USES], env=environment, fresh=True)
+def test_first_uses(child_environment: Any) -> None:
+    """The context is made by whatever call comes first."""
+    environment = child_environment(Scenario(profile="t4"), {"PYTORCH_NVML_BASED_CUDA_CHECK": "0"})
+    done = forks.run([sys.executable, "-c", FIRST_USES], env=environment)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["initialize"] >= 0.25
-    assert found["context"] >= 0.3
-    for name in ("module", "first_product"):
+    for name in ("initialize", "context", "module", "first_product"):
         assert found[name] >= getattr(PROFILES["t4"], name) / 1e6
-    assert found["again"] < min(found["module"], 0.1)
+    assert found["again"] < found["context"]
 
 
-def test_the_clock_rises_with_work_and_falls_without(
-    used: Any, clock: None, virtual_gpu: World
-) -> None:
-    virtual_gpu.set_profile("wsl")
+def test_the_clock_rises_with_work(used: Any, clock: None, virtual_gpu: World) -> None:
+    virtual_gpu.set_profile("t4")
     nvml.nvmlInit()
     handle = nvml.nvmlDeviceGetHandleByIndex(0)
 
     def megahertz() -> int:
         return int(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
 
-    time.sleep(2.1)
-    assert megahertz() == 210
+    assert megahertz() == 300
     assert nvml.nvmlDeviceGetCurrentClocksEventReasons(handle) == 1
-    assert 350 < by_events(work(0.3)) < 400  # 150 of it at half the clock
-    assert megahertz() == 2500
-    assert by_events(work(0.05)) == pytest.approx(50, abs=0.1)
+    assert 115 < by_events(work(0.1)) < 125  # 50 of it at half the clock
+    assert megahertz() == 1590
+    assert by_events(work(0.05)) == pytest.approx(50, abs=0.6)
     nvml.nvmlShutdown()
-
-
-def test_a_neighbour_takes_turns(used: Any, clock: None, virtual_gpu: World) -> None:
-    virtual_gpu.share(0, ours=2e-3, theirs=4e-3)
-    assert by_events(work(0.04)) == pytest.approx(120, abs=5)
-    virtual_gpu.share(0, ours=0, theirs=0)
-    assert by_events(work(0.04)) == pytest.approx(40, abs=0.1)
 
 
 def test_events_tell_apart_what_the_profile_says(
@@ -152,43 +133,3 @@ def test_events_tell_apart_what_the_profile_says(
     virtual_gpu.set_profile("t4")
     steps = by_events(work(0.00123)) / 0.0005
     assert steps == pytest.approx(round(steps), abs=1e-3)
-
-
-ATTACH = """
-import json, os, time
-import pynvml as nv
-from tests.virtual_gpu import World
-world = World.current()
-def clients():
-    found.append((world.sessions(os.getpid()), world.clients(0)))
-def taken():
-    begin = time.perf_counter()
-    nv.nvmlDeviceGetHandleByIndex(0)
-    found.append(time.perf_counter() - begin)
-found = []
-clients()
-world.set_persistence(False)
-nv.nvmlInit()
-clients()
-taken()
-clients()
-taken()
-nv.nvmlShutdown()
-clients()
-world.set_persistence(True)
-nv.nvmlInit()
-taken()
-print(json.dumps(found))
-"""
-
-
-def test_nvml_attaches_to_a_gpu_once(child_environment: Any) -> None:
-    """At length where persistence mode is off and nobody has it; the session keeps it in use."""
-    environment = child_environment(Scenario(profile="t4"), {"PYTHONPATH": str(ROOT)})
-    done = forks.run([sys.executable, "-c", ATTACH], env=environment)
-    assert done.returncode == 0, done.stderr
-    before, opened, cold, attached, again, shut, warm = json.loads(done.stdout)
-    assert (before, opened, attached, shut) == ([0, 0], [1, 0], [1, 1], [0, 0])
-    assert cold >= 2
-    assert warm >= 0.006
-    assert again < min(cold, warm)
