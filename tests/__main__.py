@@ -14,12 +14,8 @@ from pathlib import Path
 
 from tests.support.device import ROOT
 
-#: Workers for each core: a test waits half of its time for other processes.
-_ON_A_CORE = 3
-#: The most workers: each takes more than 1 GB with its kernels, which share one template.
-_MOST = 8
-#: A file's tests share its fixtures: on one worker, in the order of `tests.conftest`.
-SPREAD = ("--dist", "loadscope", "--no-loadscope-reorder", "--max-worker-restart=0")
+#: How many workers, and what each has, says `tests.conftest`, in whose order the tests are begun.
+SPREAD = ("-n", "auto", "--no-loadscope-reorder", "--max-worker-restart=0", "--durations=15")
 #: Options whose value may be the name of a file or folder.
 _WITH_VALUE = ("-k", "-m", "-p", "-c", "-o", "--ignore", "--ignore-glob", "--deselect")
 
@@ -29,8 +25,7 @@ def command(arguments: Sequence[str]) -> list[str]:
     pytest = [sys.executable, "-m", "pytest"]
     words = [word for before, word in pairwise(["", *arguments]) if before not in _WITH_VALUE]
     if not any(Path(word.split("::")[0]).exists() for word in words):
-        workers = min(_ON_A_CORE * len(os.sched_getaffinity(0)), _MOST)
-        pytest += ["-n", str(workers), *SPREAD, "--durations=15"]
+        pytest += SPREAD
     return [*pytest, *arguments]
 
 

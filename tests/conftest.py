@@ -100,6 +100,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """A test waits half of its time for other processes; each worker takes more than 1 GB."""
+    return min(3 * len(os.sched_getaffinity(0)), 8)
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """One worker has all tests of a file, which share its fixtures; but for those of `_SPREAD`."""
     from xdist.scheduler import LoadScopeScheduling
