@@ -235,23 +235,30 @@ def test_the_compiler_of_the_working_folder_is_not_run(planted: PlantedModules) 
 
 
 @pytest.mark.parametrize(
-    ("capability", "architectures", "runs"),
+    ("capability", "architectures", "cuda", "runs"),
     [
-        ((8, 6), "sm_86", True),
-        ((8, 6), "sm_80", True),
-        ((8, 0), "sm_86", False),
-        ((9, 0), "sm_80 compute_80", True),
-        ((7, 5), "compute_80", False),
-        ((9, 0), "sm_90a", True),
-        ((10, 0), "sm_90a compute_90a", False),
-        ((10, 3), "sm_100f", True),
-        ((12, 0), "sm_100f", False),
-        ((12, 1), "sm_75 sm_120", True),
-        ((9, 0), "gfx942", False),
+        ((8, 6), "sm_86", (), True),
+        ((8, 6), "sm_80", (), True),
+        ((8, 0), "sm_86", (), False),
+        ((9, 0), "sm_80 compute_80", (), True),
+        ((7, 5), "compute_80", (), False),
+        ((9, 0), "sm_90a", (), True),
+        ((10, 0), "sm_90a compute_90a", (), False),
+        ((10, 3), "sm_100f", (), True),
+        ((12, 0), "sm_100f", (), False),
+        ((12, 1), "sm_75 sm_120", (), True),
+        ((9, 0), "gfx942", (), False),
+        # On Jetsons the version of CUDA counts.
+        ((8, 7), "sm_80 sm_86", (12, 8), False),
+        ((8, 7), "sm_87", (12, 8), True),
+        ((8, 7), "sm_80", (13, 2), True),
+        ((11, 0), "sm_101", (13, 0), True),
     ],
 )
-def test_which_code_runs_where(capability: tuple[int, int], architectures: str, runs: bool) -> None:
-    assert build.runs_on(capability, architectures.split()) is runs
+def test_which_code_runs_where(
+    capability: tuple[int, int], architectures: str, cuda: tuple[int, ...], runs: bool
+) -> None:
+    assert build.runs_on(capability, architectures.split(), cuda) is runs
 
 
 @pytest.mark.parametrize(
@@ -321,21 +328,6 @@ def test_a_replaced_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
     """Libraries do that to hide GPUs, and the user is told that there are some."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert f"but torch.cuda.is_available was replaced by {__file__}: code" in judged().verdict
-
-
-@pytest.mark.parametrize(
-    ("capability", "architectures", "cuda", "runs"),
-    [
-        ((8, 7), "sm_80 sm_86", (12, 8), False),
-        ((8, 7), "sm_87", (12, 8), True),
-        ((8, 7), "sm_80", (13, 2), True),
-        ((11, 0), "sm_101", (13, 0), True),
-    ],
-)
-def test_what_runs_on_jetsons(
-    capability: tuple[int, int], architectures: str, cuda: tuple[int, int], runs: bool
-) -> None:
-    assert build.runs_on(capability, architectures.split(), cuda) is runs
 
 
 def test_a_dead_context(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,42 +71,43 @@ def shell(*, load: bool = True) -> Iterator[InteractiveShell]:
     every test that uses it.
     """
     assert not InteractiveShell.initialized(), "another test left its shell behind"
-    with _python_kept():
-        config = Config()
-        config.HistoryManager.enabled = False
-        config.InteractiveShell.colors = PLAIN
-        config.InteractiveShell.cache_size = 1000
-        with warnings.catch_warnings():
-            ip = InteractiveShell.instance(config=config)
-            # A machine may have no program for that, and IPython would ask for a key.
-            ip.set_hook("show_in_pager", page.as_hook(page.display_page), 90)
-            try:
-                if load:
-                    before = registered(ip)
-                    ip.extension_manager.load_extension("gpumagic")
-                yield ip
-                if load:
-                    ip.extension_manager.unload_extension("gpumagic")
-                    assert registered(ip) == before, "unloading left something in the shell"
-                    _forget_peaks()
-            finally:
-                _close(ip)
+    with _python_kept(), warnings.catch_warnings():
+        ip = InteractiveShell.instance(config=_config())
+        # A machine may have no program for that, and IPython would ask for a key.
+        ip.set_hook("show_in_pager", page.as_hook(page.display_page), 90)
+        try:
+            if load:
+                before = registered(ip)
+                ip.extension_manager.load_extension("gpumagic")
+            yield ip
+            if load:
+                ip.extension_manager.unload_extension("gpumagic")
+                assert registered(ip) == before, "unloading left something in the shell"
+                _forget_peaks()
+        finally:
+            _end(ip)
+            InteractiveShell.clear_instance()
 
 
 @contextmanager
 def second_shell() -> Iterator[InteractiveShell]:
     """Another shell in this process, beside the one of `shell`, with gpumagic loaded."""
     with _python_kept(), warnings.catch_warnings():
-        config = Config()
-        config.HistoryManager.enabled = False
-        config.InteractiveShell.colors = PLAIN
-        other = InteractiveShell(config=config)
+        other = InteractiveShell(config=_config())
         try:
             other.extension_manager.load_extension("gpumagic")
             yield other
             other.extension_manager.unload_extension("gpumagic")
         finally:
             _end(other)
+
+
+def _config() -> Config:
+    config = Config()
+    config.HistoryManager.enabled = False
+    config.InteractiveShell.colors = PLAIN
+    config.InteractiveShell.cache_size = 1000
+    return config
 
 
 def _forget_peaks() -> None:
@@ -150,11 +151,6 @@ def _foreign(magics: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_ipythons(thing: Any) -> bool:
     return str(getattr(thing, "__module__", "")).startswith("IPython.")
-
-
-def _close(ip: InteractiveShell) -> None:
-    _end(ip)
-    InteractiveShell.clear_instance()
 
 
 def _end(ip: InteractiveShell) -> None:
