@@ -18,8 +18,3 @@ def test_the_help_is_the_same_in_every_terminal(monkeypatch: pytest.MonkeyPatch)
     for name, value in (("COLUMNS", "40"), ("TERM", "dumb"), ("FORCE_COLOR", "1")):
         monkeypatch.setenv(name, value)
     assert page() == before
-
-
-def test_every_setting_is_in_it() -> None:
-    assert "| `claim` | `True` | Claim the chosen GPUs" in page()
-    assert "| `quiet` | `False` | Print nothing" in page()

@@ -12,6 +12,7 @@ import pynvml
 import pytest
 import torch
 
+from tests.hardware.work import by_events
 from tests.support import forks
 
 from . import SLEEP_CYCLES_PER_SECOND, Scenario, World
@@ -32,16 +33,6 @@ def used(virtual_gpu: World) -> Iterator[Any]:
     cuda.synchronize()
     yield made
     cuda.synchronize()
-
-
-def by_events(code: Callable[[], Any]) -> float:
-    """Milliseconds."""
-    start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
-    start.record()
-    code()
-    end.record()
-    cuda.synchronize()
-    return float(start.elapsed_time(end))
 
 
 def work(seconds: float) -> Callable[[], None]:
@@ -121,9 +112,9 @@ def test_the_clock_rises_with_work(used: Any, clock: None, virtual_gpu: World) -
 
     assert megahertz() == 300
     assert nvml.nvmlDeviceGetCurrentClocksEventReasons(handle) == 1
-    assert 115 < by_events(work(0.1)) < 125  # 50 of it at half the clock
+    assert 0.115 < by_events(torch, work(0.1)) < 0.125  # 50 ms of it at half the clock
     assert megahertz() == 1590
-    assert by_events(work(0.05)) == pytest.approx(50, abs=0.6)
+    assert by_events(torch, work(0.05)) == pytest.approx(0.05, abs=6e-4)
     nvml.nvmlShutdown()
 
 
@@ -131,5 +122,5 @@ def test_events_tell_apart_what_the_profile_says(
     used: Any, clock: None, virtual_gpu: World
 ) -> None:
     virtual_gpu.set_profile("t4")
-    steps = by_events(work(0.00123)) / 0.0005
+    steps = by_events(torch, work(0.00123)) / 0.5e-6
     assert steps == pytest.approx(round(steps), abs=1e-3)
