@@ -64,13 +64,10 @@ def test_kept_variables_tried_in_a_child(
 @pytest.fixture
 def gpumagic(
     planted: PlantedModules, child_environment: Callable[..., dict[str, str]]
-) -> Callable[..., None]:
-    """``gpumagic(*words)``: the command line, which uses no planted file.
+) -> Callable[..., str]:
+    """``gpumagic(*words)``: what the command line prints, which uses no planted file."""
 
-    Slow: a start, and the doctor asks torch in a child.
-    """
-
-    def run(*words: str) -> None:
+    def run(*words: str) -> str:
         path = os.pathsep.join(filter(os.path.isabs, os.environ["PYTHONPATH"].split(os.pathsep)))
         done = subprocess.run(
             [sys.executable, *words],
@@ -81,20 +78,20 @@ def gpumagic(
             timeout=600,
         )
         assert planted.used == []
-        assert "torch can use 2 GPUs here." in done.stdout
+        return done.stdout
 
     return run
 
 
-def test_the_command_line(planted: PlantedModules, gpumagic: Callable[..., None]) -> None:
-    """As its installed script starts it."""
+def test_the_command_line(planted: PlantedModules, gpumagic: Callable[..., str]) -> None:
+    """As its installed script starts it. Slow: the doctor asks torch in a child."""
     script = planted.folder.parent / "gpumagic"
     script.write_text("import sys\nfrom gpumagic.cli import main\nsys.exit(main())\n")
-    gpumagic(str(script))
+    assert "torch can use 2 GPUs here." in gpumagic(str(script))
 
 
 def test_the_command_line_by_its_module(
-    planted: PlantedModules, gpumagic: Callable[..., None]
+    planted: PlantedModules, gpumagic: Callable[..., str]
 ) -> None:
     """Python itself imports from the folder then; what gpumagic imports comes from elsewhere."""
     for each in planted.folder.glob("*.py"):
@@ -102,7 +99,7 @@ def test_the_command_line_by_its_module(
             each.unlink()  # a stranger's gpumagic would be all that runs
     for module in ("sitecustomize", "usercustomize"):
         (planted.folder / f"{module}.py").unlink()
-    gpumagic("-m", "gpumagic")
+    assert "cuda:1" in gpumagic("-m", "gpumagic", "table")
 
 
 _SHELL = """

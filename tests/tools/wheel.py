@@ -51,7 +51,7 @@ def install(wheel: Path, folder: Path) -> Path:
     _run([sys.executable, "-m", "venv", str(folder)])
     commands = folder / "bin"
     pip = [str(commands / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    _run([*pip, "install", str(wheel)])
+    _run([*pip, "install", "--no-compile", str(wheel)])  # most of it is never imported here
     _run([*pip, "check"])
     return commands
 
