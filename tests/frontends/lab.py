@@ -56,16 +56,6 @@ class Server:
         where = f"lab/workspaces/{name}/tree" if application == "lab" else "notebooks"
         return f"{self.address}/{where}/{name}/book.ipynb"
 
-    def end_kernels(self) -> None:
-        """End the kernels of all notebooks: they use GPUs."""
-        with urllib.request.urlopen(f"{self.address}/api/sessions", timeout=300) as answer:
-            sessions = json.load(answer)
-        for session in sessions:
-            address = f"{self.address}/api/sessions/{session['id']}"
-            urllib.request.urlopen(
-                urllib.request.Request(address, method="DELETE"), timeout=300
-            ).close()
-
 
 @contextmanager
 def server(folder: Path, environment: Mapping[str, str]) -> Iterator[Server]:
@@ -77,8 +67,6 @@ def server(folder: Path, environment: Mapping[str, str]) -> Iterator[Server]:
         *("--no-browser", "--ip=127.0.0.1", f"--port={port}", "--allow-root"),
         *("--ServerApp.port_retries=0", "--IdentityProvider.token=", "--ServerApp.password="),
         f"--ServerApp.root_dir={folder}",
-        # `Server.end_kernels` is no page.
-        "--ServerApp.disable_check_xsrf=True",
         # No extension manager: nothing asks the network.
         "--LabApp.extension_manager=readonly",
         # Tests ask the page for its kernel's state.
