@@ -11,15 +11,11 @@ from gpumagic.cuda.driver import DriverState
 from gpumagic.cuda.process_state import STATE
 from gpumagic.cuda.visible_devices import MASK, ORDER, View
 from gpumagic.errors import DeviceError, SpecError
-from gpumagic.results.devices import Device, DeviceTable, MigInstance
+from gpumagic.results.devices import Device, DeviceTable
 from gpumagic.selection import apply, verify
 
 EQUAL = tuple(Device(i, uuid=f"GPU-a{i}", name="H100") for i in range(4))
 UNEQUAL = tuple(Device(i, uuid=f"GPU-a{i}", name=f"kind {i}") for i in range(4))
-DIVIDED = (
-    Device(0, uuid="GPU-a0", mig=(MigInstance("MIG-1a"), MigInstance("MIG-2b"))),
-    Device(1, uuid="GPU-a1"),
-)
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,8 @@ INFORMATION = "Model: \t\t NVIDIA H200\nIRQ:   \t\t 16\nGPU UUID: \t {}\nDevice 
 def test_gpus_are_counted_by_bus_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(system_files.ROOT, str(tmp_path))
     assert listed_devices() == ()
-    known, unknown = (
-        f"GPU-{1:08}-aaaa-bbbb-cccc-{1:012}",
-        "GPU-????????-????-????-????-????????????",
-    )
+    known = "GPU-8f1d0000-aaaa-bbbb-cccc-000000000001"
+    unknown = "GPU-????????-????-????-????-????????????"
     folder = "/proc/driver/nvidia/gpus"
     files = {
         f"{folder}/0000:41:00.0/information": INFORMATION.format(unknown, 0),

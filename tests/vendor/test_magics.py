@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,6 @@ from tests.support.kernels import Kernel
 from tests.vendor import questions
 
 NO_GPU = "the NVIDIA driver is not loaded, or a container was started without --gpus"
-MODULE = Path("/proc/driver/nvidia/version")
 #: The doctor's verdict; which of them depends on what else this machine is.
 BECAUSE = "torch cannot use a GPU here, because "
 CAUSES = (
