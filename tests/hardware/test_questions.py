@@ -277,7 +277,7 @@ def test_mig(figure: Figure) -> None:
     figure("the table", str(table))
 
 
-# ---- 8-10: a neighbour, a full GPU ----
+# ---- 8: a full GPU ----
 
 
 TAKE = """
@@ -309,7 +309,7 @@ def test_a_full_gpu(torch: Any, figure: Figure) -> None:
     assert "out of memory" in last["tensor"]
 
 
-# ---- 11-15: forks, sessions, captures, keep ----
+# ---- 9-13: forks, sessions, captures, keep ----
 
 FORKS = """
 def child():
