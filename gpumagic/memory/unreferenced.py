@@ -11,7 +11,8 @@ import gc
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Container, Iterable, Iterator, Set
+from itertools import chain
 from types import FrameType
 from typing import Any, NamedTuple, cast
 
@@ -80,16 +81,24 @@ def _unreachable() -> list[Any] | None:
     things = gc.get_objects()
     if len(things) > MOST:
         return None
-    inside = Counter(map(id, gc.get_referents(*things)))
     (own,) = map(sys.getrefcount, [object()])  # that of the list, and the call's
     outside = [count - own for count in map(sys.getrefcount, things)]
     rest = dict(zip(map(id, things), things, strict=True))
+    inside = Counter(_led_to(things, rest))
     counted = zip(rest, outside, strict=True)
-    held: Set[int] = {number for number, count in counted if count > inside[number]}
+    held = {number for number, count in counted if count > inside[number]}
     while held:
-        led_to = gc.get_referents(*map(rest.pop, held))
-        held = rest.keys() & set(map(id, led_to))
+        held = set(_led_to([rest.pop(number) for number in held], rest))
     return list(rest.values())
+
+
+def _led_to(things: Iterable[Any], among: Container[int]) -> Iterator[int]:
+    """Yield the ids of those ``among`` that things refer to, for each reference.
+
+    One thing at a time: its referents are a list, which may be longer than all that is kept.
+    """
+    referents = chain.from_iterable(map(gc.get_referents, things))
+    return filter(among.__contains__, map(id, referents))
 
 
 def running_threads(cell_of: tracebacks.CellOf | None) -> Iterator[str]:

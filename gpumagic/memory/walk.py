@@ -11,7 +11,8 @@ import gc
 import sys
 import time
 import types
-from collections.abc import Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
@@ -20,9 +21,10 @@ from gpumagic.cuda.storages import plain_functions, tensor_base
 from gpumagic.memory.torch_memory import GRADIENTS, GRAPH, Blocks, Rule, TorchGraph
 from gpumagic.system import introspection
 
-#: The most objects that are visited, and the length of the parts of a list that are first looked at
-#: by types.
-LIMIT, LONG = 3_000_000, 1000
+#: The most objects that a walk notes, and the most references between them: some 300 MiB.
+LIMIT, REFERENCES = 2_000_000, 10_000_000
+#: The length of the parts of a list that are first looked at by types.
+LONG = 1000
 #: The objects that are visited between two looks at the clock.
 _AT_ONCE = 100
 #: Py_TPFLAGS_HAVE_GC: objects of other types refer to nothing that Python knows.
@@ -67,7 +69,7 @@ class Walked:
     roles: dict[int, str] = field(default_factory=dict)
     #: What it could not look at; empty where it has visited everything.
     missed: tuple[str, ...] = ()
-    #: Whether it had the time to visit all objects.
+    #: Whether it has visited all objects.
     complete: bool = True
 
 
@@ -87,6 +89,10 @@ class _Rule(NamedTuple):
     #: Whether the references to them are not counted: running code has some, too.
     uncounted: bool = False
     in_cpp: Rule | None = None
+
+
+#: Where the numbers of objects are noted, at their end.
+_Numbers = MutableSequence[int]
 
 
 class Walk:
@@ -113,7 +119,8 @@ class Walk:
         self._graph = TorchGraph()
         self._user_modules = set(user_modules)
         self._deadline = None if seconds is None else time.thread_time() + seconds
-        self._complete = True
+        #: Why it visits no more objects; empty while it does.
+        self._ended = ""
         #: The numbers that are to be visited; those of large containers, which come last.
         self._pending: list[int] = []
         self._large: list[int] = []
@@ -121,9 +128,12 @@ class Walk:
         #: By id of an object, its number; -1 for those that are excluded.
         self._excluded = excluded
         self._number = {id(thing): -1 for thing in excluded}
-        #: By number: the object, where it leads, the references from Python and C++ that were seen.
+        #: Where the visited objects lead, one after another: without a list for each.
+        self._led_to = array("i")
+        #: By number: the object, from where and up to where `_led_to` is its own, the references from
+        #: Python and C++ that were seen.
         self._kept: list[Any] = []
-        self._edges: list[list[int]] = []
+        self._from, self._up_to = array("i"), array("i")
         self._seen: list[int] = []
         self._in_cpp: list[int] = []
         self._block_of: dict[int, int] = {}
@@ -143,15 +153,15 @@ class Walk:
             if places is not None:
                 entries.append(self._held_elsewhere(roots, places, leading))
             masks = self._spread(entries, leading)
-        found = Walked(missed=tuple(self._missed()), complete=self._complete)
+        found = Walked(missed=tuple(self._missed()), complete=not self._ended)
         for number, block in self._block_of.items():
             found.owners[block] = found.owners.get(block, 0) | masks[number]
             found.roles[block] = _clearer(found.roles.get(block, GRAPH), self._roles[number])
         return found
 
     def _missed(self) -> Iterator[str]:
-        if not self._complete:
-            yield "there was no time to visit all objects: more may hold memory"
+        if self._ended:
+            yield f"{self._ended}: more may hold memory"
         if not self._graph.knows_saved:
             yield "this torch does not say what autograd has saved for backward"
 
@@ -174,7 +184,7 @@ class Walk:
         return entries
 
     def _visit_one(self, here: int) -> None:
-        thing, above = self._kept[here], self._edges[here]
+        thing, above = self._kept[here], self._led_to
         rule = self._rules[id(type(thing))]
         inside: Sequence[Any]
         if rule.array:
@@ -185,13 +195,15 @@ class Walk:
             self._postponed.add(here)
             self._large.append(here)
             return
+        self._from[here] = len(above)
         self._add(inside, above, self._seen)
         if rule.in_cpp is not None:
             for role, each in rule.in_cpp(thing):
                 self._add((each,), above, self._in_cpp, role)
+        self._up_to[here] = len(above)
 
     def _add(
-        self, things: Sequence[Any], above: list[int], count: list[int] | None, role: str = ""
+        self, things: Sequence[Any], above: _Numbers, count: list[int] | None, role: str = ""
     ) -> None:
         """Append the numbers of ``things`` to ``above``; new ones are to be visited."""
         if len(things) <= LONG:
@@ -207,7 +219,7 @@ class Walk:
                 self._add_some(part, above, count, role)
 
     def _add_some(
-        self, things: Sequence[Any], above: list[int], count: list[int] | None, role: str
+        self, things: Sequence[Any], above: _Numbers, count: list[int] | None, role: str
     ) -> None:
         numbers, rules = self._number, self._rules
         for thing in things:
@@ -218,7 +230,8 @@ class Walk:
             if number is None:
                 number = numbers[id(thing)] = len(self._kept)
                 self._kept.append(thing)
-                self._edges.append([])
+                self._from.append(0)
+                self._up_to.append(0)
                 self._seen.append(0)
                 self._in_cpp.append(0)
                 self._pending.append(number)
@@ -238,10 +251,11 @@ class Walk:
             self._roles[number] = _clearer(role, PARAMETERS) if rule.parameter else role
 
     def _go_on(self) -> bool:
-        late = self._deadline is not None and time.thread_time() > self._deadline
-        if late or len(self._kept) > LIMIT:
-            self._complete = False
-        return self._complete
+        if len(self._kept) > LIMIT or len(self._led_to) > REFERENCES:
+            self._ended = "there are too many objects to visit them all"
+        elif self._deadline is not None and time.thread_time() > self._deadline:
+            self._ended = "there was no time to visit all objects"
+        return not self._ended
 
     def _learn(self, kind: type) -> _Rule:
         numpy: Any = sys.modules.get("numpy")
@@ -281,6 +295,10 @@ class Walk:
 
     # --- who holds what --------------------------------------------------------------------------
 
+    def _edges(self, number: int) -> Sequence[int]:
+        """Return the numbers of those to which an object leads."""
+        return self._led_to[self._from[number] : self._up_to[number]]
+
     def _leading(self) -> list[int]:
         """Return the numbers of the objects that lead to memory."""
         leads = bytearray(len(self._kept))
@@ -290,7 +308,7 @@ class Walk:
         while changed:
             changed = False
             for number in range(len(leads) - 1, -1, -1):
-                if not leads[number] and any(map(leads.__getitem__, self._edges[number])):
+                if not leads[number] and any(map(leads.__getitem__, self._edges(number))):
                     leads[number] = changed = True
         return [number for number, leading in enumerate(leads) if leading]
 
@@ -329,7 +347,7 @@ class Walk:
     def _spread(self, entries: list[list[int]], leading: list[int]) -> dict[int, int]:
         """Return by number the roots that lead to an object."""
         masks = dict.fromkeys(leading, 0)
-        edges = {here: [to for to in self._edges[here] if to in masks] for here in leading}
+        edges = {here: [to for to in self._edges(here) if to in masks] for here in leading}
         for root, numbers in enumerate(entries):
             bit = 1 << root
             work = [number for number in numbers if number in masks]

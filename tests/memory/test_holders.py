@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import sys
+import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -129,6 +130,42 @@ def test_what_there_was_no_time_for_is_said(
     assert (found.devices[0].garbage, found.devices[0].live) == (None, None)
     assert found.devices[0].unattributed == MIB
     assert "variable: there was no time to see whether it is garbage or in use" in str(found)
+
+
+@pytest.mark.parametrize("bound", ["LIMIT", "REFERENCES"])
+def test_with_too_many_objects_the_look_ends(
+    new: Any, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    """Before it takes much memory itself; small variables are looked at first."""
+    same = [[i] for i in range(900)]
+    many = [[i] for i in range(30_000)] if bound == "LIMIT" else [list(same) for _ in range(300)]
+    monkeypatch.setattr(f"gpumagic.memory.walk.{bound}", 20_000)
+    found = holders({"many": many, "x": new(777)})
+    assert [holder.name for holder in found.devices[0].holders] == ["x"]
+    assert found.notes == ("there are too many objects to visit them all: more may hold memory",)
+
+
+@pytest.mark.parametrize("garbage", [False, True])
+def test_what_the_look_itself_takes(new: Any, garbage: bool) -> None:
+    """By its bounds a few hundred MiB; of long lists of what leads nowhere it keeps nothing."""
+    many: list[Any] = [(i, [i]) for i in range(50_000)] + [float(i) for i in range(300_000)]
+    gc.disable()
+    tracemalloc.start()
+    try:
+        if garbage:
+            cycle = [new()]
+            cycle.append(cycle)
+            del cycle
+        tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
+        holders({"many": many, "x": new(777)}, seconds=None)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+        gc.collect()
+    # Of each object that is visited, and of each that may be garbage.
+    assert peak - before < 200 * 100_000 + (160 * 100_000 if garbage else 0)
 
 
 def test_what_a_graph_refers_to_is_still_a_parameter_or_an_input(torch: ModuleType) -> None:
