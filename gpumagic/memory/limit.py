@@ -18,7 +18,7 @@ from gpumagic.render.units import bytes_
 from gpumagic.results.allocator import LimitState
 from gpumagic.system import output, text
 
-#: The torch that bounds a device before its use; an earlier one reads its size through a context.
+#: The torch that bounds a device without a context; an earlier one makes one, to read its size.
 _BEFORE_USE = (2, 10)
 
 
@@ -64,7 +64,7 @@ class MemoryLimit:
     def apply(self) -> None:
         """Bound the devices that are not bounded yet.
 
-        Before torch 2.10 a device can be bounded only once it is in use.
+        Before torch 2.10 one of several can be bounded only once it is in use.
 
         Raises:
             DeviceError: torch cannot bound its allocator.
@@ -92,15 +92,17 @@ class MemoryLimit:
                     f"cuda:{ordinal}: torch has reserved {bytes_(reserved)} already, more than the "
                     "limit; nothing new is reserved there until it is less: '%gpumem free'."
                 )
-        for ordinal, memory in memory_report().devices.items() if self.size is not None else ():
+        devices = memory_report().devices if self.size is not None else {}
+        for ordinal, memory in devices.items():
             if memory.total is not None and cast(int, self.size) >= memory.total:
                 notes.append(
                     f"cuda:{ordinal} has {bytes_(memory.total)}: nothing is limited there."
                 )
-        if self.size is not None and cast(Any, torch_cuda.loaded()).__version__ < _BEFORE_USE:
+        # The only one is bounded when CUDA starts.
+        if not _without_context() and len(devices) > max(len(self._fractions), 1):
             notes.append(
-                "This torch bounds a device once it is in use: write %gpumem limit again after the "
-                "first tensor on it."
+                "This torch bounds one of several devices once it is in use: write %gpumem limit "
+                "again after the first tensor on it."
             )
         return LimitState(self.size, tuple(notes))
 
@@ -131,16 +133,21 @@ def memory_limit(ordinal: int) -> int | None:
 
 
 def _boundable() -> tuple[int, ...]:
-    """Return the CUDA ordinals whose memory fraction can be set without creating a context.
+    """Return the CUDA ordinals whose memory fraction can be set.
 
-    Those with a context and, since torch 2.10, all others; for use once CUDA is initialised, or
-    while it is being initialised.
+    Since torch 2.10 all. Before that it creates a context: those that have one, or the only device,
+    which is about to be used. For use once CUDA is initialised, or while it is being initialised.
     """
     torch = cast(Any, torch_cuda.loaded())
     ordinals = range(torch._C._cuda_getDeviceCount())
-    if torch.__version__ >= _BEFORE_USE:
+    if _without_context() or len(ordinals) == 1:
         return tuple(ordinals)
     return tuple(filter(torch._C._cuda_hasPrimaryContext, ordinals))
+
+
+def _without_context() -> bool:
+    """Return whether this torch bounds a device that has no context, and creates none."""
+    return bool(cast(Any, torch_cuda.loaded()).__version__ >= _BEFORE_USE)
 
 
 def _current_fraction(ordinal: int) -> float:

@@ -211,11 +211,37 @@ def test_a_limit_from_before_cuda_is_initialised(kernel: Callable[..., Kernel]) 
     if k.value("torch.__version__ >= (2, 10)"):
         assert "out of memory" in k.run("new(3, 2)", raising=False).shown
     else:
-        assert "bounds a device once it is in use: write %gpumem limit again" in said
+        assert "once it is in use: write %gpumem limit again" in said
         k.run("%gpumem limit")
     assert "out of memory" in k.run("new(3, 0)", raising=False).shown
     k.run("%gpumem limit off")
     k.run("new(4, 0); new(4, 1)")
+
+
+def test_before_torch_2_10_the_only_gpu_is_bounded_when_cuda_starts(
+    kernel: Callable[..., Kernel],
+) -> None:
+    """That torch would make a context on each of several; its note names those that are left."""
+    k = kernel()
+    k.run("import torch, gpumagic.memory.limit as limit; limit._BEFORE_USE = (99,)")
+    k.run("def new(gib, i): torch.empty(gib * 2**30, dtype=torch.int8, device=f'cuda:{i}')")
+    left = "one of several devices once it is in use: write %gpumem limit again"
+    assert left in k.run("%gpumem limit 2GiB").text
+    k.run("new(3, 0)")
+    assert left in k.run("%gpumem limit").text
+    assert "out of memory" in k.run("new(4, 0)", raising=False).shown
+    k.run("for i in (1, 2, 3): new(1, i)")
+    assert left not in k.run("%gpumem limit").text
+    assert "out of memory" in k.run("new(3, 3)", raising=False).shown
+
+    k = kernel()
+    k.run("import torch, gpumagic.memory.limit as limit; limit._BEFORE_USE = (99,)")
+    k.run("%gpu 1")
+    assert left not in k.run("%gpumem limit 2GiB").text
+    oom = "torch.empty(3 * 2**30, dtype=torch.int8, device='cuda')"
+    assert "out of memory" in k.run(oom, raising=False).shown
+    k.run("%gpumem limit off")
+    k.run(oom)
 
 
 def test_the_first_run_may_be_the_first_use_of_a_gpu(kernel: Callable[..., Kernel]) -> None:
