@@ -130,8 +130,8 @@ class Walk:
         self._number = {id(thing): -1 for thing in excluded}
         #: Where the visited objects lead, one after another: without a list for each.
         self._led_to = array("i")
-        #: By number: the object, from where and up to where `_led_to` is its own, the references from
-        #: Python and C++ that were seen.
+        #: By number: the object, its part of `_led_to` (from, up to), the references from Python
+        #: and C++ that were seen.
         self._kept: list[Any] = []
         self._from, self._up_to = array("i"), array("i")
         self._seen: list[int] = []

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import re
 import threading
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from gpumagic.memory import peak_ledger
 from gpumagic.memory.peak_ledger import LEDGER
 from gpumagic.results.memory import DeviceMemoryDelta
 from tests.support.allocator import MIB, clear, empty, functions, program, readings
@@ -59,6 +61,33 @@ def test_a_wrapper_of_another_library_stays(torch: ModuleType) -> None:
     LEDGER._user.clear()
     LEDGER.leave()
     assert torch._C._cuda_memoryStats is own
+
+
+@pytest.mark.parametrize("name", [*peak_ledger._READ, *peak_ledger._RESET])
+def test_what_another_torch_may_take_is_passed_on(
+    torch: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """And what it refuses is refused by torch, in its words."""
+    if not hasattr(torch._C, name):
+        pytest.skip("this torch has no such function")
+    own, given = getattr(torch._C, name), []
+
+    def of_another_torch(ordinal: int, *args: Any, **kwargs: Any) -> Any:
+        given.append((args, kwargs))
+        return own(ordinal)
+
+    with pytest.raises((TypeError, RuntimeError)) as refused:
+        own("cuda")
+    monkeypatch.setattr(torch._C, name, of_another_torch)
+    scope = LEDGER.open()
+    ours = getattr(torch._C, name)
+    given.clear()
+    assert type(ours(0, "more", named=1)) is type(own(0))
+    assert (("more",), {"named": 1}) in given
+    with pytest.raises(refused.type, match=re.escape(str(refused.value))):
+        ours("cuda")
+    LEDGER.close(scope)
+    assert ours is not getattr(torch._C, name) is of_another_torch
 
 
 def test_scopes_of_several_threads(torch: ModuleType) -> None:
