@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import threading
 from types import ModuleType
 from typing import Any
@@ -67,7 +66,6 @@ def test_a_wrapper_of_another_library_stays(torch: ModuleType) -> None:
 def test_what_another_torch_may_take_is_passed_on(
     torch: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """And what it refuses is refused by torch, in its words."""
     if not hasattr(torch._C, name):
         pytest.skip("this torch has no such function")
     own, given = getattr(torch._C, name), []
@@ -76,16 +74,12 @@ def test_what_another_torch_may_take_is_passed_on(
         given.append((args, kwargs))
         return own(ordinal)
 
-    with pytest.raises((TypeError, RuntimeError)) as refused:
-        own("cuda")
     monkeypatch.setattr(torch._C, name, of_another_torch)
     scope = LEDGER.open()
     ours = getattr(torch._C, name)
     given.clear()
     assert type(ours(0, "more", named=1)) is type(own(0))
-    assert (("more",), {"named": 1}) in given
-    with pytest.raises(refused.type, match=re.escape(str(refused.value))):
-        ours("cuda")
+    assert given[-1] == (("more",), {"named": 1})
     LEDGER.close(scope)
     assert ours is not getattr(torch._C, name) is of_another_torch
 
