@@ -122,17 +122,22 @@ def compile_cell(
     tree, name = parse(shell, source, header)
     tree = shell.transform_ast(tree)
     statements: list[Any] = list(tree.body)
-    last: ast.Expression | None = None
-    if statements and shell.ast_node_interactivity == "last_expr_or_assign":
+    shown: str = shell.ast_node_interactivity
+    if statements and shown == "last_expr_or_assign":
         statements += _assigned(statements[-1])
+    body: Any = None
+    last: Any = None
     if statements and isinstance(statements[-1], ast.Expr):
         last = ast.Expression(statements.pop().value)
-    shows_all = shell.ast_node_interactivity == "all"
-    body: Any = ast.Interactive(statements) if shows_all else ast.Module(statements, [])
+    elif statements and shown == "last":  # a loop shows the values of the expressions in it
+        last = ast.Interactive([statements.pop()])
+    if statements:
+        body = ast.Interactive(statements) if shown == "all" else ast.Module(statements, [])
+    kinds = {ast.Interactive: "single", ast.Module: "exec", ast.Expression: "eval"}
     with await_allowed(shell):
-        kind = "single" if shows_all else "exec"
-        body_code = shell.compile(body, name, kind) if statements else None
-        last_code = None if last is None else shell.compile(last, name, "eval")
+        body_code, last_code = (
+            part and shell.compile(part, name, kinds[type(part)]) for part in (body, last)
+        )
     compiled = CompiledCell(
         body=body_code,
         last=last_code,

@@ -7,7 +7,7 @@ import re
 import tokenize
 
 #: What may follow the ``;``.
-_NO_CODE = ("COMMENT", "NEWLINE", "NL", "INDENT", "DEDENT", "ENDMARKER")
+_NO_CODE = ("COMMENT", "NEWLINE", "NL", "ENDMARKER")
 #: A comment at the end of a text that is no Python.
 _COMMENT = re.compile(r"(^|\s)#.*\Z")
 
@@ -16,8 +16,9 @@ def take_semicolon(source: str) -> tuple[str, bool]:
     """Return the code without the ``;`` at its end, and whether there was one.
 
     IPython's rule, also for an IPython that has no function for it (before 8): the last token
-    counts, so that a ``;`` in a comment or a string is none, and a comment may follow. Where the
-    text is no Python, as a magic's line need not be, the last character before a comment counts.
+    counts, so that a ``;`` in a comment, a string or an indented block is none, and a comment may
+    follow. Where the text is no Python, as a magic's line need not be, the last character before a
+    comment counts.
     """
     try:
         tokens = [*tokenize.generate_tokens(io.StringIO(source).readline)]

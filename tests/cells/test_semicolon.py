@@ -13,7 +13,6 @@ from gpumagic.cells.semicolon import take_semicolon
         ("f();", "f()"),
         ("f() ;  # shown in the log", "f()"),
         ("x = 1\nf();\n\n# the end\n", "x = 1\nf()"),
-        ("    f();", "    f()"),
         ("0,2;", "0,2"),
         ("GPU-1a2b;", "GPU-1a2b"),  # no Python
         ("it's; ", "it's"),  # a string that does not end
@@ -24,7 +23,17 @@ def test_silent(source: str, code: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["", "f()", "y = f()  # done;", "'a;'", "f(); g()", "f()\n# done;", "it's; b"]
+    "source",
+    [
+        "",
+        "f()",
+        "y = f()  # done;",
+        "'a;'",
+        "f(); g()",
+        "f()\n# done;",
+        "it's; b",
+        "if x:\n    f();",
+    ],
 )
 def test_shown(source: str) -> None:
     assert take_semicolon(source) == (source, False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from traceback import walk_tb
 from typing import Any
 
@@ -45,11 +45,26 @@ CODE = "1\nif True:\n    2\nx = 3\n4"
 
 
 @magics
-@pytest.mark.parametrize("code", [CODE, f"{CODE};", "y = 5", "y: int = 6", "y += 7", "y, z = 8, 9"])
-@pytest.mark.parametrize("shown", ["all", "last_expr_or_assign", "last_expr", "none"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        *(CODE, f"{CODE};", "y = 5", "y: int = 6", "y += 7", "y, z = 8, 9"),
+        *("5\nfor i in range(3):\n    i", "for i in range(3):\n    i; y = i;"),
+        *("5\nif y: 6", "with open('/dev/null'): 5", "def f():\n    5\n", "y = await later(5)"),
+        "async for i in several():\n    i",
+    ],
+)
+@pytest.mark.parametrize("shown", ["all", "last", "last_expr_or_assign", "last_expr", "none"])
 def test_what_is_shown(magic: str, code: str, shown: str, run_cell: Run, ip: Any) -> None:
+    async def later(value: int) -> int:
+        return value
+
+    async def several() -> AsyncIterator[int]:
+        yield 1
+        yield 2
+
     def outs(source: str) -> list[str]:
-        ip.user_ns.update(y=1)
+        ip.user_ns.update(y=1, later=later, several=several)
         return [line.partition("]: ")[2] for line in run_cell(source).stdout.splitlines()]
 
     before = ip.ast_node_interactivity
