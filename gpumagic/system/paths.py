@@ -40,15 +40,19 @@ def output_path(text: str | Path) -> Path:
 
     Raises:
         SpecError: the path is no regular file, its folder does not exist, one of the two may not
-            be written, or another user has made the link.
+            be written, or another user has made the link, or one that it leads to.
     """
     if not str(text):
         raise SpecError("cannot write '': that is no name of a file")
     path, found = _with_status(text)
     try:
-        if path.is_symlink() and not _is_trusted(path.lstat()):
-            raise SpecError(f"cannot write {shown(text)}: another user has made this link")
-        path = path.resolve() if path.is_symlink() else path.absolute()
+        while path.is_symlink():
+            if not _is_trusted(path.lstat()):
+                raise SpecError(
+                    f"cannot write {shown(text)}: another user has made the link {path}"
+                )
+            path = path.parent / path.readlink()
+        path = path.absolute()
     except OSError:
         raise SpecError(
             f"cannot write {shown(text)}: the working folder was removed; name an absolute path"
