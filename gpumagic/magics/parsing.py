@@ -251,6 +251,8 @@ class Grammar:
             return
         if any(match[1] in scope for scope in (*scopes, vars(builtins))):
             return
+        if match[1] in self.verbs:  # behind ``--``
+            raise SpecError(f"{match[1]!r} is no variable; the verb is {self.magic} {code}")
         near = did_you_mean(match[1], [verb for verb in self.verbs if verb.isalpha()])
         raise SpecError(
             f"{self.magic}: {match[1]!r} is neither a verb nor a variable{near}; {self.magic}? "

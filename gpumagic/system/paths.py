@@ -48,9 +48,8 @@ def output_path(text: str | Path) -> Path:
     try:
         while path.is_symlink():
             if not _is_trusted(path.lstat()):
-                raise SpecError(
-                    f"cannot write {shown(text)}: another user has made the link {path}"
-                )
+                made = f"another user has made the link {shown(path)}"
+                raise SpecError(f"cannot write {shown(text)}: {made}")
             path = path.parent / path.readlink()
         path = path.absolute()
     except OSError:

@@ -101,6 +101,8 @@ def test_verbs_and_choices(magic: str, line: str, verb: str, fields: dict[str, A
         ("%cudatime lines", "'lines' is neither a verb nor a variable; %cudatime? shows the verbs"),
         ("%%cudatime --repeat 5\n1", "5 is no setup; -r 5 sets the number of repeats"),
         ("%gpumem reset", "'reset' is neither a verb nor a variable"),
+        ("%gpumem -- log", "'log' is no variable; the verb is %gpumem log"),
+        ("%gpumem -- free x", "'free' is no variable; the verb is %gpumem free x"),
         ("%gpumem fre model", "did you mean free?"),
         ("%%gpumem vars\n1", "vars is for a line: write %gpumem vars"),
         ("%gpumem snapshot", "the following arguments are required: FILE"),
