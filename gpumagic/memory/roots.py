@@ -38,6 +38,8 @@ _OWN = {"_ih", "_oh", "_dh", "In", "Out", "exit", "quit", "get_ipython", "open"}
 OUTPUT, LOCAL, EXCEPTION = "output", "failed function", "exception"
 RESULT, LAST = "the last result", "the last exception"
 
+#: The main module, also by the name that multiprocessing gives it.
+_MAIN = ("__main__", "__mp_main__")
 _CONTAINERS = {id(kind) for kind in (list, dict, tuple, set, frozenset)}
 _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
 
@@ -230,7 +232,7 @@ class Places:
                 values.append((name, value))
         for module, content in self.modules.items():
             inside = introspection.module_attributes(content)
-            if inside is not self._namespace and module != "__main__":
+            if inside is not self._namespace and module not in _MAIN:
                 found = introspection.names(inside)
                 values += [(f"{module}.{name}", value) for name, value in found if name[:2] != "__"]
         ranked = [(*_kind(value), name, value) for name, value in values]

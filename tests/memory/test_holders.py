@@ -6,6 +6,7 @@ import gc
 import re
 import sys
 import tracemalloc
+import types
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -111,6 +112,20 @@ def test_what_autograd_saved(torch: ModuleType, new: Any) -> None:
         assert device.unattributed >= 2 * 256 * 256 * 4
         assert any("autograd" in note for note in holders({"loss": loss}).notes)
     del x
+
+
+def test_in_a_script_its_own_names_are_no_others(
+    torch: ModuleType, new: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As multiprocessing, once imported, gives the main module a second name."""
+    script: Any = types.ModuleType("__main__")
+    script.__file__ = "/home/me/train.py"
+    script.x = new()
+    for name in ("__main__", "__mp_main__"):
+        monkeypatch.setitem(sys.modules, name, script)
+    found = of(torch, {**vars(script)})["x"]
+    del script.x
+    assert (found.also, found.frees) == ((), MIB)
 
 
 @pytest.mark.parametrize("bound", ["unreferenced.MOST", "walk.LIMIT"])
