@@ -275,6 +275,7 @@ def test_mig(figure: Figure) -> None:
     found = [(gpu.name, gpu.memory_total, [vars(mig) for mig in gpu.mig]) for gpu in table]
     figure("MIG, as we read it", found)
     figure("the table", str(table))
+    assert [table.error, *(gpu.error for gpu in table)] == [None] * (1 + len(table))
 
 
 # ---- 8: a full GPU ----
