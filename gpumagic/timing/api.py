@@ -12,7 +12,7 @@ from gpumagic.cells.timeit_loop import Loop, compile_statement
 from gpumagic.errors import SpecError
 from gpumagic.results.timing import CudaTiming
 from gpumagic.timing.benchmark import Benchmark
-from gpumagic.timing.event_timer import Started, prepare, read, start, stop
+from gpumagic.timing.event_timer import Started, read, start, stop
 from gpumagic.timing.plan import Plan
 from gpumagic.timing.run import summarize
 
@@ -34,7 +34,7 @@ class Timed(Measured[Started, CudaTiming]):
         self._quiet = quiet
 
     def begin(self) -> Started:
-        return start(prepare())
+        return start()
 
     def end(self, started: Started, *, partial: bool) -> CudaTiming:
         return summarize([read(stop(started))], partial=partial)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import gc
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from time import perf_counter
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from gpumagic.errors import DeviceError
 from gpumagic.results.timing import EXACT, CudaTiming, StoppedBy
 from gpumagic.system.text import plural
 from gpumagic.timing import plan, queued
-from gpumagic.timing.event_timer import Times, prepare, read, start, stop
+from gpumagic.timing.event_timer import Times, read, start, stop
 from gpumagic.timing.run import (
     Queued,
     compiled_frames,
@@ -45,80 +46,6 @@ _MOST_COMPILATIONS = 8
 _CACHES = 2
 
 
-class _RunScope:
-    """The context manager around one run of a loop: cache emptied, clocks, no garbage collection.
-
-    Set `delay` to seconds for a queued run. The user has not asked for that one: it has no times
-    where the code raises, and nothing is raised.
-    """
-
-    def __init__(self, *, cold: bool) -> None:
-        self._cold = cold
-        #: What is written to empty the L2 cache of each device in use, by ordinal.
-        self.buffers: dict[int, Any] = {}
-        self.delay: float | None = None
-        #: What the last run has begun with, and its times, if it was complete.
-        self._begun: Any = None
-        self.times: Any = None
-        #: The functions that torch.compile compiled in it.
-        self.compiled = 0
-
-    def __enter__(self) -> None:
-        self._frames_before = compiled_frames()
-        self._gc_was_on = gc.isenabled()
-        gc.disable()
-        self.empty_caches()
-        self._begun = start(prepare()) if self.delay is None else queued.start(self.delay)
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
-        self.times = None
-        try:
-            if self.delay is not None:
-                self.times = queued.read(self._begun) if kind is None else None
-            elif kind is None:  # the GPU work of a run that was cut short is not waited for
-                self.times = read(stop(self._begun))
-        finally:
-            self._begun = None
-            if self._gc_was_on:
-                gc.enable()
-        self.compiled = compiled_frames() - self._frames_before
-        return self.delay is not None and kind is not None and issubclass(kind, Exception)
-
-    def empty_caches(self) -> None:
-        """Write more to each device in use than its L2 cache holds, if that is asked for.
-
-        Raises:
-            DeviceError: a device does not report its cache's size, or has no memory to write to.
-        """
-        ordinals = torch_cuda.contexts() if self._cold else ()
-        if streams.under_way(ordinals):
-            return  # writing would become a part of the graph, and there is no GPU time anyway
-        torch = cast(Any, torch_cuda.loaded())
-        for ordinal in ordinals:
-            size = getattr(torch.cuda.get_device_properties(ordinal), "L2_cache_size", 0)
-            if not size:
-                raise DeviceError(f"cuda:{ordinal} does not report the size of its L2 cache")
-            if ordinal not in self.buffers:
-                try:
-                    self.buffers[ordinal] = torch.empty(
-                        _CACHES * size, dtype=torch.uint8, device=f"cuda:{ordinal}"
-                    )
-                except torch.OutOfMemoryError:
-                    raise DeviceError(
-                        f"no memory on cuda:{ordinal} to empty its L2 cache with"
-                    ) from None
-            self.buffers[ordinal].zero_()
-
-    def close(self) -> None:
-        """Free the events and the memory, whatever has ended the last run.
-
-        An event that is garbage may be freed in a process that was forked meanwhile: there its
-        destructor ends the process, as CUDA has no context.
-        """
-        self._begun = None
-        self.buffers.clear()
-
-
 class Benchmark:
     """Runs a loop as often as a plan asks for, and aggregates the runs.
 
@@ -131,7 +58,6 @@ class Benchmark:
         self._plan = wanted
         self._loop = loop
         self._progress = progress or (lambda part: None)
-        self._scope = _RunScope(cold=wanted.cold)
         self._loops = 1 if wanted.cold else wanted.loops
         #: Loops run before the repeats, and behind a delay.
         self._warmup = self._queued = 0
@@ -142,6 +68,12 @@ class Benchmark:
         #: Wall seconds of the runs in which torch.compile compiled.
         self._compilations: list[float] = []
         self._notes: list[str] = []
+        #: What is written to empty the L2 cache of each device in use, by ordinal.
+        self._buffers: dict[int, Any] = {}
+        #: What the last run has begun with, and found; the functions that were compiled in it.
+        self._begun: Any = None
+        self._found: Any = None
+        self._compiled = 0
 
     def run(self) -> None:
         """Run everything.
@@ -149,27 +81,90 @@ class Benchmark:
         Raises:
             DeviceError: a device's L2 cache cannot be emptied.
         """
-        gc_was_on = gc.isenabled()
+        self._gc_was_on = gc.isenabled()
         try:
-            self._scope.empty_caches()  # raises before the code runs, where it cannot be done
+            self._empty_caches()  # raises before the code runs, where it cannot be done
             loop_time = self._warm_up()
             self._loops = self._loops or plan.round_up(_REPEAT / loop_time)
             self._repeat(self._loops)
-            self._note_cache()
+            if self._plan.cold:
+                self._notes.append(f"L2 cache flushed before each loop: {self._caches()}")
             if not self._plan.once and self._plan.warmup != 0:
                 self._run_queued(self._loops)
         finally:
-            # Also after an exception, whose traceback references this object.
-            self._scope.close()
-            if gc_was_on:  # it may have come before or in the end of a run
+            # Also after an exception, whose traceback references this object: an event that is
+            # garbage may be freed in a process that was forked meanwhile, and ends that.
+            self._begun = None
+            self._buffers.clear()
+            if self._gc_was_on:  # an interrupt may have come in the end of a run
                 gc.enable()
+
+    def _run_in(self, scope: AbstractContextManager[None], loops: int) -> None:
+        """Run loops in a scope, without the garbage collector."""
+        self._found = None
+        gc.disable()
+        try:
+            self._loop.run(loops, scope)
+        finally:
+            if self._gc_was_on:
+                gc.enable()
+
+    @contextmanager
+    def _as_run(self) -> Iterator[None]:
+        """Time what runs in the scope; where that is cut short, its GPU work is not waited for."""
+        frames_before = compiled_frames()
+        self._empty_caches()
+        self._begun = start()
+        yield
+        self._found = read(stop(self._begun))
+        self._compiled = compiled_frames() - frames_before
+
+    @contextmanager
+    def _behind(self, delay: float) -> Iterator[None]:
+        """Run what runs in the scope behind a delay of some seconds."""
+        self._empty_caches()
+        self._begun = queued.start(delay)
+        yield
+        self._found = queued.read(self._begun)
+
+    def _empty_caches(self) -> None:
+        """Write more to each device in use than its L2 cache holds, if that is asked for.
+
+        Raises:
+            DeviceError: a device does not report its cache's size, or has no memory to write to.
+        """
+        ordinals = torch_cuda.contexts() if self._plan.cold else ()
+        if streams.under_way(ordinals):
+            return  # writing would become a part of the graph, and there is no GPU time anyway
+        torch = cast(Any, torch_cuda.loaded())
+        for ordinal in ordinals:
+            size = getattr(torch.cuda.get_device_properties(ordinal), "L2_cache_size", 0)
+            if not size:
+                raise DeviceError(f"cuda:{ordinal} does not report the size of its L2 cache")
+            if ordinal not in self._buffers:
+                try:
+                    self._buffers[ordinal] = torch.empty(
+                        _CACHES * size, dtype=torch.uint8, device=f"cuda:{ordinal}"
+                    )
+                except torch.OutOfMemoryError:
+                    raise DeviceError(
+                        f"no memory on cuda:{ordinal} to empty its L2 cache with"
+                    ) from None
+            self._buffers[ordinal].zero_()
+
+    def _caches(self) -> str:
+        sizes = [
+            f"cuda:{ordinal} {buffer.numel() // _CACHES / 2**20:.3g} MiB"
+            for ordinal, buffer in self._buffers.items()
+        ]
+        return ", ".join(sizes) or "there is no GPU in use"
 
     def _run(self, loops: int, *, again: bool = True) -> Times:
         """Run; ``again`` where torch.compile has compiled in the run, which then is warm-up."""
         while True:
-            self._loop.run(loops, self._scope)
-            times: Times = self._scope.times
-            if not self._scope.compiled or len(self._compilations) >= _MOST_COMPILATIONS:
+            self._run_in(self._as_run(), loops)
+            times: Times = self._found
+            if not self._compiled or len(self._compilations) >= _MOST_COMPILATIONS:
                 return times
             self._compilations.append(times.wall)
             if not again:
@@ -181,18 +176,22 @@ class Benchmark:
 
         Returns the seconds of a loop.
         """
-        exact = self._plan.warmup is not None
-        wanted = 1 if self._plan.warmup is None else self._plan.warmup
-        if self._plan.once or (exact and not wanted):
+        wanted = self._plan.warmup
+        if self._plan.once or wanted == 0:
             return _REPEAT
         last = self._run(1, again=False)
         self._warmup = count = 1
-        busy, until = last.lower, perf_counter() + _WARM_UP * (not exact)
-        while self._warmup < wanted or (
-            busy < _WARM_UP and perf_counter() < until and self._warmup < _MOST_WARM_UP
-        ):
+        busy, until = last.lower, perf_counter() + _WARM_UP
+
+        def is_warm() -> bool:
+            if wanted is not None:
+                return self._warmup >= wanted
+            over = busy >= _WARM_UP or perf_counter() >= until
+            return over or self._warmup >= _MOST_WARM_UP
+
+        while not is_warm():
             # As many as before: the last half is without a pause.
-            count = wanted - self._warmup if exact else self._warmup
+            count = self._warmup if wanted is None else wanted - self._warmup
             last = self._run(count, again=False)
             self._warmup += count
             busy += last.lower
@@ -221,16 +220,6 @@ class Benchmark:
                 self._stopped_by = "max-time"
                 return
 
-    def _note_cache(self) -> None:
-        """Note the caches that were emptied."""
-        if self._plan.cold:
-            sizes = [
-                f"cuda:{ordinal} {buffer.numel() // _CACHES / 2**20:.3g} MiB"
-                for ordinal, buffer in self._scope.buffers.items()
-            ]
-            what = ", ".join(sizes) or "there is no GPU in use"
-            self._notes.append(f"L2 cache flushed before each loop: {what}")
-
     def _run_queued(self, loops: int) -> None:
         """Run a few times behind a delay, where the repeats do not show the GPU's own time."""
         known = [run for run in self._runs if run.readings]
@@ -241,33 +230,33 @@ class Benchmark:
         count = min(math.ceil(_SAMPLE / max(as_run, 1e-9)), loops, _MOST_LOOPS)
         delay = queued.FACTOR * host * count + queued.MORE
         # With no loops, it shows what the events themselves take.
-        empty = self._behind(queued.MORE, 0)
-        if delay > queued.LONGEST or empty is None:
+        empty = self._sample(queued.MORE, 0)
+        if delay > queued.LONGEST or not empty:
             return
-        samples: list[tuple[float, int]] = []
-        runs = _QUEUED if len(self._runs) < plan.LEAST_REPEATS else plan.LEAST_REPEATS
-        for _ in range(runs):
-            sample = self._behind(delay, count)
+        samples: list[dict[int, float]] = []
+        for _ in range(_QUEUED if len(self._runs) < plan.LEAST_REPEATS else plan.LEAST_REPEATS):
+            sample = self._sample(delay, count)
             self._queued += count
             if sample is None:  # the code waits for the GPU, or Python was slow
                 return
             samples.append(sample)
-        seconds, devices = zip(*samples, strict=True)
-        taken, best = statistics.median(seconds), min(run.upper for run in known) * count / loops
-        # On a card the events of a pool's 32 streams take 44 µs: of few loops, a large part.
-        shows_work = empty[0] + _STEP <= (1 - EXACT) * taken
+        device = max(samples[0], key=samples[0].__getitem__)
+        seconds = tuple(sample[device] for sample in samples)
+        # On a card the events of a pool's 32 streams take 44 µs: of few loops, a large part. And
+        # where another device takes more than such a part, it may have worked, too.
+        events = max(empty.values()) + _STEP
+        others = [taken for sample in samples for i, taken in sample.items() if i != device]
+        shows_work = max([events, *others]) <= (1 - EXACT) * min(seconds)
         # Longer than as run: then loops overlap, and queued as so few they do not.
-        if shows_work and EXACT * taken <= best and len({*devices}) == 1:
-            self._own = Queued(seconds, count, devices[0])
+        best = min(run.upper for run in known) * count / loops
+        if shows_work and EXACT * statistics.median(seconds) <= best:
+            self._own = Queued(seconds, count, device, events)
 
-    def _behind(self, delay: float, loops: int) -> tuple[float, int] | None:
-        """Run loops behind a delay; return the GPU's seconds and the device, if these are known."""
-        self._scope.delay = delay
-        try:
-            self._loop.run(loops, self._scope)
-        finally:
-            self._scope.delay = None
-        found: tuple[float, int] | None = self._scope.times
+    def _sample(self, delay: float, loops: int) -> dict[int, float] | None:
+        """Run loops behind a delay; return the seconds of each device, if these are known."""
+        with suppress(Exception):  # the user has not asked for this run
+            self._run_in(self._behind(delay), loops)
+        found: dict[int, float] | None = self._found
         return found
 
     def result(self, compile_time: float = 0.0, *, partial: bool = False) -> CudaTiming | None:
@@ -281,7 +270,7 @@ class Benchmark:
             self._notes.append(f"stopped early, after {done}")
         compiled = not_counted(self._compilations)
         if self._plan.once:
-            compiled = counted(self._scope.compiled)
+            compiled = counted(self._compiled)
         return summarize(
             self._runs,
             loops=self._loops,

@@ -1,6 +1,6 @@
 """The GPU's time for one run of code, between bounds that hold, on every device with a context.
 
-    times = read(stop(start(prepare())))    # the code runs between start and stop
+    times = read(stop(start()))    # the code runs between start and stop
 
 Each step returns a value and changes none. The start event lies between two readings of the host's
 clock, so that no latency needs to be known. A device worked
@@ -13,16 +13,16 @@ Only streams that torch has handed out are asked. How long the device then has t
 tells whether another one was busy. No context is ever made. An error is not raised: it is the
 `note`, why there is no GPU time. CUDA and ROCm, whose torch has the same names, are timed so.
 
-``prepare(quiet=True)`` is for the line after every cell: nothing is waited for but the cell's own
+``start(quiet=True)`` is for the line after every cell: nothing is waited for but the cell's own
 work, on torch's streams. Where earlier work is under way there is no GPU time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter, process_time, sleep, thread_time
-from typing import Any, cast
+from typing import Any
 
 from gpumagic.cuda import streams, torch_cuda
 from gpumagic.results.timing import EXACT
@@ -48,11 +48,9 @@ BUSY += "does not wait for the GPU"
 
 @dataclass(frozen=True)
 class Device:
-    """A device before the start."""
-
     ordinal: int
     streams: streams.Streams
-    #: The start event, and an end event; None where the device is first used later.
+    #: The start event, and an end event; None where the device was first used after the start.
     start: Any = None
     end: Any = None
     allocations: int | None = None
@@ -61,39 +59,24 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Prepared:
-    #: The current one last, so that its start event is next to the code.
-    devices: tuple[Device, ...] = ()
-    note: str | None = None
-
-
-@dataclass(frozen=True)
 class Started:
-    prepared: Prepared
+    #: The current one last, so that its start event is next to the code.
+    devices: tuple[Device, ...]
     #: Between which times each device reached its start event; not of those that were slow.
     reached: Mapping[int, tuple[float, float]]
+    #: Why there will be no GPU time.
+    note: str | None
     cpu: float
     at: float
-
-    @property
-    def known(self) -> set[int]:
-        """The devices that had a context at the start."""
-        return {device.ordinal for device in self.prepared.devices}
-
-
-@dataclass(frozen=True)
-class End:
-    """An end event on a stream that was busy when the code had returned."""
-
-    event: Any
-    #: It had been recorded by this time.
-    recorded: float
 
 
 @dataclass(frozen=True)
 class Look:
+    """What was seen of a device when the code had returned."""
+
     device: Device
-    ends: tuple[End, ...]
+    #: The end events on its busy streams, and by when each had been recorded.
+    ends: tuple[tuple[Any, float], ...]
     #: All other streams of torch's were idle at this time.
     idle_by: float
 
@@ -113,9 +96,8 @@ class Reading:
 
     lower: float
     upper: float
-    #: When the work that outlasted the code had ended, at least and at most; 0 where none did.
+    #: When the work that outlasted the code had ended, at least; 0 where none did.
     end_least: float = 0.0
-    end: float = 0.0
     #: Something shows that it worked at all; or it may have, on a stream that is not torch's: the
     #: wait for it was long.
     sign: bool = False
@@ -161,54 +143,43 @@ class Times:
         return max((each.upper for each in shown), default=0.0)
 
 
-def prepare(*, quiet: bool = False, before: Times | None = None) -> Prepared:
-    """Wait until the devices are idle, learn what waiting for one takes, and make events.
+def start(*, quiet: bool = False, before: Times | None = None) -> Started:
+    """Record a start event on each device in use, and read the clocks when it was reached.
 
-    If quiet, only make events; ``before`` are then the last cell's times, whose counts of
-    allocations are those at this one's start.
+    ``before``: the times of the last cell, whose counts of allocations are those at this one's
+    start.
     """
-    known = {} if before is None else before.readings
+    devices, reached, note = tuple[Device, ...](), dict[int, tuple[float, float]](), None
     try:
         with streams.Relaxed():
-            ordinals = _in_use()
-            _refuse_capture(s for i in ordinals for s in streams.of(i).used())
-            counts = {i: known[i].allocations for i in ordinals if i in known}
-            ready = _ready_quietly if quiet else _ready
-            return Prepared(tuple(ready(i, streams.of(i), counts) for i in ordinals))
+            devices = ready_devices(quiet=quiet, before=before)
+            for device in devices:
+                recorded = perf_counter()
+                device.start.record(device.streams.current())
+                # Later a busy stream is then a stream with work.
+                while not (there := device.start.query()) and perf_counter() - recorded < _AWAY:
+                    pass
+                if there:
+                    reached[device.ordinal] = (recorded, perf_counter())
     except RuntimeError as error:
-        return Prepared(note=_note(error))
-
-
-def start(prepared: Prepared) -> Started:
-    """Record the start events, see that the devices reach them, then read the clocks."""
-    reached: dict[int, tuple[float, float]] = {}
-    with streams.Relaxed():
-        try:
-            for device in prepared.devices:
-                if device.start is not None:
-                    before = perf_counter()
-                    device.start.record(device.streams.current())
-                    # Later a busy stream is then a stream with work.
-                    while not (there := device.start.query()) and perf_counter() - before < _AWAY:
-                        pass
-                    if there:
-                        reached[device.ordinal] = (before, perf_counter())
-        except RuntimeError as error:
-            prepared = Prepared(note=_note(error))
-    return Started(prepared, reached, process_time(), perf_counter())
+        note = _note(error)
+    return Started(devices, reached, note, process_time(), perf_counter())
 
 
 def stop(started: Started) -> Stopped:
     """Read the clocks at once, then record end events on busy streams: the current ones first."""
     at, cpu = perf_counter(), process_time()
-    if started.prepared.note is not None:
-        return Stopped(started, at, cpu, note=started.prepared.note)
+    if started.note is not None:
+        return Stopped(started, at, cpu, note=started.note)
     try:
         with streams.Relaxed():
-            looks = _looks([_own_end(device) for device in reversed(started.prepared.devices)])
-            new = [i for i in _in_use() if i not in started.known]
-            looks += _looks([(Device(i, streams.of(i)), (), None) for i in new])
-            return Stopped(started, at, cpu, tuple(looks))
+            looks = [_look_at_current(device) for device in reversed(started.devices)]
+            known = {device.ordinal for device in started.devices}
+            new = [Device(i, streams.of(i)) for i in _in_use() if i not in known]
+            looks += [_look_at_current(device) for device in new]
+            used = [look.device.streams.used() for look in looks]
+            _refuse_capture(stream for each in used for stream in each)
+            return Stopped(started, at, cpu, tuple(map(_look_at_others, looks, used)))
     except RuntimeError as error:
         return Stopped(started, at, cpu, note=_note(error))
 
@@ -223,7 +194,7 @@ def read(stopped: Stopped) -> Times:
         with streams.Relaxed():
             while waiting:
                 # In the order in which they finish: what is waited for late has a late end.
-                for look in [x for x in waiting if all(end.event.query() for end in x.ends)]:
+                for look in [x for x in waiting if all(event.query() for event, _ in x.ends)]:
                     late = _late_event(look, foreign)
                     foreign = foreign or late is not None
                     readings[look.device.ordinal] = _reading(look, started, late)
@@ -231,11 +202,10 @@ def read(stopped: Stopped) -> Times:
                 _pause(begun)
     except RuntimeError as error:
         return Times(host, cpu, host, host, note=_note(error))
-    # The process may have lost the processor before it looked: what worked meanwhile has ended.
-    away = any(look.idle_by - stopped.at > _AWAY * len(stopped.looks) for look in stopped.looks)
-    ends = [each.upper if away else each.end for each in readings.values()]
     least = max([host, *(each.end_least for each in readings.values())])
-    return Times(host, cpu, least, max([least, *ends]), readings, stopped.note)
+    # What had ended before its stream was asked may have outlasted the code, too.
+    most = max([least, *(each.upper for each in readings.values())])
+    return Times(host, cpu, least, most, readings, stopped.note)
 
 
 def gave_up(stopped: Stopped, note: str) -> Times:
@@ -264,58 +234,59 @@ def _in_use() -> list[int]:
     return sorted(torch_cuda.contexts(), key=lambda i: (i == current, i))
 
 
-def _ready(ordinal: int, of_device: streams.Streams, _: Mapping[int, int | None]) -> Device:
+def ready_devices(*, quiet: bool = False, before: Times | None = None) -> tuple[Device, ...]:
+    """Make what the devices in use need for a start; wait until they are idle, unless ``quiet``.
+
+    Raises:
+        RuntimeError: there can be no GPU time.
+    """
+    devices = [(i, streams.of(i)) for i in _in_use()]
+    _refuse_capture(stream for _, of_device in devices for stream in of_device.used())
+    return tuple(_ready(i, of_device, quiet, before) for i, of_device in devices)
+
+
+def _ready(ordinal: int, of_device: streams.Streams, quiet: bool, before: Times | None) -> Device:
+    idle_wait, counted = None, {} if before is None else before.readings
     for stream in filter(streams.is_busy, of_device.used()):
+        if quiet:
+            raise _NoTimeError(BUSY.format(ordinal))  # an end event would wait for that work, too
         wait_for(torch_cuda.timing_event(stream))  # open to Ctrl-C
-    waits = [_waited(ordinal) for _ in range(4)][1:]
+    if not quiet:
+        waits = [_waited(ordinal) for _ in range(4)][1:]
+        idle_wait = _LONGER * max(waits) + _MORE
     # An event is made when it is first recorded.
     start, end = (torch_cuda.timing_event(of_device.current()) for _ in range(2))
-    allocations = torch_cuda.allocations(ordinal)
-    return Device(ordinal, of_device, start, end, allocations, _LONGER * max(waits) + _MORE)
+    if ordinal in counted:
+        allocations = counted[ordinal].allocations
+    else:
+        allocations = torch_cuda.allocations(ordinal)
+    return Device(ordinal, of_device, start, end, allocations, idle_wait)
 
 
-def _ready_quietly(
-    ordinal: int, of_device: streams.Streams, counts: Mapping[int, int | None]
-) -> Device:
-    if any(map(streams.is_busy, of_device.used())):
-        raise _NoTimeError(BUSY.format(ordinal))  # an end event would wait for that work, too
-    allocations = counts[ordinal] if ordinal in counts else torch_cuda.allocations(ordinal)
-    new: Any = cast(Any, torch_cuda.loaded()).cuda.Event
-    start, end = (new(enable_timing=True) for _ in range(2))
-    return Device(ordinal, of_device, start, end, allocations)
-
-
-def _own_end(device: Device) -> tuple[Device, tuple[End, ...], float]:
+def _look_at_current(device: Device) -> Look:
     """Record an end event on the current stream if that is busy; and say by when this was done."""
     own = device.streams.current()
     busy = not streams.captures(own) and streams.is_busy(own)
-    return device, (_end(own, device.end),) if busy else (), perf_counter()
+    return Look(device, (_end(own, device.end),) if busy else (), perf_counter())
 
 
-def _end(stream: Any, event: Any = None) -> End:
+def _look_at_others(look: Look, used: Sequence[Any]) -> Look:
+    """Record end events on a device's other busy streams."""
+    own = look.device.streams.current().cuda_stream
+    others = [each for each in used if each.cuda_stream != own]
+    ends = [_end(each) for each in others if streams.is_busy(each)]
+    # What was not handed out had no work, whenever that is found out.
+    return replace(
+        look, ends=(*look.ends, *ends), idle_by=perf_counter() if others else look.idle_by
+    )
+
+
+def _end(stream: Any, event: Any = None) -> tuple[Any, float]:
     if event is None:
         event = torch_cuda.timing_event(stream)
     else:
         event.record(stream)
-    return End(event, perf_counter())
-
-
-def _looks(begun: Sequence[tuple[Device, tuple[End, ...], float | None]]) -> list[Look]:
-    """Record end events on the other busy streams of devices."""
-    used = [device.streams.used() for device, *_ in begun]
-    _refuse_capture(stream for each in used for stream in each)
-    return [_look(*each, there) for each, there in zip(begun, used, strict=True)]
-
-
-def _look(
-    device: Device, own_ends: tuple[End, ...], own_by: float | None, used: Sequence[Any]
-) -> Look:
-    own = None if own_by is None else device.streams.current().cuda_stream
-    others = [each for each in used if each.cuda_stream != own]
-    ends = [_end(each) for each in others if streams.is_busy(each)]
-    # What was not handed out had no work, whenever that is found out.
-    idle_by = perf_counter() if others or own_by is None else own_by
-    return Look(device, (*own_ends, *ends), idle_by)
+    return event, perf_counter()
 
 
 def _refuse_capture(used: Iterable[Any]) -> None:
@@ -339,25 +310,29 @@ def _late_event(look: Look, foreign: bool) -> Any:
 
 def _reading(look: Look, started: Started, late: Any) -> Reading:
     device, ordinal = look.device, look.device.ordinal
-    count, new = torch_cuda.allocations(ordinal), ordinal not in started.known
-    left_sign, idle_by = new or device.allocations != count, look.idle_by - started.at
+    count, new = torch_cuda.allocations(ordinal), device.start is None
+    sign, idle_by = new or device.allocations != count, look.idle_by - started.at
     if ordinal not in started.reached:
         # There is no start event: the host's clock bounds what there was.
         end = perf_counter() - started.at if look.ends else 0.0
-        return Reading(0.0, max(end, idle_by), 0.0, end, left_sign, False, new, count)
+        return Reading(0.0, max(end, idle_by), sign=sign, new=new, allocations=count)
     earliest, latest = (at - started.at for at in started.reached[ordinal])
 
     def passed(event: Any) -> float:
         return float(device.start.elapsed_time(event)) / 1e3
 
-    own = [(passed(end.event) + earliest, end.recorded - started.at) for end in look.ends]
-    events = [end.event for end in look.ends] + ([] if late is None else [late])
-    end = max((passed(event) + latest for event in events), default=0.0)
+    ends = [(passed(event) + earliest, recorded - started.at) for event, recorded in look.ends]
     # An event that was reached when it was recorded may have come long after the work.
-    least = max((reached for reached, recorded in own if reached > recorded), default=0.0)
-    lower = max((reached - recorded for reached, recorded in own), default=0.0)
-    upper, sign = max(idle_by, end), left_sign or bool(own)
-    return Reading(max(lower, 0.0), upper, least, end, sign, late is not None, new, count)
+    outlasted = [(reached, recorded) for reached, recorded in ends if reached > recorded]
+    events = [event for event, _ in look.ends] + ([] if late is None else [late])
+    return Reading(
+        lower=max((reached - recorded for reached, recorded in outlasted), default=0.0),
+        upper=max([idle_by, *(passed(event) + latest for event in events)]),
+        end_least=max((reached for reached, _ in outlasted), default=0.0),
+        sign=sign or bool(ends),
+        maybe=late is not None,
+        allocations=count,
+    )
 
 
 # --- waiting --------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from gpumagic.timing.event_timer import (
     Stopped,
     Times,
     gave_up,
-    prepare,
     read,
     start,
     stop,
@@ -63,7 +62,7 @@ class CellTimer(EveryCell[CellTiming]):
 
     def begin(self) -> None:
         self._raised = None
-        self._started = start(prepare(quiet=True, before=self._last))
+        self._started = start(quiet=True, before=self._last)
 
     def raised(self) -> None:
         if self._started is not None:

@@ -7,26 +7,24 @@ hang.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
 from gpumagic.cuda import streams, torch_cuda
-from gpumagic.timing.event_timer import Device, prepare, wait_for
+from gpumagic.timing.event_timer import Device, ready_devices, wait_for
 
 #: The delay is this factor, and seconds more, than the host needs; and no longer than this. It is
 #: counted in cycles of a clock that few GPUs reach: on others it is longer.
 FACTOR, MORE, LONGEST, _CLOCK = 2.0, 3e-3, 0.5, 2e9
-#: A device that worked for less than this part of another's time did not work: its events take
-#: time, too.
-_HARDLY = 0.05
 
 
 @dataclass(frozen=True)
 class Delayed:
-    """Devices that a delay keeps busy, and their streams, which wait for its end."""
+    """Devices that a delay keeps busy, and on how many streams work waits for its end."""
 
     devices: tuple[Device, ...]
-    streams: tuple[tuple[Device, Any], ...]
+    streams: int
 
 
 def launch_delay(ordinal: int, seconds: float) -> None:
@@ -37,49 +35,50 @@ def launch_delay(ordinal: int, seconds: float) -> None:
 
 
 def start(delay: float) -> Delayed:
-    """Launch a delay of some seconds on each device in use."""
-    devices = prepare().devices
+    """Launch a delay of some seconds on each device in use.
+
+    Raises:
+        RuntimeError: a device has failed, or a graph is being captured.
+    """
     with streams.Relaxed():
-        used = tuple((device, each) for device in devices for each in device.streams.used())
+        devices = ready_devices()
+        used = _used(devices)
         for device in devices:
             launch_delay(device.ordinal, delay)
             device.start.record(device.streams.current())
         for device, each in used:
             if each.cuda_stream != device.streams.current().cuda_stream:
                 device.start.wait(each)
-    return Delayed(devices, used)
+    return Delayed(devices, len(used))
 
 
-def read(delayed: Delayed) -> tuple[float, int] | None:
-    """Return the GPU's seconds for what was queued, and the device; wait for it.
+def read(delayed: Delayed) -> dict[int, float] | None:
+    """Wait for what was queued; return the seconds until it was done, by device.
 
-    None where a delay ended before all was queued (Python waits for the GPU, or was slow), where
-    several devices worked, and while a graph is captured.
+    None where a delay ended before all was queued (Python waits for the GPU, or was slow), and
+    while a graph is captured.
+
+    Raises:
+        RuntimeError: a device has failed.
     """
-    try:
-        return _read(delayed)
-    except RuntimeError:  # a device has failed: the repeats before that stand
-        return None
-
-
-def _read(delayed: Delayed) -> tuple[float, int] | None:
-    devices = delayed.devices
     with streams.Relaxed():
-        used = [(device, each) for device in devices for each in device.streams.used()]
-        if not devices or any(streams.captures(each) for _, each in used):
+        used = _used(delayed.devices)
+        if any(streams.captures(each) for _, each in used):
             return None
         ends = [(device, torch_cuda.timing_event(each)) for device, each in used]
-        in_time = not any(device.start.query() for device in devices)
+        in_time = not any(device.start.query() for device in delayed.devices)
         for _, event in ends:
             wait_for(event)
         # A stream that was handed out meanwhile did not wait for the delay.
-        if not in_time or len(ends) != len(delayed.streams):
+        if not in_time or len(ends) != delayed.streams:
             return None
-        taken = {
-            device.ordinal: max(device.start.elapsed_time(end) for on, end in ends if on is device)
-            for device in devices
-        }
-    busiest = max(taken, key=taken.__getitem__)
-    if sum(each > taken[busiest] * _HARDLY for each in taken.values()) > 1:
-        return None
-    return taken[busiest] / 1e3, busiest
+        taken = dict.fromkeys((device.ordinal for device in delayed.devices), 0.0)
+        for device, event in ends:
+            seconds = device.start.elapsed_time(event) / 1e3
+            taken[device.ordinal] = max(taken[device.ordinal], seconds)
+    return taken
+
+
+def _used(devices: Iterable[Device]) -> list[tuple[Device, Any]]:
+    """Return the streams on which there can be work."""
+    return [(device, each) for device in devices for each in device.streams.used()]

@@ -48,11 +48,17 @@ class Queued:
     seconds: tuple[float, ...]
     loops: int
     device: int
+    #: Seconds of each run that the events around it may have taken.
+    events: float
 
     @property
     def sample(self) -> Sample:
         """The seconds of a loop."""
         return Sample(tuple(each / self.loops for each in self.seconds))
+
+    @property
+    def at_least(self) -> Sample:
+        return Sample(tuple((each - self.events) / self.loops for each in self.seconds))
 
 
 def share(runs: Sequence[Times]) -> float:
@@ -81,7 +87,7 @@ def summarize(
     fields: dict[str, Any] = {"gpu": None, "gpu_note": _why_none(runs)}
     if own is not None:
         gpu, seen = own.sample, [own.device]
-        fields = {"gpu": gpu, "gpu_at_least": gpu, "per_device": {own.device: gpu}}
+        fields = {"gpu": gpu, "gpu_at_least": own.at_least, "per_device": {own.device: gpu}}
     elif fields["gpu_note"] is None:
         in_use = sorted({ordinal for run in runs for ordinal in run.readings})
         # Without a sign, the time may be any device's.

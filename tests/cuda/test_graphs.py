@@ -12,7 +12,7 @@ import pytest
 
 import gpumagic
 from gpumagic.cuda import streams
-from gpumagic.timing.event_timer import CAPTURE, Times, prepare, read, start, stop
+from gpumagic.timing.event_timer import CAPTURE, Times, read, start, stop
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def test_a_capture_that_begins_meanwhile_survives(gpu_work: Any) -> None:
 
 
 def around_a_cell(cell: Callable[[], object]) -> Times:
-    started = start(prepare(quiet=True))
+    started = start(quiet=True)
     cell()
     return read(stop(started))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpumagic.cells.line_sources import cell_source, defined_code, function_source
 from gpumagic.results.timing import CudaTiming
-from gpumagic.timing.event_timer import prepare, read, start, stop
+from gpumagic.timing.event_timer import read, start, stop
 from gpumagic.timing.lines import LineProfiler
 from gpumagic.timing.run import summarize
 
@@ -33,7 +33,7 @@ def measured(source: str, functions: tuple[Any, ...] = (), **names: Any) -> Cuda
     partial = True
     profiler.prepare()
     try:
-        started = start(prepare())
+        started = start()
         profiler.start()
         with contextlib.suppress(Exception):
             exec(code, names)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic.timing.benchmark import _RunScope
+from gpumagic.timing import benchmark
 from tests.support.shells import Ran
 
 
@@ -131,9 +131,9 @@ def interrupted(*_: Any) -> Any:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("point", ["empty_caches", "__exit__"])
+@pytest.mark.parametrize("point", ["start", "read"])
 def test_an_interrupt_leaves_the_collector_on(monkeypatch: pytest.MonkeyPatch, point: str) -> None:
-    monkeypatch.setattr(_RunScope, point, interrupted)
+    monkeypatch.setattr(benchmark, point, interrupted)
     with pytest.raises(KeyboardInterrupt):
         gpumagic.cudatime("1 + 1", n=1, r=1, w=0)
     assert gc.isenabled()

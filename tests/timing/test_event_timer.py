@@ -11,7 +11,7 @@ import pytest
 
 import gpumagic
 from gpumagic.timing import event_timer
-from gpumagic.timing.event_timer import Times, prepare, read, start, stop
+from gpumagic.timing.event_timer import Times, read, start, stop
 from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND, virtual_clock
 
 CASES: dict[str, tuple[Callable[[Any], Any], dict[int, float]]] = {
@@ -204,7 +204,7 @@ def test_a_device_that_is_first_used_inside_is_bounded_and_named() -> None:
 
 def measure(code: Any, before: Times | None = None) -> Times:
     """The times of ``code`` as a cell's."""
-    started = start(prepare(quiet=True, before=before))
+    started = start(quiet=True, before=before)
     code()
     return read(stop(started))
 

@@ -32,6 +32,7 @@ class Profile:
     latency: float = 2
     seen_late: float = 0
     resolution: float = 0
+    event: float = 0
     attach: float = 0
     clock_ramp: float = 0
     clock_fall: float = 0

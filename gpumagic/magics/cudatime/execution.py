@@ -16,7 +16,7 @@ from gpumagic.magics.cudatime.delivery import Delivery
 from gpumagic.magics.cudatime.further_runs import FurtherRuns
 from gpumagic.magics.output import Progress, say, value_of
 from gpumagic.results.timing import CudaTiming
-from gpumagic.timing.event_timer import Started, gave_up, prepare, read, start, stop
+from gpumagic.timing.event_timer import Started, gave_up, read, start, stop
 from gpumagic.timing.lines import LineProfiler
 from gpumagic.timing.plan import LEAST_REPEATS, Plan
 from gpumagic.timing.profiler import nvtx_range
@@ -132,7 +132,7 @@ class _SingleRun(AbstractContextManager[None]):
         try:
             if self._lines is not None:
                 self._lines.prepare()
-            self._started = start(prepare())
+            self._started = start()
             if self._lines is not None:
                 self._lines.start()
         except KeyboardInterrupt as interrupt:
