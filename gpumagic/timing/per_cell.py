@@ -6,13 +6,13 @@ its own GPU work is waited for, so that the time is its own and the next cell st
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpumagic.cells.every_cell import EveryCell, Running, first_line
 from gpumagic.cells.hooks import CellHooks
 from gpumagic.results.logs import CellTiming, TimingLog
-from gpumagic.results.timing import EXACT
+from gpumagic.results.timing import EXACT, CudaTiming
 from gpumagic.timing.event_timer import (
     Started,
     Stopped,
@@ -29,8 +29,7 @@ class CellTimer(EveryCell[CellTiming]):
     """Times the cells of one shell.
 
     Those that show a sign of GPU work or took longer than `above` seconds are shown. ``includes``
-    is called with the source of each cell: False leaves it out. ``interrupt`` makes the user's
-    interrupt, in our wait, that of the cell, whose result it is called with.
+    is called with the source of each cell: False leaves it out.
     """
 
     def __init__(
@@ -38,13 +37,14 @@ class CellTimer(EveryCell[CellTiming]):
         hooks: CellHooks,
         show: Callable[[CellTiming, str], None],
         includes: Callable[[str], bool],
-        interrupt: Callable[[Any], None],
     ) -> None:
         super().__init__(hooks, show)
-        self._includes, self._interrupt = includes, interrupt
+        self._includes = includes
         self._started: Started | None = None
         #: At the last exception: if the cell failed, its end.
         self._raised: Stopped | None = None
+        #: What ``%cudatime`` has measured in the running cell: its wait leaves no sign of work.
+        self.measured: list[CudaTiming] = []
         #: Of the last cell, whose end is the next one's start.
         self._last: Times | None = None
         self.above = 0.0
@@ -62,6 +62,7 @@ class CellTimer(EveryCell[CellTiming]):
 
     def begin(self) -> None:
         self._raised = None
+        self.measured.clear()
         self._started = start(quiet=True, before=self._last)
 
     def raised(self) -> None:
@@ -79,28 +80,36 @@ class CellTimer(EveryCell[CellTiming]):
             times, interrupted = gave_up(stopped, INTERRUPTED), True
         self._last = times
         if self._includes(cell.source):
-            failed = interrupted or not result.success
-            timing = _timing(times, result.execution_count, cell.source, failed=failed)
+            timing = _timing(
+                times,
+                self.measured,
+                cell=result.execution_count,
+                source=first_line(cell.source),
+                failed=interrupted or not result.success,
+            )
             self.keep(timing, cell, shown=timing.used_gpu or interrupted or times.wall > self.above)
         if interrupted:
-            self._interrupt(result)
+            raise KeyboardInterrupt(INTERRUPTED)  # which is the cell's
 
 
-def _timing(times: Times, number: int | None, source: str, *, failed: bool) -> CellTiming:
+def _timing(times: Times, measured: Sequence[CudaTiming], **of_cell: Any) -> CellTiming:
     """Return the record of a cell: without a sign of GPU work, for all devices together."""
     has_gpu = bool(times.readings)
+    shown = {i for each in measured if each.gpu_seen for i in each.per_device}
+    lower = max(
+        [times.lower, *(x.gpu_at_least.best for x in measured if x.gpu_at_least is not None)]
+    )
+    used = {i: reading.upper for i, reading in times.readings.items() if reading.sign or i in shown}
     return CellTiming(
-        cell=number,
-        source=first_line(source),
+        **of_cell,
         wall=times.wall,
         wall_at_most=times.wall_at_most,
         host=times.host,
         cpu=times.cpu,
         gpu=times.upper if has_gpu else None,
-        gpu_at_least=times.lower if has_gpu else None,
-        gpu_at_most=has_gpu and times.lower < EXACT * times.upper,
-        per_device={i: reading.upper for i, reading in times.signs.items()},
-        used_gpu=bool(times.signs),
-        failed=failed,
+        gpu_at_least=lower if has_gpu else None,
+        gpu_at_most=has_gpu and lower < EXACT * times.upper,
+        per_device=used,
+        used_gpu=bool(used),
         note=times.note,
     )

@@ -62,6 +62,9 @@ class Delivery:
 
 
 def store(magics: Any, name: str | None, result: CudaTiming) -> None:
-    """Store ``result`` under a name, in place of an earlier one; without a name, do nothing."""
+    """Store a result: under a name, in place of an earlier one, and for the line of the cell."""
     if name is not None:
         magics.extension.named_timings[name] = result
+    timer = magics.extension.cell_timing
+    if timer is not None and timer.watching:
+        timer.measured.append(result)

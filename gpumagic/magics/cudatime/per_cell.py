@@ -11,7 +11,6 @@ from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.output import hand_over, say, show_below, store
 from gpumagic.results.logs import CellTiming
 from gpumagic.timing.per_cell import CellTimer
-from gpumagic.timing.run import INTERRUPTED
 
 _OWN = re.compile(rf"\s*%cudatime\s+(-\S+\s+)*({'|'.join(VERBS)})\b[^\n]*\s*")
 #: Cells that have shown their times themselves.
@@ -47,7 +46,6 @@ def cell_timer(shell: Any) -> CellTimer:
             extension.hooks,
             show=lambda cell, source: _show(shell, cell, source),
             includes=lambda source: _OWN.fullmatch(source) is None,
-            interrupt=lambda result: _interrupt(shell, result),
         )
     return extension.cell_timing
 
@@ -56,10 +54,3 @@ def _show(shell: Any, cell: CellTiming, source: str) -> None:
     """Show the line of a cell that has not shown its times itself; the metadata has them too."""
     if not _TIMED.match(source):
         show_below(shell, cell, metadata={"gpumagic": {"cudatime": cell.to_dict()}})
-
-
-def _interrupt(shell: Any, result: Any) -> None:
-    """Make an interrupt of our wait what the cell has raised, unless it has raised something."""
-    if result.success:
-        result.error_in_exec = KeyboardInterrupt(INTERRUPTED)
-        shell.showtraceback((KeyboardInterrupt, result.error_in_exec, None))

@@ -189,3 +189,19 @@ def test_timed_cells_show_no_second_line(timed: Any) -> None:
     assert len(timed("%%cudatime\ngpu_work.sleep(0.1)").displays) == 1
     assert len(timed("%cudatime torch.ones(9, device='cuda');").displays) == 1
     assert last(timed).used_gpu
+
+
+def test_what_a_timed_cell_has_shown_is_in_the_log(timed: Any) -> None:
+    """It has waited for the GPU, so that at the cell's end there is no sign of that work."""
+    for options in ("", "-n 1 -r 2 -w 0"):
+        timed(f"%%cudatime {options}\ngpu_work.sleep(0.1)")
+        cell = last(timed)
+        assert (cell.used_gpu, list(cell.per_device)) == (True, [0])
+        assert 0.09 <= cell.gpu_at_least <= 0.101
+        assert cell.gpu >= 0.1
+        timed("x = 1")
+        assert not last(timed).used_gpu
+    timed("%%cudatime\nx = 1")
+    assert not last(timed).used_gpu
+    assert "5 cells: wall " in (text := timed("%cudatime log").text)
+    assert "; 2 with a sign of GPU work: GPU " in text
