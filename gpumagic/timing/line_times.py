@@ -33,6 +33,8 @@ from gpumagic.system import text
 _DRIFT = 1e-4
 #: The events that each device has from the beginning: CUDA makes each at its first recording.
 _FIRST_EVENTS = 256
+#: How often clocks are compared at first: a process may lose the processor meanwhile.
+_COMPARED = 3
 
 #: The events of a mark, by device.
 Mark = list[list[Any]]
@@ -49,7 +51,7 @@ class DeviceMarks:
             unused_until: When the line began that has used the device first.
         """
         self.ordinal = ordinal
-        self._unused_until = unused_until
+        self._unused_until = inf
         torch: Any = torch_cuda.loaded()
         #: torch's C functions: what Python adds to them takes longer, and a cell may replace it.
         self._event_base, self._stream_base = torch._C._CudaEventBase, torch._C._CudaStreamBase
@@ -62,9 +64,15 @@ class DeviceMarks:
         torch_cuda.synchronize(ordinal)
         self._free = [event for _ in range(_FIRST_EVENTS) for event in self.record()]
         torch_cuda.synchronize(ordinal)
-        [self._last] = self.record()
         #: When the last mark that was read was reached, by the GPU's clock; and what to add.
         self._seconds, self._distance = perf_counter(), 0.0
+        [self._last] = self.record()
+        for _ in range(_COMPARED):
+            recorded = perf_counter()
+            events = self.record()
+            torch_cuda.synchronize(ordinal)
+            self.read(events, recorded)
+        self._unused_until = unused_until
 
     def record(self) -> list[Any]:
         """Record events on the current stream, and on the others in use that are busy.

@@ -31,7 +31,7 @@ def test_a_delay_kernel_is_as_long_as_it_should_be(torch: Any, figure: Figure) -
 def test_an_empty_queued_sample(torch: Any, figure: Figure) -> None:
     """What the events themselves take, on all streams that torch has handed out."""
     taken = [queued.read(queued.start(10e-3)) for _ in range(9)]
-    figure("empty queued samples: seconds and device; None where not queued in time", taken)
+    figure("empty queued samples: seconds by device; None where not queued in time", taken)
     assert any(taken)
 
 
@@ -39,12 +39,18 @@ def test_an_empty_queued_sample(torch: Any, figure: Figure) -> None:
 def test_what_limits_a_cell(
     name: str, namespace: cells.Namespace, figure: Figure, real: bool
 ) -> None:
-    """A dry run may be on a busy machine: then it is not known."""
+    """It is known, or nothing is said: a dry run may be on a busy machine.
+
+    And queued runs show the GPU's own time of host-bound code only where the events around them
+    take less than 5 % of it. Other tests of the process have taken streams, on whose 32 the events
+    take 44 µs: too much for a few tiny kernels.
+    """
     code, limit = cells.ALL[name]
     timing = gpumagic.cudatime(code, globals=namespace, max_time=1.0)
     run = None if timing.gpu is None else timing.gpu.median
     figure(f"{name}: as run, said", (run, timing.bound_evidence))
-    assert timing.bound == limit or (timing.bound is None and not real)
+    assert timing.bound == limit or (timing.bound is None and (limit == "host" or not real))
+    assert timing.bound is None or not timing.gpu_at_most
 
 
 def test_an_answer_for_a_cell_of_1_ms(torch: Any, cycles: float, figure: Figure) -> None:

@@ -14,6 +14,7 @@ import pytest
 from gpumagic.results.lines import LineTiming, LineTimings
 from gpumagic.results.timing import CudaTiming
 from gpumagic.timing import lines as line_module
+from gpumagic.timing.line_times import DeviceMarks
 from gpumagic.timing.run import WAITED
 from tests.cuda.test_graphs import capture_elsewhere
 from tests.support.line_cells import measured
@@ -392,3 +393,30 @@ def test_a_device_that_fails(gpu_work: Any, virtual_gpu: Any) -> None:
     assert found[2].gpu is None
     assert found[3].host >= 0.99 * 0.02
     assert "no GPU time" in str(timing)
+
+
+@pytest.mark.parametrize("late", ["before", "after"])
+def test_a_process_that_loses_the_processor_when_clocks_are_compared(
+    late: str, gpu_work: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For 10 ms, around the first mark: no line is said to have had the GPU busy meanwhile."""
+    original, counts = DeviceMarks.record, {0: 0, 1: 0}
+
+    def record(marks: DeviceMarks) -> list[Any]:
+        counts[marks.ordinal] = count = counts[marks.ordinal] + 1
+        if late == "before" and count == 257:
+            time.sleep(0.01)
+        recorded = original(marks)
+        if late == "after" and count == 257:
+            time.sleep(0.01)
+        return recorded
+
+    monkeypatch.setattr(DeviceMarks, "record", record)
+    timing = measured("w.sleep(.001)\ntime.sleep(.05)\nw.sleep(.03)\nx = 1", w=gpu_work, time=time)
+    found = by_number(timing)
+    assert found[2].gpu == pytest.approx(0.001, rel=0.05)
+    assert found[3].at_most
+    assert found[3].syncs == 0
+    assert timing.gpu_at_least.median <= 0.0312
+    assert found[4].gpu == pytest.approx(0.03, rel=0.02)
+    assert min(counts.values()) > 257
