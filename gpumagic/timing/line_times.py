@@ -17,7 +17,7 @@ once: so the largest distance between the two, of late, is the distance between 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import inf
 from time import perf_counter, sleep
 from typing import Any, NamedTuple
@@ -128,42 +128,6 @@ class DeviceMarks:
         return min(first, before + self._distance), self._seconds + self._distance
 
 
-class Marks:
-    """Marks on all devices that have a context; makes none. No other thread's capture is ended."""
-
-    def __init__(self) -> None:
-        self.devices: list[DeviceMarks] = []
-
-    def add_devices(self, began: float = inf) -> None:
-        """Add devices that have come into use, each once it is idle; in a line that began then."""
-        known = {device.ordinal for device in self.devices}
-        new = [ordinal for ordinal in torch_cuda.contexts() if ordinal not in known]
-        with streams.Relaxed():
-            if new and not streams.under_way(new):
-                self.devices += [DeviceMarks(ordinal, began) for ordinal in new]
-
-    def record(self, *, look: bool) -> Mark | None:
-        """Record a mark; None while a graph is captured. ``look``: at all of torch's streams."""
-        with streams.Relaxed():
-            mark = [device.record() for device in self.devices]
-            if not all(mark):
-                return None
-            if look:  # later: it takes 10 to 100 µs, in which the GPU may be idle
-                for device, events in zip(self.devices, mark, strict=True):
-                    events += device.look()
-        return mark
-
-    def are_reached(self, mark: Mark) -> bool:
-        """Return whether all work before a mark is done."""
-        with streams.Relaxed():
-            return all(d.is_reached(events) for d, events in zip(self.devices, mark, strict=False))
-
-    def read(self, mark: Mark, recorded: float) -> list[tuple[float, float]]:
-        """Return by device when the work before the last mark, and before this one, was done."""
-        with streams.Relaxed():
-            return [d.read(events, recorded) for d, events in zip(self.devices, mark, strict=False)]
-
-
 # --- the times ------------------------------------------------------------------------------------
 
 
@@ -193,7 +157,7 @@ class LineTime:
     def __init__(self) -> None:
         #: Python's, the GPU's at most, and for how much of that the GPU was busy for certain.
         self.host = self.gpu = self.certain = 0.0
-        #: By place of the device among those of `Marks`.
+        #: By CUDA ordinal.
         self.per_device: dict[int, float] = {}
         #: Runs in which there was something to wait for, and each wait.
         self.could_wait = 0
@@ -233,7 +197,8 @@ class LineTimes:
     def __init__(self) -> None:
         #: Seconds that tracing takes at each boundary, beside what is measured here.
         self.tracing = 0.0
-        self._marks = Marks()
+        #: Those that have a context; a mark has the events of each in this order.
+        self._devices: list[DeviceMarks] = []
         self._lines: tuple[Line, ...] = ()
         self._waiting: deque[_Boundary] = deque()
         self._read_at = _WAITING
@@ -245,7 +210,7 @@ class LineTimes:
     def prepare(self) -> None:
         """Wait until the devices are idle, and make events: all that takes time."""
         try:
-            self._marks.add_devices()
+            self._add_devices()
         except RuntimeError as error:
             self._give_up(error)
 
@@ -282,7 +247,7 @@ class LineTimes:
         try:
             while self._waiting and self.note is None:
                 # Marks are reached in another order on several streams; none takes long now.
-                if not self._marks.are_reached(self._waiting[-1].mark):
+                if not self._is_reached(self._waiting[-1]):
                     sleep(1e-4)
                 self._read()
         except RuntimeError as error:
@@ -295,39 +260,60 @@ class LineTimes:
         event's destructor ends the process, as CUDA has no context.
         """
         self._waiting.clear()
-        self._marks = Marks()
-
-    def by_device(self, time: LineTime) -> dict[int, float]:
-        """Return a line's GPU seconds by CUDA ordinal."""
-        devices = self._marks.devices
-        return {devices[place].ordinal: seconds for place, seconds in time.per_device.items()}
+        self._devices.clear()
 
     def _give_up(self, error: RuntimeError) -> None:
         self.note = f"no GPU time of lines: {text.reason(error)}"
 
+    # --- marks on all devices; no other thread's capture is ended --------------------------------
+
+    def _add_devices(self, began: float = inf) -> None:
+        """Add devices that have come into use, each once it is idle; in a line that began then."""
+        known = {device.ordinal for device in self._devices}
+        new = [ordinal for ordinal in torch_cuda.contexts() if ordinal not in known]
+        with streams.Relaxed():
+            if new and not streams.under_way(new):
+                self._devices += [DeviceMarks(ordinal, began) for ordinal in new]
+
     def _mark(self, ended: float) -> None:
+        """Record a mark; none while a graph is captured."""
         if ended - self._began > _NO_CONTEXT:
-            self._marks.add_devices(self._began)
+            self._add_devices(self._began)
         recorded = perf_counter()
-        mark = self._marks.record(look=bool(self._lines) and self._lines[0].hits <= _LOOKS)
-        if mark:
-            times = (self._began, ended, mark, recorded, perf_counter())
-            self._waiting.append(_Boundary(self._lines, *times))
-            if len(self._waiting) >= self._read_at:
-                self._read()
+        with streams.Relaxed():
+            mark = [device.record() for device in self._devices]
+            if not mark or not all(mark):
+                return
+            if self._lines and self._lines[0].hits <= _LOOKS:
+                # Last: it takes 10 to 100 µs, in which the GPU may be idle.
+                for device, events in zip(self._devices, mark, strict=True):
+                    events += device.look()
+        times = (self._began, ended, mark, recorded, perf_counter())
+        self._waiting.append(_Boundary(self._lines, *times))
+        if len(self._waiting) >= self._read_at:
+            self._read()
+
+    def _is_reached(self, boundary: _Boundary) -> bool:
+        """Return whether all work before a mark is done."""
+        marked = zip(self._devices, boundary.mark, strict=False)
+        with streams.Relaxed():
+            return all(device.is_reached(events) for device, events in marked)
 
     def _read(self) -> None:
         """Read the marks that are reached."""
-        while self._waiting and self._marks.are_reached(self._waiting[0].mark):
+        while self._waiting and self._is_reached(self._waiting[0]):
             boundary = self._waiting.popleft()
-            _add(boundary, self._marks.read(boundary.mark, boundary.recorded))
+            marked = zip(self._devices, boundary.mark, strict=False)
+            with streams.Relaxed():
+                done = {d.ordinal: d.read(events, boundary.recorded) for d, events in marked}
+            _add(boundary, done)
         self._read_at = len(self._waiting) + _WAITING
 
 
-def _add(boundary: _Boundary, done: Sequence[tuple[float, float]]) -> None:
+def _add(boundary: _Boundary, done: Mapping[int, tuple[float, float]]) -> None:
     """Add the time between two marks: when the work before each was done, by device."""
     lines, began, ended, _, _, queued = boundary
-    before, after = max(then for then, _ in done), max(now for _, now in done)
+    before, after = max(then for then, _ in done.values()), max(now for _, now in done.values())
     gpu, idle = _gpu_time(before, began, queued, after)
     waited, late = before - began, ended - before
     # A `for` line waits for its next value, which may take as long as the GPU.
@@ -337,9 +323,9 @@ def _add(boundary: _Boundary, done: Sequence[tuple[float, float]]) -> None:
         time: LineTime = line.figures
         time.gpu += gpu
         time.certain += gpu - idle
-        for place, (then, now) in enumerate(done):
+        for ordinal, (then, now) in done.items():
             seconds = _gpu_time(then, began, queued, now)[0]
-            time.per_device[place] = time.per_device.get(place, 0.0) + seconds
+            time.per_device[ordinal] = time.per_device.get(ordinal, 0.0) + seconds
         if could_wait:
             time.could_wait += 1
             if has_waited:

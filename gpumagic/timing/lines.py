@@ -122,7 +122,7 @@ class LineProfiler:
                 at_most=has_gpu and times[line].at_most,
                 per_device={
                     ordinal: seconds
-                    for ordinal, seconds in self._times.by_device(times[line]).items()
+                    for ordinal, seconds in times[line].per_device.items()
                     if has_gpu and ordinal in timing.per_device
                 },
             )

@@ -47,10 +47,9 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     plan = Plan(options.loops, options.repeats, options.warmup, options.max_time, options.cold)
     delivery = Delivery(magics, options)
     code = _compile(magics.shell, parsed, cell, local_ns, setup if repeated else None)
-    if isinstance(code, CompiledCell):
-        return execution.run_once(delivery, code)
-    run_repeatedly = comparing.run_on_devices if options.on else execution.run_repeatedly
-    return run_repeatedly(delivery, code, plan)
+    if isinstance(code, Loop) and options.on:
+        return comparing.run_on_devices(delivery, code, plan)
+    return execution.run(delivery, code, plan)
 
 
 def _compile(

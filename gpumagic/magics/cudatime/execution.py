@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
@@ -23,14 +22,51 @@ from gpumagic.timing.profiler import nvtx_range
 from gpumagic.timing.run import INTERRUPTED, compiled_frames, counted, summarize
 
 
-def _baseline(delivery: Delivery, repeats: int | None) -> Baseline[CudaTiming]:
-    """Return the files of a cell with so many repeats; None where that is not known.
+def run(delivery: Delivery, code: CompiledCell | Loop, plan: Plan) -> Any:
+    """Run and time code: a cell once, a loop repeatedly; return what the magic returns.
+
+    Of a cell that awaits, return a coroutine that does.
+
+    Raises:
+        SpecError: a file cannot be read or written, or there is no such function.
+    """
+    options, further = delivery.options, FurtherRuns(delivery)
+    baseline = _baseline(delivery, code, plan)
+    once = None if isinstance(code, Loop) else _SingleRun(delivery, code)
+
+    async def again(scope: AbstractContextManager[Any]) -> Any:
+        return code.run(1, scope) if isinstance(code, Loop) else await code.run(scope)
+
+    async def timed() -> Any:
+        value = None
+        try:
+            with nullcontext() if options.nvtx is None else nvtx_range(options.nvtx):
+                if once is not None:
+                    with closing(once):  # an interrupt may come before its exit has begun
+                        value = await again(once)
+                elif isinstance(code, Loop):
+                    _repeat(delivery, code, plan)
+            value = await further.run(again, value)
+            if isinstance(code, Loop):
+                await further.measure_energy(code)
+        finally:
+            delivery.deliver()
+        baseline.finish(delivery.result)
+        return value_of(value, delivery.result, options)
+
+    if isinstance(code, Loop):
+        return run_sync(timed())
+    return run_or_await(timed, code.globals, is_async=code.is_async)
+
+
+def _baseline(delivery: Delivery, code: CompiledCell | Loop, plan: Plan) -> Baseline[CudaTiming]:
+    """Return the files to save to, and to compare with.
 
     Raises:
         SpecError: there will be too few repeats for ``--fail-above``, or there are in the file.
     """
     baseline = Baseline(delivery.shell, delivery.options, CudaTiming)
-    few = repeats is not None and repeats < LEAST_REPEATS
+    few = not isinstance(code, Loop) or (not plan.open_end and plan.repeats < LEAST_REPEATS)
     if baseline.before is not None:
         few = few or baseline.before.repeat < LEAST_REPEATS
     if few and delivery.options.fail_above is not None:
@@ -41,79 +77,14 @@ def _baseline(delivery: Delivery, repeats: int | None) -> Baseline[CudaTiming]:
     return baseline
 
 
-def _timed(
-    delivery: Delivery,
-    repeats: int | None,
-    measure: Callable[[], Awaitable[Any]],
-    again: Callable[[AbstractContextManager[Any]], Awaitable[Any]],
-    loop: Loop | None = None,
-) -> Callable[[], Coroutine[Any, Any, Any]]:
-    """Return what runs code, and returns what the magic returns.
-
-    ``measure`` sets the delivery's result, and ``again`` runs the code once more, in a scope. Both
-    return the code's value.
-
-    Raises:
-        SpecError: a file cannot be read or written.
-    """
-    options = delivery.options
-    further = FurtherRuns(delivery)
-    baseline = _baseline(delivery, repeats)
-
-    async def run() -> Any:
-        try:
-            with nullcontext() if options.nvtx is None else nvtx_range(options.nvtx):
-                value = await measure()
-            value = await further.run(again, value)
-            if loop is not None:
-                await further.measure_energy(loop)
-        finally:
-            delivery.deliver()
-        baseline.finish(delivery.result)
-        return value_of(value, delivery.result, options)
-
-    return run
-
-
-def run_once(delivery: Delivery, cell: CompiledCell) -> Any:
-    """Run and time a cell, and return what the magic returns; a coroutine if the cell awaits.
-
-    Raises:
-        SpecError: a file cannot be read or written, or there is no such function.
-    """
-    scope = _SingleRun(delivery, cell)
-
-    async def measure() -> Any:
-        try:
-            return await cell.run(scope)
-        finally:
-            scope.close()  # an interrupt may come before the scope's exit has begun
-
-    timed = _timed(delivery, 1, measure, cell.run)
-    return run_or_await(timed, cell.globals, is_async=cell.is_async)
-
-
-def run_repeatedly(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
-    """Run and time a loop, and return what the magic returns.
-
-    Raises:
-        SpecError: a file cannot be read or written.
-    """
+def _repeat(delivery: Delivery, loop: Loop, plan: Plan) -> None:
     quiet = delivery.options.quiet
-
-    async def measure() -> None:
-        try:
-            with closing(Progress(delivery.shell, enabled=not quiet)) as progress:
-                delivery.benchmark(loop, plan, progress.update)
-        finally:
-            if delivery.result is None and not quiet:
-                say(delivery.shell, "%cudatime: stopped before the first repeat was complete")
-
-    async def again(scope: AbstractContextManager[Any]) -> None:
-        loop.run(1, scope)
-
-    repeats = None if plan.open_end else plan.repeats
-    return run_sync(_timed(delivery, repeats, measure, again, loop)())
+    try:
+        with closing(Progress(delivery.shell, enabled=not quiet)) as progress:
+            delivery.benchmark(loop, plan, progress.update)
+    finally:
+        if delivery.result is None and not quiet:
+            say(delivery.shell, "%cudatime: stopped before the first repeat was complete")
 
 
 class _SingleRun(AbstractContextManager[None]):
