@@ -181,15 +181,9 @@ class Benchmark:
             return _REPEAT
         last = self._run(1, again=False)
         self._warmup = count = 1
-        busy, until = last.lower, perf_counter() + _WARM_UP
-
-        def is_warm() -> bool:
-            if wanted is not None:
-                return self._warmup >= wanted
-            over = busy >= _WARM_UP or perf_counter() >= until
-            return over or self._warmup >= _MOST_WARM_UP
-
-        while not is_warm():
+        most, seconds = (_MOST_WARM_UP, _WARM_UP) if wanted is None else (wanted, math.inf)
+        busy, until = last.lower, perf_counter() + seconds
+        while self._warmup < most and busy < seconds and perf_counter() < until:
             # As many as before: the last half is without a pause.
             count = self._warmup if wanted is None else wanted - self._warmup
             last = self._run(count, again=False)
@@ -256,8 +250,7 @@ class Benchmark:
         """Run loops behind a delay; return the seconds of each device, if these are known."""
         with suppress(Exception):  # the user has not asked for this run
             self._run_in(self._behind(delay), loops)
-        found: dict[int, float] | None = self._found
-        return found
+        return cast("dict[int, float] | None", self._found)
 
     def result(self, compile_time: float = 0.0, *, partial: bool = False) -> CudaTiming | None:
         """Aggregate the complete repeats into a result; None if there is none."""

@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 
 from gpumagic.cells.line_sources import Line
 from gpumagic.cuda import streams, torch_cuda
-from gpumagic.system import text
 
 # --- the marks ------------------------------------------------------------------------------------
 
@@ -194,7 +193,8 @@ class LineTimes:
     `LineTime`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_gpu: bool = True) -> None:
+        self.has_gpu = has_gpu
         #: Seconds that tracing takes at each boundary, beside what is measured here.
         self.tracing = 0.0
         #: Those that have a context; a mark has the events of each in this order.
@@ -204,15 +204,10 @@ class LineTimes:
         self._read_at = _WAITING
         #: Seconds that the boundaries took, and their number.
         self.own, self.boundaries = 0.0, 0
-        #: Why there are no times of the GPU.
-        self.note: str | None = None
 
     def prepare(self) -> None:
         """Wait until the devices are idle, and make events: all that takes time."""
-        try:
-            self._add_devices()
-        except RuntimeError as error:
-            self._give_up(error)
+        self._add_devices()
 
     def start(self) -> None:
         """Begin, in no line."""
@@ -226,13 +221,8 @@ class LineTimes:
             if line.figures is None:
                 line.figures = LineTime()
             line.figures.host += max(passed, 0.0)
-        if passed > _NO_LAUNCH and self.note is None:
-            try:
-                self._mark(ended)
-            except RecursionError:
-                raise  # the tracer's: near the limit nothing can be called
-            except RuntimeError as error:
-                self._give_up(error)
+        if passed > _NO_LAUNCH and self.has_gpu:
+            self._mark(ended)
         self._lines = lines
         self.boundaries += 1
         self._began = began = perf_counter()
@@ -243,15 +233,16 @@ class LineTimes:
         self.switch(())
 
     def finish(self) -> None:
-        """Read the marks when the GPU has finished; none on a device that has failed."""
-        try:
-            while self._waiting and self.note is None:
-                # Marks are reached in another order on several streams; none takes long now.
-                if not self._is_reached(self._waiting[-1]):
-                    sleep(1e-4)
-                self._read()
-        except RuntimeError as error:
-            self._give_up(error)
+        """Read the marks when the GPU has finished.
+
+        Raises:
+            RuntimeError: a device has failed.
+        """
+        while self._waiting:
+            # Marks are reached in another order on several streams; none takes long now.
+            if not self._is_reached(self._waiting[-1]):
+                sleep(1e-4)
+            self._read()
 
     def release(self) -> None:
         """Free the events.
@@ -261,9 +252,6 @@ class LineTimes:
         """
         self._waiting.clear()
         self._devices.clear()
-
-    def _give_up(self, error: RuntimeError) -> None:
-        self.note = f"no GPU time of lines: {text.reason(error)}"
 
     # --- marks on all devices; no other thread's capture is ended --------------------------------
 

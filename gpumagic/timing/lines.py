@@ -33,14 +33,14 @@ class LineProfiler:
     """Measures the lines of ``sources``, the first of which is the cell's.
 
     ``prepare``, ``start``, the cell, ``stop``, ``result``, ``close``. None of them raises an
-    exception: a failure leaves the cell without lines, and the result says so.
+    exception: a failure leaves the lines without GPU times, and the result says so.
     """
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = sources
         self._times = LineTimes()
         self._tracer = LineTracer(sources, self._times)
-        #: Why there are no lines.
+        #: Why there are no GPU times of lines: the first error.
         self.note: str | None = None
 
     def prepare(self) -> None:
@@ -71,24 +71,23 @@ class LineProfiler:
         try:
             yield
         except Exception as error:
-            self.note = self.note or f"no times of lines ({text.named(error)})"
+            self.note = self.note or f"no GPU time of lines: {text.named(error)}"
 
     def result(self, timing: CudaTiming) -> CudaTiming:
         """Return ``timing`` with its ``lines``, or with a note why there are none."""
         with self._noting():
             self._times.finish()
+        with self._noting():
             ran = [line for source in self._sources for line in source.ran()]
-            if not ran and self._tracer.note is not None:
-                self.note = self._tracer.note
-            else:
+            if ran or self._tracer.note is None:
                 times = {line: line.figures or LineTime() for line in ran}
                 cell = {line: times[line] for line in self._sources[0].ran()}
                 timing = _with_what_lines_show(timing, surely_worked(cell))
                 return replace(timing, lines=self._lines(timing, times))
-        return replace(timing, notes=(*timing.notes, str(self.note)))
+        return replace(timing, notes=(*timing.notes, self._tracer.note or str(self.note)))
 
     def _lines(self, timing: CudaTiming, times: Mapping[Line, LineTime]) -> LineTimings:
-        has_gpu = timing.gpu is not None and timing.gpu_seen and self._times.note is None
+        has_gpu = timing.gpu is not None and timing.gpu_seen and self.note is None
         cell, *functions = (self._of_source(s, timing, times, has_gpu) for s in self._sources)
         cost = self._times.own + self._times.boundaries * self._times.tracing
         part = min(cost / timing.wall.median, 1.0) if timing.wall.median > 0 else 0.0
@@ -96,7 +95,7 @@ class LineProfiler:
         complete = self._tracer.note is None
         notes = (
             self._tracer.note,
-            self._times.note if timing.gpu is not None else None,
+            self.note if timing.gpu is not None else None,
             self._cost_note(part),
         )
         return LineTimings(
@@ -183,8 +182,7 @@ def tracing_cost() -> float:
         tree = ast.parse(_EMPTY)
         code = compile(tree, "<empty>", "exec")
         source = cell_source([code], _EMPTY, 1, tree)
-        times = LineTimes()
-        times.note = "without the GPU"
+        times = LineTimes(has_gpu=False)
         tracer = LineTracer([source], times)
         times.start()
         try:

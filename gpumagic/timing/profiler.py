@@ -161,32 +161,20 @@ def nvtx_range(name: str) -> Iterator[None]:
 # --- counters of work -------------------------------------------------------------------------
 
 
-class FlopCounter(AbstractContextManager[None]):
-    """A context manager that counts the operations of its body into ``count``.
+def flop_counter() -> Any:
+    """Return a context manager that counts the operations of its body: ``get_total_flops()``.
 
-    ``torch.utils.flop_counter.FlopCounterMode`` counts by the shapes of matrix products,
-    convolutions and attention; it changes how operations are dispatched, so that it has a run of
-    its own.
+    torch's counts by the shapes of matrix products, convolutions and attention; it changes how
+    operations are dispatched, so that it has a run of its own.
 
     Raises:
         DeviceError: torch cannot be imported, or counts none.
     """
-
-    def __init__(self) -> None:
-        mode = torch_cuda.flop_counter().FlopCounterMode
-        options: dict[str, Any] = {"display": False}
-        if "skip_unsupported" in inspect.signature(mode).parameters:
-            options["skip_unsupported"] = True  # else a Triton kernel is counted, but not run
-        self._mode = mode(**options)
-        self.count: int | None = None
-
-    def __enter__(self) -> None:
-        self._mode.__enter__()
-
-    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
-        self._mode.__exit__(kind, *error)
-        if kind is None:
-            self.count = int(self._mode.get_total_flops())
+    mode = torch_cuda.flop_counter().FlopCounterMode
+    options: dict[str, Any] = {"display": False}
+    if "skip_unsupported" in inspect.signature(mode).parameters:
+        options["skip_unsupported"] = True  # else a Triton kernel is counted, but not run
+    return mode(**options)
 
 
 class EnergyMeter(AbstractContextManager[None]):

@@ -75,7 +75,6 @@ NEEDS: dict[str, tuple[str, ...]] = {
         "wall times are compared: no GPU time of {}",
         "; the wall time does not wait for {}",
         "there is no GPU in use",
-        "without the GPU",
     ),
     # What was counted, or read; or the names of figures.
     "counted": (

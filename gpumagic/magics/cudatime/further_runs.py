@@ -21,7 +21,7 @@ from gpumagic.magics.cudatime.delivery import Delivery
 from gpumagic.system import text
 from gpumagic.system.paths import output_path
 from gpumagic.timing.plan import ENERGY_SECONDS
-from gpumagic.timing.profiler import EnergyMeter, FlopCounter, Profiled
+from gpumagic.timing.profiler import EnergyMeter, Profiled, flop_counter
 
 _T = TypeVar("_T")
 _Scope = TypeVar("_Scope", bound=AbstractContextManager[Any])
@@ -61,9 +61,10 @@ class FurtherRuns:
             elif profiled is not None:
                 self._delivery.add(f"{option}: the code uses torch's profiler itself")
         if self._options.flops:
-            value, counter = await self._attempt("--flops", FlopCounter, code, value)
+            value, counter = await self._attempt("--flops", flop_counter, code, value)
             if counter is not None:
-                self._delivery.add("the code ran once more for --flops", flops=counter.count)
+                count = int(counter.get_total_flops())
+                self._delivery.add("the code ran once more for --flops", flops=count)
         return value
 
     async def measure_energy(self, loop: Loop) -> None:
