@@ -84,7 +84,8 @@ class Look:
 @dataclass(frozen=True)
 class Stopped:
     started: Started
-    at: float
+    #: Seconds until the code had returned, and of CPU time.
+    host: float
     cpu: float
     looks: tuple[Look, ...] = ()
     note: str | None = None
@@ -168,9 +169,9 @@ def start(*, quiet: bool = False, before: Times | None = None) -> Started:
 
 def stop(started: Started) -> Stopped:
     """Read the clocks at once, then record end events on busy streams: the current ones first."""
-    at, cpu = perf_counter(), process_time()
+    host, cpu = perf_counter() - started.at, process_time() - started.cpu
     if started.note is not None:
-        return Stopped(started, at, cpu, note=started.note)
+        return Stopped(started, host, cpu, note=started.note)
     try:
         with streams.Relaxed():
             looks = [_look_at_current(device) for device in reversed(started.devices)]
@@ -179,15 +180,14 @@ def stop(started: Started) -> Stopped:
             looks += [_look_at_current(device) for device in new]
             used = [look.device.streams.used() for look in looks]
             _refuse_capture(stream for each in used for stream in each)
-            return Stopped(started, at, cpu, tuple(map(_look_at_others, looks, used)))
+            return Stopped(started, host, cpu, tuple(map(_look_at_others, looks, used)))
     except RuntimeError as error:
-        return Stopped(started, at, cpu, note=_note(error))
+        return Stopped(started, host, cpu, note=_note(error))
 
 
 def read(stopped: Stopped) -> Times:
     """Wait for the end events, and unless quiet for the devices; Ctrl-C ends the former wait."""
     started, begun = stopped.started, perf_counter()
-    host, cpu = stopped.at - started.at, stopped.cpu - started.cpu
     readings: dict[int, Reading] = {}
     waiting, foreign = list(stopped.looks), False
     try:
@@ -201,18 +201,17 @@ def read(stopped: Stopped) -> Times:
                     waiting.remove(look)
                 _pause(begun)
     except RuntimeError as error:
-        return Times(host, cpu, host, host, note=_note(error))
-    least = max([host, *(each.end_least for each in readings.values())])
+        return Times(stopped.host, stopped.cpu, stopped.host, stopped.host, note=_note(error))
+    least = max([stopped.host, *(each.end_least for each in readings.values())])
     # What had ended before its stream was asked may have outlasted the code, too.
     most = max([least, *(each.upper for each in readings.values())])
-    return Times(host, cpu, least, most, readings, stopped.note)
+    return Times(stopped.host, stopped.cpu, least, most, readings, stopped.note)
 
 
 def gave_up(stopped: Stopped, note: str) -> Times:
     """Return what is known where `read` was interrupted."""
-    now, started = perf_counter(), stopped.started
-    host, wall = stopped.at - started.at, now - started.at
-    return Times(host, stopped.cpu - started.cpu, wall, wall, note=note)
+    wall = perf_counter() - stopped.started.at
+    return Times(stopped.host, stopped.cpu, wall, wall, note=note)
 
 
 # --- the steps on one device ----------------------------------------------------------------------

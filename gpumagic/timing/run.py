@@ -92,14 +92,13 @@ def summarize(
         in_use = sorted({ordinal for run in runs for ordinal in run.readings})
         # Without a sign, the time may be any device's.
         named = seen or (in_use if len(in_use) == 1 else [])
+        least = per_loop([run.lower for run in runs])
         fields = {
             "gpu": per_loop([run.upper for run in runs]),
             "gpu_at_most": share(runs) < EXACT,
-            "gpu_at_least": per_loop([run.lower for run in runs]),
+            "gpu_at_least": least if least.median else None,
             "per_device": {i: per_loop([_upper(run, i) for run in runs]) for i in named},
         }
-        if not fields["gpu_at_least"].median:
-            fields["gpu_at_least"] = None
         if fields["gpu_at_most"]:
             single = len(runs) == loops == 1
             tells = _TELLS_BESIDE_LINES if lines else _TELLS if single else _TELLS_REPEATED
