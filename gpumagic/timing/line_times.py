@@ -17,7 +17,7 @@ once: so the largest distance between the two, of late, is the distance between 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import inf
 from time import perf_counter, sleep
 from typing import Any, NamedTuple
@@ -34,9 +34,6 @@ _DRIFT = 1e-4
 _FIRST_EVENTS = 256
 #: How often clocks are compared at first: a process may lose the processor meanwhile.
 _COMPARED = 3
-
-#: The events of a mark, by device.
-Mark = list[list[Any]]
 
 
 class DeviceMarks:
@@ -180,7 +177,7 @@ class _Boundary(NamedTuple):
     lines: tuple[Line, ...]
     began: float
     ended: float
-    mark: Mark
+    mark: Sequence[tuple[DeviceMarks, list[Any]]]
     #: When recording the mark began, and when it was recorded.
     recorded: float
     queued: float
@@ -197,17 +194,13 @@ class LineTimes:
         self.has_gpu = has_gpu
         #: Seconds that tracing takes at each boundary, beside what is measured here.
         self.tracing = 0.0
-        #: Those that have a context; a mark has the events of each in this order.
+        #: Those that have a context.
         self._devices: list[DeviceMarks] = []
         self._lines: tuple[Line, ...] = ()
         self._waiting: deque[_Boundary] = deque()
         self._read_at = _WAITING
         #: Seconds that the boundaries took, and their number.
         self.own, self.boundaries = 0.0, 0
-
-    def prepare(self) -> None:
-        """Wait until the devices are idle, and make events: all that takes time."""
-        self._add_devices()
 
     def start(self) -> None:
         """Begin, in no line."""
@@ -255,8 +248,11 @@ class LineTimes:
 
     # --- marks on all devices; no other thread's capture is ended --------------------------------
 
-    def _add_devices(self, began: float = inf) -> None:
-        """Add devices that have come into use, each once it is idle; in a line that began then."""
+    def prepare(self, began: float = inf) -> None:
+        """Make events on devices that have come into use, each once it is idle: this takes time.
+
+        ``began``: when the line began in which they did.
+        """
         known = {device.ordinal for device in self._devices}
         new = [ordinal for ordinal in torch_cuda.contexts() if ordinal not in known]
         with streams.Relaxed():
@@ -266,15 +262,14 @@ class LineTimes:
     def _mark(self, ended: float) -> None:
         """Record a mark; none while a graph is captured."""
         if ended - self._began > _NO_CONTEXT:
-            self._add_devices(self._began)
+            self.prepare(self._began)
         recorded = perf_counter()
         with streams.Relaxed():
-            mark = [device.record() for device in self._devices]
-            if not mark or not all(mark):
+            mark = [(device, device.record()) for device in self._devices]
+            if not mark or not all(events for _, events in mark):
                 return
             if self._lines and self._lines[0].hits <= _LOOKS:
-                # Last: it takes 10 to 100 µs, in which the GPU may be idle.
-                for device, events in zip(self._devices, mark, strict=True):
+                for device, events in mark:  # last: it takes time, in which the GPU may be idle
                     events += device.look()
         times = (self._began, ended, mark, recorded, perf_counter())
         self._waiting.append(_Boundary(self._lines, *times))
@@ -283,18 +278,15 @@ class LineTimes:
 
     def _is_reached(self, boundary: _Boundary) -> bool:
         """Return whether all work before a mark is done."""
-        marked = zip(self._devices, boundary.mark, strict=False)
         with streams.Relaxed():
-            return all(device.is_reached(events) for device, events in marked)
+            return all(device.is_reached(events) for device, events in boundary.mark)
 
     def _read(self) -> None:
         """Read the marks that are reached."""
         while self._waiting and self._is_reached(self._waiting[0]):
             boundary = self._waiting.popleft()
-            marked = zip(self._devices, boundary.mark, strict=False)
             with streams.Relaxed():
-                done = {d.ordinal: d.read(events, boundary.recorded) for d, events in marked}
-            _add(boundary, done)
+                _add(boundary, {d.ordinal: d.read(e, boundary.recorded) for d, e in boundary.mark})
         self._read_at = len(self._waiting) + _WAITING
 
 
