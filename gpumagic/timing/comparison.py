@@ -107,7 +107,10 @@ def check(compared: Comparison, entry: Compared, fail_above: float) -> str | Non
         return f"not checked, as the wall time of {' and '.join(bounds)} is an upper bound"
     if entry.ratio is None or entry.interval is None:
         few = [each.name for each in pair if len(compared.sample(each).all) < LEAST_REPEATS]
-        reason = _too_few(few) if few else "there is no ratio to a time of 0 s"
+        reason = "there is no ratio to a time of 0 s"
+        if few:
+            have = "has" if len(few) == 1 else "have"
+            reason = f"{', '.join(few)} {have} fewer than {LEAST_REPEATS}"
         raise SpecError(f"a slowdown cannot be told from noise: {reason}")
     low, high = entry.interval
     if low > allowed:
@@ -125,16 +128,10 @@ def check(compared: Comparison, entry: Compared, fail_above: float) -> str | Non
 
 def _surely(timing: CudaTiming, base: CudaTiming) -> float:
     """Return what the ratio of two GPU times is at least, of which one is a bound; 0: not known."""
-    if timing.gpu is None or base.gpu is None or (_exact(timing) and _exact(base)):
-        return 0.0
-    if timing.gpu_at_least is None:
+    if timing.gpu_at_least is None or base.gpu is None or (_exact(timing) and _exact(base)):
         return 0.0
     now, before = (_median_interval(each, "gpu") for each in (timing, base))
     return 0.0 if now is None or before is None or not before[1] else now[0] / before[1]
-
-
-def _too_few(few: list[str]) -> str:
-    return f"{', '.join(few)} {'has' if len(few) == 1 else 'have'} fewer than {LEAST_REPEATS}"
 
 
 def _exact(timing: CudaTiming) -> bool:
@@ -179,11 +176,9 @@ def _least(timing: CudaTiming) -> float:
 
 def _compared(name: str, timing: CudaTiming, base: CudaTiming, quantity: Quantity) -> Compared:
     ours, theirs = (_sample(each, quantity) for each in (timing, base))
-    if quantity == "gpu":
-        not_known = not _exact(timing)
-    else:
-        not_known = timing.wall_at_most != base.wall_at_most
-    if not_known or min(ours.best, theirs.best) <= 0:
+    by_wall = timing.wall_at_most == base.wall_at_most
+    is_known = _exact(timing) if quantity == "gpu" else by_wall
+    if not is_known or min(ours.best, theirs.best) <= 0:
         return Compared(name, timing)
     ratio = ours.median / theirs.median
     now, before = (_median_interval(each, quantity) for each in (timing, base))

@@ -220,13 +220,13 @@ def verdict(
     wall = timing.wall.median
     if timing.gpu is None or wall <= 0 or timing.partial or not lines:
         return None
-    certain = [line for line in lines if line.gpu and not line.at_most]
-    busy = fsum(line.gpu or 0.0 for line in certain)
+    certain = {line.line: line.gpu for line in lines if line.gpu and not line.at_most}
+    busy = fsum(certain.values())
     if busy >= _NEARLY_ALL * wall:
         evidence = f"GPU-bound: the GPU is busy for {_percent(busy / wall)} of the wall time"
-        longest = max(certain, key=lambda line: line.gpu or 0.0)
-        is_most = (longest.gpu or 0.0) >= _MOST * busy
-        return f"{evidence}, most of it with line {longest.line}" if is_most else evidence
+        longest = max(certain, key=certain.__getitem__)
+        is_most = certain[longest] >= _MOST * busy
+        return f"{evidence}, most of it with line {longest}" if is_most else evidence
     waiting = max(lines, key=lambda line: line.sync_time)
     loop = max(lines, key=lambda line: _starved(line, loops))
     starved = _starved(loop, loops)
