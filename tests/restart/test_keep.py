@@ -74,13 +74,13 @@ PLAIN = {
         (True, True, True, 2, "builtins"),
     ),
     "a chain": Case(
-        "class Link: pass\nfirst = None\nfor n in range(2000):\n"
+        "class Link: pass\nfirst = None\nfor n in range(400):\n"
         "    link = Link(); link.next = first; first = link\n"
         "def length(link):\n    count = 0\n    while link: link, count = link.next, count + 1\n"
         "    return count",
         "first length",
         "length(first)",
-        2000,
+        400,
     ),
     "names with underscores": Case(
         "__secret = {'w': 1}; __version__ = '3'; _999 = 'answer'; _private = 1",
