@@ -31,11 +31,6 @@ class Devices:
         place = self._visible.get(uuid)
         return "cpu" if place is None else f"cuda:{place}"
 
-    @property
-    def any_visible(self) -> bool:
-        """Whether this process sees a GPU."""
-        return bool(self._visible)
-
     @cached_property
     def _visible(self) -> dict[str, int]:
         torch: Any = torch_cuda.require()
@@ -57,14 +52,13 @@ class Devices:
         return place
 
     def moved_storage(self, storage: Any, device: str) -> Any:
-        """Move a storage from the host to where its device is now, if there is room."""
+        """Copy a storage of the host to where its device is now, if there is room."""
         place = self.now(device)
-        if place != "cpu":
-            try:
-                storage = storage.to(device=place)
-            except RuntimeError:  # full, or it fails
-                self.refused[place] = self.refused.get(place, 0) + storage.nbytes()
-                place = "cpu"
+        try:
+            copy = storage.clone() if place == "cpu" else storage.to(device=place)
+        except RuntimeError:  # the GPU is full, or it fails
+            self.refused[place] = self.refused.get(place, 0) + storage.nbytes()
+            place, copy = "cpu", storage.clone()
         if place != device:
             self.moved.add(f"{device} → {place}")
-        return storage
+        return copy

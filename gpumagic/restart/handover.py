@@ -5,11 +5,14 @@ In memory, so that a full disk cannot stop a restart for which the requests are 
 
 from __future__ import annotations
 
+import mmap
 import os
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, NamedTuple, cast
+
+from gpumagic.restart.devices import Devices
 
 #: ``descriptor:pid`` of the file, in the environment of the new program.
 VARIABLE = "GPUMAGIC_RESTARTED"
@@ -42,17 +45,13 @@ class Kept:
     #: The lines of the cells in which functions were defined, and the cells' numbers, by file name.
     sources: Mapping[str, list[str]]
     cells: Mapping[str, int]
-    #: The UUIDs of the GPUs in CUDA's order.
-    uuids: Sequence[str] = ()
+    devices: Devices
+    #: What is said of some: words, and the names behind them.
+    notes: Mapping[str, Sequence[str]]
     #: Empty where nothing is kept: torch need not be imported again.
-    random: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, bytes] = field(default_factory=dict)
-    #: What has settings that are not carried.
-    other_settings: Sequence[str] = ()
     #: Why variables that were to be kept are lost.
     failed: Mapping[str, str] = field(default_factory=dict)
-    #: The variables with a tensor that comes back without its autograd graph.
-    without_graph: Sequence[str] = ()
 
     def places(self) -> list[tuple[int, int]]:
         """Return where each part of the file begins, and its bytes; at last, where the file ends.
@@ -64,6 +63,12 @@ class Kept:
             found.append((begin, size))
             begin += size + -size % _ALIGNMENT
         return found
+
+    def mapped(self, descriptor: int) -> tuple[list[memoryview], list[memoryview]]:
+        """Return the arrays and the storages: memory that is the file's until it is written to."""
+        whole = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY))
+        parts = [whole[place : place + size] for place, size in self.places()]
+        return parts[: len(self.buffers)], parts[len(self.buffers) :]
 
 
 def give(file: IO[bytes], state: dict[str, Any]) -> str:

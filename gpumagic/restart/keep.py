@@ -9,24 +9,24 @@ import builtins
 import functools
 import io
 import linecache
-import random
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
 from gpumagic.cuda import driver, failure, torch_cuda
-from gpumagic.cuda.storages import as_bytes, plain_functions
+from gpumagic.cuda.storages import as_bytes, plain_functions, storage_address
 from gpumagic.errors import RestartError
 from gpumagic.restart import settings, trial
 from gpumagic.restart.devices import Devices
 from gpumagic.restart.handover import Kept, Variable
-from gpumagic.restart.pickler import Pickler, Unpickler, use_namespace
+from gpumagic.restart.pickler import Pickler, Unpickler, on_host
 from gpumagic.system import text
-from gpumagic.system.introspection import is_imported
+from gpumagic.system.introspection import is_a, is_imported
 
 # --- in the old process ---------------------------------------------------------------------------
 
@@ -55,12 +55,12 @@ def write(
         file = tempfile.TemporaryFile(prefix="gpumagic-")  # noqa: SIM115 - the next process's
         while True:
             kept, pickler, bad = _pickled(shell, left)
-            bad = bad or _lost_with_context(pickler)
-            bad = bad or _write_data(file, kept, pickler)
             tried = not bad
-            if tried and left:
-                say(f"trying to load {text.plural(len(left), 'variable')} in a new process")
-            bad = bad or trial.failures(kept, file, extension, environment)
+            if tried:
+                _write_data(file, kept, pickler)
+                if left:
+                    say(f"trying to load {text.plural(len(left), 'variable')} in a new process")
+                bad = trial.failures(kept, file, extension, environment)
             failed.update(bad)
             # Where CUDA has failed, waiting helps nothing: it goes on with what is left.
             missed = [name for name in failed if name not in optional]
@@ -78,10 +78,8 @@ def write(
             f"the variables cannot be written to {tempfile.gettempdir()}: {text.reason(error)}; "
             "TMPDIR names another folder"
         ) from None
-    if not left:
-        return file, replace(kept, failed=failed)
-    kept = replace(kept, failed=failed, random=_random_states(), settings=settings.read())
-    return file, replace(kept, other_settings=settings.others(shell))
+    carried = settings.read(shell) if left else {}
+    return file, replace(kept, failed=failed, settings=carried)
 
 
 def _reasons(failed: Mapping[str, str]) -> str:
@@ -95,18 +93,19 @@ def _reasons(failed: Mapping[str, str]) -> str:
 def _pickled(shell: Any, names: Sequence[str]) -> tuple[Kept, Pickler, dict[str, str]]:
     """Pickle the variables; also return those that have no pickle, and why."""
     variables, bad = dict[str, Variable](), dict[str, str]()
-    out = io.BytesIO()
+    graphs, out = set[int](), io.BytesIO()
     pickler = Pickler(out, shell)
     for name in names:
         value = shell.user_ns[name]
         try:
-            pickler.add(name, value)
+            if pickler.add(value):
+                graphs.add(id(value))
         except Exception as error:
             bad[name] = text.reason(error)
             # What it shares with others it cannot pickle again; the next one looks at the others.
             pickler = Pickler(io.BytesIO(), shell)
             continue
-        kind = "" if pickler.is_given(value) else trial.type_name(value)
+        kind = "" if id(value) in pickler.given else trial.type_name(value)
         variables[name] = Variable(kind, out.tell(), len(pickler.buffers))
     numbers = getattr(shell.compile, "_filename_map", {})
     kept = Kept(
@@ -116,45 +115,58 @@ def _pickled(shell: Any, names: Sequence[str]) -> tuple[Kept, Pickler, dict[str,
         [(each.nbytes(), str(each.device)) for each in pickler.storages],
         {name: linecache.getlines(name) for name in pickler.files if not Path(name).exists()},
         {name: numbers[name] for name in pickler.files if name in numbers},
-        driver.state().uuids or (),
-        without_graph=pickler.without_graph(shell.user_ns),
+        Devices(driver.state().uuids or ()),
+        {
+            # Of a value that has two names only the first is looked through.
+            "Without their graph:": [name for name in names if id(shell.user_ns[name]) in graphs],
+            "No longer share memory:": _parted({name: shell.user_ns[name] for name in names}),
+        },
     )
     return kept, pickler, bad
 
 
-def _lost_with_context(pickler: Pickler) -> dict[str, str]:
-    """Return the variables whose GPU memory cannot be read any more, as far as these are known."""
-    if failure.check_context() is None:
-        return {}
-    lost: dict[str, str] = {}
-    for number, storage in enumerate(pickler.storages):
-        if storage.device.type == "cuda":
-            lost.update(dict.fromkeys(pickler.users[number], LOST_WITH_CONTEXT))
-    return lost
+def _parted(variables: Mapping[str, Any]) -> list[str]:
+    """Name arrays with their views, and with tensors on their memory: each gets its own.
+
+    Only variables that are one themselves; tensors alone go on sharing their storage.
+    """
+    numpy, torch = sys.modules.get("numpy"), torch_cuda.loaded()
+    together = dict[int, dict[int, list[str]]]()
+    for name, value in variables.items():
+        if numpy is not None and is_a(value, numpy.ndarray):
+            owner = value
+            while is_a(owner.base, numpy.ndarray):
+                owner = owner.base
+            address, one = owner.__array_interface__["data"][0], id(value)
+        elif torch is not None and is_a(value, torch.Tensor) and value.layout is torch.strided:
+            address = one = storage_address()(value)
+        else:
+            continue
+        together.setdefault(address, {}).setdefault(one, []).append(name)
+    return [" and ".join(chain(*each.values())) for each in together.values() if len(each) > 1]
 
 
-LOST_WITH_CONTEXT = "on the GPU, which cannot be read any more"
+def _write_data(file: IO[bytes], kept: Kept, pickler: Pickler) -> None:
+    """Write the bytes of arrays and tensors.
 
-
-def _write_data(file: IO[bytes], kept: Kept, pickler: Pickler) -> dict[str, str]:
-    """Write the bytes of arrays and tensors; or return the variables that a GPU does not give."""
+    Raises:
+        OSError: there is no room.
+        RestartError: a GPU does not give them.
+    """
     places = kept.places()
     size = places[-1][0]
     free = shutil.disk_usage(tempfile.gettempdir()).free
     if size > free:
         raise OSError(f"they need {size / 2**30:.1f} GiB, and it has {free / 2**30:.1f} GiB")
-    for buffer, (place, _) in zip(pickler.buffers, places, strict=False):
-        file.seek(place)
-        file.write(buffer.raw())
-    for number, storage in enumerate(pickler.storages):
-        file.seek(places[len(pickler.buffers) + number][0])
-        try:
-            file.write(_bytes(storage))
-        except RuntimeError as error:
-            return dict.fromkeys(pickler.users[number], text.reason(error))
-    file.truncate(size)
+    file.truncate(max(size, 1))  # an empty file cannot be mapped
+    data = chain((buffer.raw() for buffer in pickler.buffers), map(_bytes, pickler.storages))
+    try:
+        for (place, _), part in zip(places, data, strict=False):
+            file.seek(place)
+            file.write(part)
+    except RuntimeError as error:  # after which the next restart knows that CUDA has failed
+        raise RestartError(f"the GPUs' memory cannot be read: {text.reason(error)}") from None
     file.flush()
-    return {}
 
 
 def _bytes(storage: Any) -> memoryview:
@@ -170,41 +182,26 @@ def _bytes(storage: Any) -> memoryview:
 class Restored:
     """What has come back."""
 
-    names: Sequence[str]
-    #: Modules, and classes and functions of theirs, which have the state of a new process.
-    imported: Sequence[str]
+    #: What is said of variables and settings: words, and the names behind them.
+    notes: Mapping[str, Sequence[str]]
     #: Why others have not.
     failed: Mapping[str, str]
     devices: Devices
-    #: The GPUs of the old process whose random state is lost.
-    random_lost: Sequence[str]
-    #: Those that have come back without their autograd graph.
-    without_graph: Sequence[str]
-    #: Settings that were not those of a new process, and are now.
-    reset: Sequence[str]
 
 
 def restore(file: IO[bytes], shell: Any, kept: Kept) -> Restored:
     """Bind the variables in the notebook."""
-    use_namespace(shell.user_ns)
     for name, lines in kept.sources.items():  # None: it is never looked for on the disk
         linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
     getattr(shell.compile, "_filename_map", {}).update(kept.cells)
-    devices, places = Devices(kept.uuids), kept.places()
+    devices, (arrays, storages) = kept.devices, kept.mapped(file.fileno())
 
     @functools.cache
     def storage(number: int) -> Any:
-        torch: Any = torch_cuda.require()
-        size, device = kept.storages[number]
-        made = torch.UntypedStorage(size)
-        _fill(file, places[len(kept.buffers) + number][0], _bytes(made))
-        return devices.moved_storage(made, device)
+        return devices.moved_storage(on_host(storages[number]), kept.storages[number][1])
 
-    buffers = []
-    for place, size in places[: len(kept.buffers)]:
-        buffers.append(memoryview(bytearray(size)))
-        _fill(file, place, buffers[-1])
-    loader = Unpickler(io.BytesIO(kept.body), buffers, storage, devices.moved_device, shell)
+    copies = [memoryview(bytearray(array)) for array in arrays]
+    loader = Unpickler(io.BytesIO(kept.body), copies, storage, devices.moved_device, shell)
     done, failed = list[str](), dict(kept.failed)
     for name in kept.variables:
         try:
@@ -214,69 +211,12 @@ def restore(file: IO[bytes], shell: Any, kept: Kept) -> Restored:
             failed.update(dict.fromkeys([*kept.variables][len(done) :], text.named(error)))
             break
     shell.user_ns["__builtins__"] = builtins  # cloudpickle puts the dictionary there
-    reset = [*kept.other_settings, *settings.restore(kept.settings, devices.now)]
-    # At last: what is imported may draw random numbers.
-    random_lost = _restore_random(kept.random, devices.now) if kept.random else []
-    graphless = [name for name in kept.without_graph if name in done]
     imported = [name for name in done if is_imported(shell.user_ns[name])]
-    names = [name for name in done if name not in imported]
-    return Restored(names, imported, failed, devices, random_lost, graphless, reset)
-
-
-def _fill(file: IO[bytes], place: int, memory: memoryview) -> None:
-    file.seek(place)
-    if file.readinto(memory) != len(memory):  # type: ignore[attr-defined]
-        raise EOFError("the file of the kept variables is too short")
-
-
-# --- the random generators of Python, NumPy and torch --------------------------------------------
-
-
-def _random_states() -> dict[str, Any]:
-    """Return the states, as plain data and NumPy arrays; of GPUs only where they are in use.
-
-    They are in host memory, also those of GPUs: a CUDA context that has failed has them still.
-    """
-    found: dict[str, Any] = {"python": random.getstate()}
-    numpy, torch = sys.modules.get("numpy"), torch_cuda.loaded()
-    if numpy is not None:
-        found["numpy"] = numpy.random.get_state()
-    if torch is not None:
-        found["torch"] = torch.get_rng_state().numpy()
-        found["seed"] = torch.initial_seed()
-        if torch_cuda.initialized():
-            found["cuda"] = [*map(_state, torch.cuda.default_generators)]
-    return found
-
-
-def _state(generator: Any) -> Any:
-    try:
-        return generator.get_state().numpy()
-    except RuntimeError:  # CUDA has failed
-        return None
-
-
-def _restore_random(found: Mapping[str, Any], now: Callable[[str], str]) -> list[str]:
-    """Restore the states; return the GPUs whose state is lost, as ``cuda:0`` of the old process.
-
-    ``now`` returns where a device of the old process is in this one.
-    """
-    random.setstate(found["python"])
-    if "numpy" in found:
-        import numpy
-
-        numpy.random.set_state(found["numpy"])
-    if "torch" not in found:
-        return []
-    torch: Any = torch_cuda.require()
-    torch.set_rng_state(torch.from_numpy(found["torch"]))
-    if "cuda" not in found:  # `torch.manual_seed` seeds them when they are used
-        torch.cuda.manual_seed_all(found["seed"])
-    lost, none = [], now("cuda") == "cpu"  # without GPUs their states are missed by nobody
-    for number, state in enumerate(found.get("cuda", ())):
-        place = now(f"cuda:{number}")
-        if not none and (state is None or place == "cpu"):
-            lost.append(f"cuda:{number}")
-        elif not none:
-            torch.cuda.set_rng_state(torch.from_numpy(state), place)
-    return lost
+    notes = {
+        "Kept:": [name for name in done if name not in imported],
+        "Imported anew:": imported,
+        **kept.notes,
+        # At last: what is imported may draw random numbers.
+        **settings.restore(kept.settings, devices.now),
+    }
+    return Restored(notes, failed, devices)

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import cloudpickle
 
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda import failure, torch_cuda
 from gpumagic.restart.mapped_files import MappedFiles
 from gpumagic.system import introspection
 
@@ -32,15 +32,6 @@ STREAMS = ("stdin", "stdout", "stderr")
 #: The methods that decide how an object is pickled.
 _REDUCING = ("__reduce_ex__", "__reduce__", "__getstate__")
 
-#: The notebook's namespace in the process that loads: what its functions have as globals.
-_namespace: dict[str, Any] = {}
-
-
-def use_namespace(namespace: dict[str, Any]) -> None:
-    """Let the functions that are loaded from now on live in ``namespace``."""
-    global _namespace
-    _namespace = namespace
-
 
 def own_streams() -> dict[str, Any]:
     """Return the standard streams that are those of the process or of its kernel, by name.
@@ -55,17 +46,6 @@ def own_streams() -> dict[str, Any]:
     }
 
 
-class _Namespace:
-    """Stands for the notebook's namespace in a pickle."""
-
-    def __reduce__(self) -> Any:
-        return _get_namespace, ()
-
-
-def _get_namespace() -> dict[str, Any]:
-    return _namespace
-
-
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles a notebook's variables; large data are left to `buffers` and `storages`."""
 
@@ -74,28 +54,27 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.storages: list[Any] = []
         #: The files of the code that was pickled: its cells.
         self.files: set[str] = set()
-        #: The variable that is being pickled; and those that have a storage, by its number.
-        self.name = ""
-        self.users: dict[int, set[str]] = {}
-        #: The variables with a tensor that has an autograd graph.
-        self._graphs: dict[str, None] = {}
+        #: What the new process has anyway, by its identity, and what refers to it there.
+        self.given: dict[int, tuple[str, str]] = {}
+        self._has_graph = False
         super().__init__(file, protocol=5, buffer_callback=self.buffers.append)
         # cloudpickle gives each set of functions a copy of their globals; ours have the notebook's,
         # into which it puts the values of the globals that they use.
-        self.globals_ref[id(shell.user_ns)] = _Namespace()
+        self.globals_ref[id(shell.user_ns)] = shell.user_ns
         hidden = shell.user_ns_hidden
-        self._given = {id(hidden[name]): ("shell", name) for name in GIVEN if name in hidden}
-        self._given[id(shell)] = "shell", ""
-        self._given |= {id(each): ("stream", name) for name, each in own_streams().items()}
+        self.given |= {id(hidden[name]): ("hidden", name) for name in GIVEN if name in hidden}
+        self.given |= {id(each): ("stream", name) for name, each in own_streams().items()}
+        self.given |= {id(shell): ("shell", ""), id(shell.user_ns): ("namespace", "")}
         self._numbers: dict[int, int] = {}
         # Not while torch is being imported, or after its import has failed.
         self._torch: Any = torch_cuda.loaded() if hasattr(torch_cuda.loaded(), "Tensor") else None
+        self._context_is_dead = failure.check_context() is not None
         self._files = MappedFiles()
         self._numpy: Any = sys.modules.get("numpy")
 
-    def add(self, name: str, value: Any) -> None:
-        """Pickle a variable."""
-        self.name, limit = name, sys.getrecursionlimit()
+    def add(self, value: Any) -> bool:
+        """Pickle a variable; return whether it has a tensor that loses its autograd graph."""
+        self._has_graph, limit = False, sys.getrecursionlimit()
         sys.setrecursionlimit(max(limit, _DEEPEST))
         try:
             with warnings.catch_warnings():
@@ -103,24 +82,13 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 self.dump(value)
         finally:
             sys.setrecursionlimit(limit)
-
-    def is_given(self, value: Any) -> bool:
-        """Return whether the new process has ``value`` anyway."""
-        return id(value) in self._given
-
-    def without_graph(self, namespace: dict[str, Any]) -> list[str]:
-        """Return the variables with a tensor that comes back without its autograd graph.
-
-        A value that has another name, too, is looked through for the first one only.
-        """
-        values = {id(namespace[name]) for name in self._graphs}
-        return [name for name, value in namespace.items() if id(value) in values]
+        return self._has_graph
 
     def persistent_id(self, value: Any) -> Any:
         """Refer to what the new process has anyway, to devices, and to the bytes of tensors."""
         kind, torch = type(value), self._torch
-        if id(value) in self._given:
-            return self._given[id(value)]
+        if id(value) in self.given:
+            return self.given[id(value)]
         if torch is None:
             return None
         if kind is torch.device:
@@ -130,13 +98,14 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             untyped = value._untyped_storage if typed else value
             if untyped.device.type == "cpu":
                 self._files.refuse(untyped.data_ptr())
+            elif untyped.device.type == "cuda" and self._context_is_dead:
+                raise pickle.PicklingError("on the GPU, which cannot be read any more")
             number = self._numbers.setdefault(untyped._cdata, len(self.storages))
             if number == len(self.storages):
                 self.storages.append(untyped)
-            self.users.setdefault(number, set()).add(self.name)
             return "storage", number, value.dtype if typed else None
         if issubclass(kind, torch.Tensor) and not value.is_leaf:  # also where it is met again
-            self._graphs[self.name] = None
+            self._has_graph = True
         return None
 
     def reducer_override(self, value: Any) -> Any:
@@ -160,10 +129,11 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             make, arguments = self.dispatch_table[types.CodeType](value)
             return _code, (make, arguments, value.co_filename)
         if kind is types.CellType:
-            try:
-                return _cell, (), (value.cell_contents,), None, None, _fill
+            try:  # it is filled afterwards, since what is in it may refer to it
+                content = {"cell_contents": value.cell_contents}
+                return kind, (), content, None, None, _set_attributes
             except ValueError:  # it is empty
-                return _cell, ()
+                return kind, ()
         if kind is types.FunctionType and value.__closure__:
             return self._closure(value)
         if name := introspection.imported_as(value):
@@ -186,7 +156,6 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return reduced
         make, (*arguments, _), state, *more = reduced
         state[1]["__closure__"] = None  # so that cloudpickle fills none
-        # It may be in a cell of its own: pickle finds it there, since a cell is filled afterwards.
         return make, (*arguments, value.__closure__), state, *more
 
     def _tensor(self, value: Any) -> Any:
@@ -217,14 +186,6 @@ def _set_attributes(made: Any, attributes: dict[str, Any]) -> None:
         setattr(made, name, value)
 
 
-def _cell() -> types.CellType:
-    return types.CellType()
-
-
-def _fill(cell: types.CellType, state: tuple[Any]) -> None:
-    (cell.cell_contents,) = state
-
-
 def _optimizer(kind: Any) -> Any:
     """Make an optimizer whose class has its hooks in place, before its own ``step`` is loaded."""
     torch: Any = torch_cuda.require()
@@ -250,6 +211,13 @@ def _cached(function: Any, maxsize: int | None, typed: bool) -> Any:
     return functools.lru_cache(maxsize, typed)(function)
 
 
+def on_host(data: memoryview) -> Any:
+    """Return these bytes as a storage of the host, which shares their memory."""
+    torch: Any = torch_cuda.require()
+    made = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0)
+    return made.untyped_storage()
+
+
 class Unpickler(pickle.Unpickler):
     """Loads what a `Pickler` wrote.
 
@@ -273,14 +241,19 @@ class Unpickler(pickle.Unpickler):
         Raises:
             KeyError: this shell has not what the other had.
         """
-        if key[0] == "shell":
-            return self._shell.user_ns_hidden[key[1]] if key[1] else self._shell
-        if key[0] == "stream":
-            return getattr(sys, key[1])
+        kind, name, *more = key
+        if kind == "shell":
+            return self._shell
+        if kind == "namespace":
+            return self._shell.user_ns
+        if kind == "hidden":
+            return self._shell.user_ns_hidden[name]
+        if kind == "stream":
+            return getattr(sys, name)
         torch: Any = torch_cuda.require()
-        if key[0] == "device":
-            return torch.device(self._device(key[1]))
-        storage, dtype = self._storage(key[1]), key[2]
+        if kind == "device":
+            return torch.device(self._device(name))
+        storage, (dtype,) = self._storage(name), more
         if dtype is None:
             return storage
         return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)

@@ -18,13 +18,14 @@ from typing import Any, cast
 
 import cloudpickle
 
+from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.process_state import STATE
 from gpumagic.restart.pickler import STREAMS, own_streams
 
 _THREADS = "get_num_threads/set_num_threads"
-#: The settings of torch, in the order in which they are set, by what has them: an attribute, or a
-#: function that reads it and one that sets it.
-_TORCH = (
+#: Settings in the order in which they are set, by what has them: an attribute, or a function that
+#: reads it and one that sets it.
+_TABLE = (
     ("torch", "get_default_dtype/set_default_dtype get_default_device/set_default_device"),
     ("torch", "is_grad_enabled/set_grad_enabled is_anomaly_enabled/set_anomaly_enabled"),
     ("torch", "get_deterministic_debug_mode/set_deterministic_debug_mode"),
@@ -40,24 +41,54 @@ _TORCH = (
     *((f"torch.backends.cudnn.{each}", "fp32_precision") for each in ("conv", "rnn")),
     ("torch", _THREADS),
     ("torch.utils.hooks.RemovableHandle", "next_id"),  # a new hook must not replace a kept one
+    ("torch._tensor_str.PRINT_OPTS", "precision threshold edgeitems linewidth sci_mode"),
+    ("numpy", "get_printoptions/set_printoptions geterr/seterr"),
+    # Random states at last: what sets another may draw numbers. The seed is also that of the GPUs.
+    ("torch", "initial_seed/manual_seed get_rng_state/set_rng_state"),
+    ("numpy.random", "get_state/set_state"),
+    ("random", "getstate/setstate"),
 )
 #: A setting's name, how it is read, and how it is set.
 _Setting = tuple[str, Callable[[], Any], Callable[[Any], Any]]
 
 
-def read() -> dict[str, bytes]:
-    """Return the settings of the libraries that this process has loaded, each pickled."""
+def read(shell: Any) -> dict[str, bytes]:
+    """Return the settings of the libraries that are loaded, each pickled.
+
+    Those that are not carried, and not as in a new process, are empty.
+    """
     found = {}
     for name, get, _ in _settings():
         with suppress(Exception):  # this version has it not, or torch's other precision is in use
             found[name] = _pickled(get)
     if STATE.choice.threads is not None:  # it is not the user's, and `%gpu` sees to it
         found.pop(f"torch.{_THREADS}", None)
-    return found
+    torch: Any = torch_cuda.loaded()
+    for number, generator in enumerate(torch.cuda.default_generators if torch else ()):
+        try:  # in host memory: a CUDA context that has failed may have it still
+            found[f"cuda:{number}"] = _pickled(generator.get_state)
+        except RuntimeError:
+            found[f"cuda:{number}"] = b""
+    return {**found, **dict.fromkeys(_others(shell), b"")}
 
 
-def restore(settings: Mapping[str, bytes], now: Callable[[str], str]) -> list[str]:
-    """Set what differs; return what cannot be set. ``now`` returns where a device is now."""
+def _others(shell: Any) -> list[str]:
+    plots = [each for each in shell.configurables if type(each).__name__ == "InlineBackend"]
+    root, ignored = logging.getLogger(), ("ignore", None, Warning, None, 0)
+    found = {
+        "logging": root.handlers or root.level != logging.WARNING,
+        "warning filters": ignored in warnings.filters,
+        "the inline backend": any(each.config.get("InlineBackend") for each in plots),
+        **{f"sys.{name}": name not in own_streams() for name in STREAMS},
+    }
+    return [name for name, changed in found.items() if changed]
+
+
+def restore(settings: Mapping[str, bytes], now: Callable[[str], str]) -> dict[str, list[str]]:
+    """Set what differs; return what cannot be set, behind words that say so.
+
+    ``now`` returns where a device is now.
+    """
     for library in dict.fromkeys(name.split(".")[0] for name in settings):
         with suppress(Exception):  # it cannot be imported any more
             importlib.import_module(library)
@@ -68,7 +99,21 @@ def restore(settings: Mapping[str, bytes], now: Callable[[str], str]) -> list[st
                 value = pickle.loads(left[name])
                 _quietly(set_, now(str(value)) if name.endswith("default_device") else value)
             left.pop(name, None)
-    return [*left]
+    states = {name: left.pop(name) for name in settings if name.startswith("cuda:")}
+    return {
+        "As in a new process, set again among others:": [*left],
+        "Not kept: CUDA's random state of": [*_lost_states(states, now)],
+    }
+
+
+def _lost_states(states: Mapping[str, bytes], now: Callable[[str], str]) -> Iterator[str]:
+    """Restore the random states of GPUs; yield the devices whose state is lost."""
+    for device, state in states.items():
+        place = now(device)
+        if state and place != "cpu":
+            torch_cuda.require().cuda.set_rng_state(pickle.loads(state), place)
+        elif now("cuda") != "cpu":  # without GPUs nobody misses it
+            yield device
 
 
 def _quietly(call: Callable[..., Any], *arguments: Any) -> Any:
@@ -82,59 +127,36 @@ def _pickled(get: Callable[[], Any]) -> bytes:
     return cast(bytes, cloudpickle.dumps(_quietly(get)))
 
 
-def others(shell: Any) -> list[str]:
-    """Return which other settings are not those of a new process."""
-    plots = [each for each in shell.configurables if type(each).__name__ == "InlineBackend"]
-    root, ignored = logging.getLogger(), ("ignore", None, Warning, None, 0)
-    found = {
-        "logging": root.handlers or root.level != logging.WARNING,
-        "warning filters": ignored in warnings.filters,
-        "the inline backend": any(each.config.get("InlineBackend") for each in plots),
-        **{f"sys.{name}": name not in own_streams() for name in STREAMS},
-    }
-    return [name for name, changed in found.items() if changed]
-
-
 def _settings() -> Iterator[_Setting]:
     """Yield the settings of the libraries that are loaded."""
-    modules = map(sys.modules.get, ("torch", "numpy", "pandas", "matplotlib"))
-    # Not of one that is being imported.
-    torch, numpy, pandas, plots = (
-        each if hasattr(each, "__version__") else None for each in modules
-    )
-    if torch is not None:
-        for path, names in _TORCH:
-            for name in names.split():
-                yield f"{path}.{name}", *_access(partial(pkgutil.resolve_name, path), name)
-        shown = torch._tensor_str.PRINT_OPTS  # no function reads them
-        yield "torch.print", partial(vars, shown), _by_name(torch.set_printoptions)
-    if numpy is not None:
-        yield "numpy.print", numpy.get_printoptions, _by_name(numpy.set_printoptions)
-        yield "numpy.err", numpy.geterr, _by_name(numpy.seterr)
-    if pandas is not None:
-        for name in _options(pandas.options):
+    modules: Any = sys.modules
+    pandas, plots = modules.get("pandas"), modules.get("matplotlib")
+    if hasattr(pandas, "get_option"):  # not while it is being imported
+        for name in pandas._config.config._registered_options:
             get, set_ = partial(pandas.get_option, name), partial(pandas.set_option, name)
             yield f"pandas.{name}", get, set_
-    if plots is not None:
-        items = partial(dict.items, plots.rcParams)  # its own would choose a backend
-        some = lambda: {name: each for name, each in items() if "backend" not in name}  # noqa: E731
-        yield "matplotlib.rcParams", some, plots.rcParams.update
+    for name in getattr(plots, "rcParams", ()):
+        if "backend" not in name:
+            get, set_ = plots.rcParams.__getitem__, plots.rcParams.__setitem__
+            yield f"matplotlib.{name}", partial(get, name), partial(set_, name)
+    for path, names in _TABLE:
+        for name in names.split() if path.split(".")[0] in sys.modules else ():
+            yield f"{path}.{name}", *_access(path, name)
 
 
-def _by_name(function: Callable[..., Any]) -> Callable[[Mapping[str, Any]], Any]:
-    return lambda values: function(**values)
-
-
-def _access(owner: Callable[[], Any], name: str) -> Any:
+def _access(path: str, name: str) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+    """Return the functions that read and set a setting of the table."""
     get, _, set_ = name.partition("/")
-    if not set_:
-        return lambda: getattr(owner(), get), lambda value: setattr(owner(), get, value)
-    return lambda: getattr(owner(), get)(), lambda value: getattr(owner(), set_)(value)
 
+    def read() -> Any:
+        found = getattr(pkgutil.resolve_name(path), get)
+        return found() if set_ else found
 
-def _options(group: Any, prefix: str = "") -> Iterator[str]:
-    """Yield the names of pandas' options."""
-    for name in dir(group):
-        inside = _quietly(getattr, group, name)
-        is_group = type(inside) is type(group)
-        yield from _options(inside, f"{prefix}{name}.") if is_group else [prefix + name]
+    def write(value: Any) -> Any:
+        owner = pkgutil.resolve_name(path)
+        if not set_:
+            return setattr(owner, get, value)
+        function = getattr(owner, set_)
+        return function(**value) if type(value) is dict else function(value)
+
+    return read, write

@@ -9,7 +9,6 @@ from __future__ import annotations
 import builtins
 import importlib
 import io
-import mmap
 import os
 import pickle
 import sys
@@ -19,7 +18,6 @@ from itertools import chain
 from pickletools import genops
 from typing import IO, Any, NoReturn
 
-from gpumagic.cuda import torch_cuda
 from gpumagic.errors import RestartError
 from gpumagic.restart import handover
 from gpumagic.restart.handover import Kept, Variable
@@ -119,14 +117,6 @@ class _Shell:
         return print
 
 
-def _parts(kept: Kept, descriptor: int) -> list[memoryview]:
-    """Return the arrays, then the storages, in memory that is the file's until it is written to."""
-    places = kept.places()
-    size = places[-1][0]
-    whole = memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY) if size else b"")
-    return [whole[place : place + size] for place, size in places]
-
-
 class _Loader:
     """Loads the variables one by one, and goes on behind one that fails."""
 
@@ -163,23 +153,14 @@ def run(file: Any, descriptor: int) -> NoReturn:
     os.dup2(2, 1)
     with import_path.restricted_to(folders):
         importlib.import_module(extension)
-        from gpumagic.restart.devices import Devices
-        from gpumagic.restart.pickler import GIVEN, Unpickler, use_namespace
+        from gpumagic.restart.pickler import GIVEN, Unpickler, on_host
 
         if folder is not None:
             os.chdir(folder)
-        shell, device, parts = _Shell(GIVEN), Devices(kept.uuids).now, _parts(kept, descriptor)
-
-        @cache
-        def storage(number: int) -> Any:
-            torch: Any = torch_cuda.require()
-            part = parts[len(kept.buffers) + number]
-            made = torch.frombuffer(part, dtype=torch.uint8) if part else torch.empty(0)
-            return made.untyped_storage()
-
-        use_namespace(shell.user_ns)
-        make = partial(Unpickler, storage=storage, device=device, shell=shell)
-        loader = _Loader(kept.body, parts[: len(kept.buffers)], make)
+        shell, (arrays, storages) = _Shell(GIVEN), kept.mapped(descriptor)
+        storage = cache(lambda number: on_host(storages[number]))
+        make = partial(Unpickler, storage=storage, device=kept.devices.now, shell=shell)
+        loader = _Loader(kept.body, arrays, make)
         for name, variable in kept.variables.items():
             if name in skipped:
                 loader.skip(variable)

@@ -67,11 +67,12 @@ PLAIN = {
         (2, 3, 5, 9, 1),
     ),
     "what every shell has": Case(
-        "ip = get_ipython(); magic = ip.run_line_magic; ins = In; import builtins",
-        "ip magic ins builtins",
+        "ip = get_ipython(); magic = ip.run_line_magic; ins = In; import builtins\n"
+        "space = [globals()]",
+        "ip magic ins builtins space",
         "(ip is get_ipython(), magic.__self__ is ip, ins is In, builtins.len('ab'),"
-        " __builtins__.__name__)",
-        (True, True, True, 2, "builtins"),
+        " __builtins__.__name__, space[0] is globals())",
+        (True, True, True, 2, "builtins", True),
     ),
     "a chain": Case(
         "class Link: pass\nfirst = None\nfor n in range(400):\n"
@@ -120,6 +121,14 @@ TENSORS = {
         "(str(v.device), v.tolist(), base.tolist() == [*map(float, range(10))], str(w.dtype),"
         " v.untyped_storage().data_ptr() == base.untyped_storage().data_ptr())",
         ("cuda:0", [2.0, 3.0, 4.0], True, "torch.float64", True),
+    ),
+    "arrays that share memory": Case(
+        "import numpy as np\nwhole = np.arange(10.); halved = whole[2:][::2]; same = whole\n"
+        "memory = np.ones(3); sharing = torch.from_numpy(memory); its_view = sharing[1:]",
+        "whole halved same memory sharing its_view",
+        "(same is whole, np.shares_memory(whole, halved), halved.tolist(),"
+        " its_view.data_ptr() - sharing.data_ptr())",
+        (True, False, [2.0, 4.0, 6.0, 8.0], 8),
     ),
     "kinds of tensors": Case(
         "par = nn.Parameter(torch.ones(2)); par.tag = 'x'; sp = torch.eye(3).to_sparse().cuda(1)\n"
@@ -302,6 +311,8 @@ def test_random_states_go_on(kept: tuple[Kernel, str]) -> None:
     assert k.value(AS_RANDOM) == (True, True, True, True)
     assert "Not kept: CUDA's random state of cuda:0, cuda:2, cuda:3." in shown
     assert "Tensors and devices moved: cuda:0 → cpu, cuda:1 → cuda:0." in shown
+    parted = "whole and same and halved, memory and sharing and its_view"
+    assert f"No longer share memory: {parted}." in shown
     assert "Their GPU is hidden now; .cuda() moves them to one that is not." in shown
     started = k.value("__import__('gpumagic.cuda.init_trace', fromlist=['x']).location()")
     assert "restarted this process and brought variables back" in started

@@ -308,24 +308,17 @@ _SET_AGAIN = "A torch.device, and torch's default device, must be set again."
 
 def _kept(restored: Any) -> Iterator[str]:
     """Yield notes on what was restored, where to, and on what was not, and why."""
-    if restored.names:
-        yield f"Kept: {', '.join(restored.names)}."
-    if restored.imported:
-        yield f"Imported anew: {', '.join(restored.imported)}."
-    if restored.without_graph:
-        yield f"Without their graph: {', '.join(restored.without_graph)}."
+    for words, names in restored.notes.items():
+        if names:
+            yield f"{words} {', '.join(names)}."
     if restored.devices.moved:
         moved = f"Tensors and devices moved: {', '.join(sorted(restored.devices.moved))}."
-        hidden = not restored.devices.any_visible
+        hidden = restored.devices.now("cuda") == "cpu"
         yield f"{moved} {_BACK[hidden]} {_SET_AGAIN}" if "cpu" in moved else moved
     for device, size in restored.devices.refused.items():
         yield f"On the CPU, since {device} has too little free memory for it: {bytes_(size)}."
     for name, reason in restored.failed.items():
         yield f"Not kept: {name} ({reason})."
-    if restored.reset:
-        yield f"As in a new process, set again among others: {', '.join(restored.reset)}."
-    if restored.random_lost:
-        yield f"Not kept: CUDA's random state of {', '.join(restored.random_lost)}."
 
 
 # --- what a session has turned on, turned on again in the process that replaces it ---------------
