@@ -34,11 +34,10 @@ report: Callable[[], Any]
 _tasks: list[Any] = []
 
 
-def go_on(shell: Any, make_report: Report, prepare: Callable[[], None]) -> None:
+def go_on(shell: Any, make_report: Report) -> None:
     """Go on where the old program stopped; do nothing in a process that replaces none.
 
     Called while IPython loads its extensions: the user's startup files are run after it.
-    ``prepare`` imports what the report needs, while the clients subscribe.
     """
     global report
     state = handover.take()
@@ -52,7 +51,7 @@ def go_on(shell: Any, make_report: Report, prepare: Callable[[], None]) -> None:
     shell.execution_count = state["count"]
     report = lambda: _report(shell, state, make_report, notes)  # noqa: E731
     if hasattr(shell, "kernel"):
-        _answer_first(shell, state, prepare)
+        _answer_first(shell, state)
         _replay(shell.kernel, state["requests"])
     else:
         _run_first(shell, state)
@@ -104,7 +103,7 @@ def _replace_code(shell: Any, state: Mapping[str, Any]) -> None:
 # --- in a kernel ----------------------------------------------------------------------------------
 
 
-def _answer_first(shell: Any, state: Mapping[str, Any], prepare: Callable[[], None]) -> None:
+def _answer_first(shell: Any, state: Mapping[str, Any]) -> None:
     """Have the first request run the report, when the clients are connected again."""
     kernel = shell.kernel
     run = kernel.shell_handlers["execute_request"]
@@ -112,10 +111,7 @@ def _answer_first(shell: Any, state: Mapping[str, Any], prepare: Callable[[], No
     async def answer(stream: Any, identities: Any, request: dict[str, Any]) -> None:
         kernel.shell_handlers["execute_request"] = run
         await _connected(kernel.parent, state["clients"])
-        subscribed = time.monotonic() + _SUBSCRIPTION
-        with suppress(Exception), import_path.restricted_to(state["module_folders"]):
-            prepare()  # what fails here fails in the report, too, which shows it
-        await asyncio.sleep(max(0.0, subscribed - time.monotonic()))
+        await asyncio.sleep(_SUBSCRIPTION)
         _replace_code(shell, state)
         try:
             await run(stream, identities, request)

@@ -135,7 +135,7 @@ def restart(
     state: dict[str, Any] = {
         "payload": pickle.dumps(payload),  # what cannot be pickled raises here
         "target": target,
-        "file": None if file is None else handover.inherited(file.fileno()),
+        "file": None if file is None else file.fileno(),
         "inherited": [*inherited],
         "python_path": environment.get("PYTHONPATH"),
         "count": shell.displayhook.prompt_count,
@@ -146,21 +146,23 @@ def restart(
         "extensions": sorted(shell.extension_manager.loaded - {extension}),
         "requests": [],
     }
-    told, name = handover.in_memory(), handover.VARIABLE
-    words, held = command(app, extension), list[int]()
+    told, words, held = handover.in_memory(), command(app, extension), list[int]()
     environment = {**environment, **_import_path(environment)}
 
-    def finish() -> None:
-        variables = {**environment, name: handover.give(told, state)}
-        keep = {told.fileno(), *inherited, *held}
-        if state["file"] is not None:
-            keep.add(state["file"])
-        _replace(shell, words, variables, keep)
+    def finish() -> NoReturn:
+        files = [each.fileno() for each in (told, file) if each is not None]
+        try:
+            variables = {**environment, handover.VARIABLE: handover.give(told, state)}
+            _replace(shell, words, variables, {*files, *inherited, *held})
+        except BaseException:
+            traceback.print_exc(file=sys.__stderr__)
+        finally:  # there is no way back: the front end sees a dead kernel, not a silent one
+            os._exit(1)
 
     if not hasattr(shell, "kernel"):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         last()
-        _end(finish)
+        finish()
     state["clients"], held = clients(app), ports.hold(app, environment)
     ignore_interrupts(shell.kernel)  # from here on there is no way back
     last()
@@ -198,8 +200,8 @@ class _Recorder(dict[str, Any]):
         self._requests.append([*parts, *map(bytes, request.get("buffers", ()))])
 
 
-def _take_requests(kernel: Any, requests: list[list[bytes]], finish: Callable[[], None]) -> None:
-    """Call ``finish`` when the cell has ended, and its request and all behind it are taken."""
+def _take_requests(kernel: Any, requests: list[list[bytes]], end: Callable[[], None]) -> None:
+    """Call ``end`` when the cell has ended, and its request and all behind it are taken."""
     recorder, send = _Recorder(kernel, requests), kernel.session.send
     ended = asyncio.Event()
 
@@ -219,8 +221,12 @@ def _take_requests(kernel: Any, requests: list[list[bytes]], finish: Callable[[]
         leaving = _disconnect(stream.socket, kernel.parent.shell_port)
         loop = stream.io_loop.asyncio_loop
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(leaving, loop))
-        await _quiet(requests)
-        _end(finish)
+        looks = 0
+        while looks < _QUIET_LOOKS:
+            seen = len(requests)
+            await asyncio.sleep(0.01)
+            looks = looks + 1 if len(requests) == seen else 0
+        end()
 
     kernel.io_loop.add_callback(drain)
     kernel.session.send = without_reply
@@ -239,21 +245,13 @@ def ignore_interrupts(kernel: Any) -> None:
     kernel.pre_handler_hook = stay_ignored
 
 
-async def _quiet(requests: list[Any]) -> None:
-    looks, seen = 0, len(requests)
-    while looks < _QUIET_LOOKS:
-        await asyncio.sleep(0.01)
-        looks = looks + 1 if len(requests) == seen else 0
-        seen = len(requests)
-
-
 async def _disconnect(shell: zmq.Socket[Any], port: int) -> None:
     """Have the clients end their connections: what they have sent until then arrives.
 
     They connect again after 100 ms or more, and keep what they send until then.
     """
     end = time.monotonic() + _LONGEST_LEAVE
-    while (found := _connections(port)) and time.monotonic() < end:
+    while (found := _clients(port)) and time.monotonic() < end:
         for each in found:
             with suppress(OSError), socket.socket(fileno=os.dup(each.fd)) as connection:
                 connection.shutdown(socket.SHUT_WR)
@@ -265,24 +263,14 @@ async def _disconnect(shell: zmq.Socket[Any], port: int) -> None:
 
 def clients(app: Any) -> int:
     """Count the connections of clients to the channels on which the kernel sends."""
-    return len(_connections(app.shell_port, app.iopub_port))
+    return len(_clients(app.shell_port, app.iopub_port))
 
 
-def _connections(*numbers: int) -> list[Any]:
-    return [each for each in ports.connections() if each.raddr and each.laddr.port in numbers]
+def _clients(*numbers: int) -> list[Any]:
+    return [each for each in ports.connections(*numbers) if each.raddr]
 
 
 # --- the end --------------------------------------------------------------------------------------
-
-
-def _end(finish: Callable[[], None]) -> NoReturn:
-    """There is no way back: the front end sees a dead kernel rather than a silent one."""
-    try:
-        finish()
-    except BaseException:
-        traceback.print_exc(file=sys.__stderr__)
-    finally:
-        os._exit(1)
 
 
 def _replace(
@@ -295,12 +283,12 @@ def _replace(
     app = _app(shell)
     if hasattr(shell, "kernel"):
         atexit.unregister(app.cleanup_connection_file)  # the new program uses it
-    streams = _flush(getattr(app, "iopub_thread", None))
+    files = _flush(getattr(app, "iopub_thread", None))
     with suppress(Exception):  # the user's functions, then ipykernel's own, which close the sockets
         atexit._run_exitfuncs()
-    for stream in streams:  # they replace the descriptors 1 and 2 by pipes to threads of their own
+    for each in files:  # ipykernel's replace the descriptors 1 and 2 by pipes to their threads
         with suppress(AttributeError, OSError, TypeError):  # newer ones have done it
-            os.dup2(stream._original_stdstream_copy, stream._original_stdstream_fd)
+            os.dup2(each._original_stdstream_copy, each._original_stdstream_fd)
     for entry in [*Path("/proc/self/fd").iterdir()]:  # those of GPUs would hold their memory
         number = int(entry.name)
         with suppress(OSError):  # that of the folder itself
@@ -320,20 +308,19 @@ def _replace(
 def _flush(iopub_thread: Any) -> list[Any]:
     """Write out the open files, as Python does at its end, and what is left to publish.
 
-    Returns ipykernel's streams.
+    Returns the files, with ipykernel's streams.
     """
     kinds = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
-    files, streams = [], []
-    for each in gc.get_objects():
-        if type(each) in kinds:
-            files.append(each)
-        elif type(each).__name__ == "OutStream":
-            streams.append(each)
-    for each in [*files, *streams, sys.stdout, sys.stderr]:
+    files = [
+        each
+        for each in gc.get_objects()
+        if type(each) in kinds or type(each).__name__ == "OutStream"
+    ]
+    for each in [*files, sys.stdout, sys.stderr]:
         with suppress(Exception):  # it may be closed, or the user's own
             each.flush()
     if iopub_thread is None:
-        return streams
+        return files
     sent = threading.Event()
 
     def last() -> None:
@@ -342,4 +329,4 @@ def _flush(iopub_thread: Any) -> list[Any]:
 
     iopub_thread.schedule(last)
     sent.wait(_PATIENCE)
-    return streams
+    return files

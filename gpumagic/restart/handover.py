@@ -41,7 +41,7 @@ class Kept:
     body: bytes
     #: The bytes of each part of the file: arrays, then storages of tensors with their devices.
     buffers: Sequence[int]
-    storages: Sequence[tuple[int, str]]
+    storages: Mapping[int, tuple[int, str]]
     #: The lines of the cells in which functions were defined, and the cells' numbers, by file name.
     sources: Mapping[str, list[str]]
     cells: Mapping[str, int]
@@ -59,16 +59,17 @@ class Kept:
         First the arrays, then the storages.
         """
         found, begin = list[tuple[int, int]](), 0
-        for size in (*self.buffers, *(size for size, _ in self.storages), 0):
+        for size in (*self.buffers, *(size for size, _ in self.storages.values()), 0):
             found.append((begin, size))
             begin += size + -size % _ALIGNMENT
         return found
 
-    def mapped(self, descriptor: int) -> tuple[list[memoryview], list[memoryview]]:
+    def mapped(self, descriptor: int) -> tuple[list[memoryview], dict[int, memoryview]]:
         """Return the arrays and the storages: memory that is the file's until it is written to."""
         whole = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY))
         parts = [whole[place : place + size] for place, size in self.places()]
-        return parts[: len(self.buffers)], parts[len(self.buffers) :]
+        count = len(self.buffers)
+        return parts[:count], dict(zip(self.storages, parts[count:], strict=False))
 
 
 def give(file: IO[bytes], state: dict[str, Any]) -> str:
@@ -90,13 +91,6 @@ def take() -> dict[str, Any] | None:
 def in_memory() -> IO[bytes]:
     """Return a file without a name, in memory."""
     return os.fdopen(os.memfd_create("gpumagic"), "w+b")
-
-
-def inherited(descriptor: int) -> int:
-    """Return a copy of a descriptor that the next program of this process inherits."""
-    copy = os.dup(descriptor)
-    os.set_inheritable(copy, True)
-    return copy
 
 
 def opened(descriptor: int) -> IO[bytes]:

@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
@@ -55,16 +55,16 @@ def write(
         file = tempfile.TemporaryFile(prefix="gpumagic-")  # noqa: SIM115 - the next process's
         while True:
             kept, pickler, bad = _pickled(shell, left)
-            tried = not bad
-            if tried:
+            all_known = not bad
+            if not bad:
                 _write_data(file, kept, pickler)
                 if left:
                     say(f"trying to load {text.plural(len(left), 'variable')} in a new process")
-                bad = trial.failures(kept, file, extension, environment)
+                    bad, all_known = trial.failures(kept, file, extension, environment)
             failed.update(bad)
             # Where CUDA has failed, waiting helps nothing: it goes on with what is left.
             missed = [name for name in failed if name not in optional]
-            if tried and missed and not force and failure.dead_context() is None:
+            if all_known and missed and not force and failure.dead_context() is None:
                 file.close()
                 raise RestartError(
                     f"cannot keep {_reasons({name: failed[name] for name in missed})}. "
@@ -112,7 +112,7 @@ def _pickled(shell: Any, names: Sequence[str]) -> tuple[Kept, Pickler, dict[str,
         variables,
         out.getvalue(),
         [buffer.raw().nbytes for buffer in pickler.buffers],
-        [(each.nbytes(), str(each.device)) for each in pickler.storages],
+        {key: (each.nbytes(), str(each.device)) for key, each in pickler.storages.items()},
         {name: linecache.getlines(name) for name in pickler.files if not Path(name).exists()},
         {name: numbers[name] for name in pickler.files if name in numbers},
         Devices(driver.state().uuids or ()),
@@ -134,12 +134,15 @@ def _parted(variables: Mapping[str, Any]) -> list[str]:
     together = dict[int, dict[int, list[str]]]()
     for name, value in variables.items():
         if numpy is not None and is_a(value, numpy.ndarray):
-            owner = value
+            owner, one = value, id(value)
             while is_a(owner.base, numpy.ndarray):
                 owner = owner.base
-            address, one = owner.__array_interface__["data"][0], id(value)
-        elif torch is not None and is_a(value, torch.Tensor) and value.layout is torch.strided:
-            address = one = storage_address()(value)
+            address = owner.__array_interface__["data"][0]
+        elif torch is not None and is_a(value, torch.Tensor):
+            try:
+                address = one = storage_address()(value)
+            except RuntimeError:  # it has no memory of its own
+                continue
         else:
             continue
         together.setdefault(address, {}).setdefault(one, []).append(name)
@@ -159,7 +162,9 @@ def _write_data(file: IO[bytes], kept: Kept, pickler: Pickler) -> None:
     if size > free:
         raise OSError(f"they need {size / 2**30:.1f} GiB, and it has {free / 2**30:.1f} GiB")
     file.truncate(max(size, 1))  # an empty file cannot be mapped
-    data = chain((buffer.raw() for buffer in pickler.buffers), map(_bytes, pickler.storages))
+    data = chain(
+        (buffer.raw() for buffer in pickler.buffers), map(_bytes, pickler.storages.values())
+    )
     try:
         for (place, _), part in zip(places, data, strict=False):
             file.seek(place)
@@ -178,19 +183,8 @@ def _bytes(storage: Any) -> memoryview:
 # --- in the new process ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Restored:
-    """What has come back."""
-
-    #: What is said of variables and settings: words, and the names behind them.
-    notes: Mapping[str, Sequence[str]]
-    #: Why others have not.
-    failed: Mapping[str, str]
-    devices: Devices
-
-
-def restore(file: IO[bytes], shell: Any, kept: Kept) -> Restored:
-    """Bind the variables in the notebook."""
+def restore(file: IO[bytes], shell: Any, kept: Kept) -> Kept:
+    """Bind the variables in the notebook; return what has come of them."""
     for name, lines in kept.sources.items():  # None: it is never looked for on the disk
         linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
     getattr(shell.compile, "_filename_map", {}).update(kept.cells)
@@ -219,4 +213,4 @@ def restore(file: IO[bytes], shell: Any, kept: Kept) -> Restored:
         # At last: what is imported may draw random numbers.
         **settings.restore(kept.settings, devices.now),
     }
-    return Restored(notes, failed, devices)
+    return replace(kept, notes=notes, failed=failed)

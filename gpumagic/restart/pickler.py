@@ -46,26 +46,29 @@ def own_streams() -> dict[str, Any]:
     }
 
 
+def _given(shell: Any) -> dict[str, Any]:
+    """Return what a process with a shell has anyway, by names that are those of every process."""
+    hidden = shell.user_ns_hidden
+    found = {name: hidden[name] for name in GIVEN if name in hidden}
+    return {**found, **own_streams(), "shell": shell, "namespace": shell.user_ns}
+
+
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles a notebook's variables; large data are left to `buffers` and `storages`."""
 
     def __init__(self, file: IO[bytes], shell: Any) -> None:
         self.buffers: list[pickle.PickleBuffer] = []
-        self.storages: list[Any] = []
+        #: By the address of each, which is its number.
+        self.storages: dict[int, Any] = {}
         #: The files of the code that was pickled: its cells.
         self.files: set[str] = set()
-        #: What the new process has anyway, by its identity, and what refers to it there.
-        self.given: dict[int, tuple[str, str]] = {}
+        #: The names of what the new process has anyway, by identity.
+        self.given = {id(each): name for name, each in _given(shell).items()}
         self._has_graph = False
         super().__init__(file, protocol=5, buffer_callback=self.buffers.append)
         # cloudpickle gives each set of functions a copy of their globals; ours have the notebook's,
         # into which it puts the values of the globals that they use.
         self.globals_ref[id(shell.user_ns)] = shell.user_ns
-        hidden = shell.user_ns_hidden
-        self.given |= {id(hidden[name]): ("hidden", name) for name in GIVEN if name in hidden}
-        self.given |= {id(each): ("stream", name) for name, each in own_streams().items()}
-        self.given |= {id(shell): ("shell", ""), id(shell.user_ns): ("namespace", "")}
-        self._numbers: dict[int, int] = {}
         # Not while torch is being imported, or after its import has failed.
         self._torch: Any = torch_cuda.loaded() if hasattr(torch_cuda.loaded(), "Tensor") else None
         self._context_is_dead = failure.check_context() is not None
@@ -88,7 +91,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         """Refer to what the new process has anyway, to devices, and to the bytes of tensors."""
         kind, torch = type(value), self._torch
         if id(value) in self.given:
-            return self.given[id(value)]
+            return "given", self.given[id(value)]
         if torch is None:
             return None
         if kind is torch.device:
@@ -100,10 +103,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 self._files.refuse(untyped.data_ptr())
             elif untyped.device.type == "cuda" and self._context_is_dead:
                 raise pickle.PicklingError("on the GPU, which cannot be read any more")
-            number = self._numbers.setdefault(untyped._cdata, len(self.storages))
-            if number == len(self.storages):
-                self.storages.append(untyped)
-            return "storage", number, value.dtype if typed else None
+            self.storages[untyped._cdata] = untyped
+            return "storage", untyped._cdata, value.dtype if typed else None
         if issubclass(kind, torch.Tensor) and not value.is_leaf:  # also where it is met again
             self._has_graph = True
         return None
@@ -233,7 +234,7 @@ class Unpickler(pickle.Unpickler):
         shell: Any,
     ) -> None:
         super().__init__(file, buffers=buffers)
-        self._storage, self._device, self._shell = storage, device, shell
+        self._storage, self._device, self._given = storage, device, _given(shell)
 
     def persistent_load(self, key: tuple[Any, ...]) -> Any:
         """Return what a reference refers to.
@@ -242,14 +243,8 @@ class Unpickler(pickle.Unpickler):
             KeyError: this shell has not what the other had.
         """
         kind, name, *more = key
-        if kind == "shell":
-            return self._shell
-        if kind == "namespace":
-            return self._shell.user_ns
-        if kind == "hidden":
-            return self._shell.user_ns_hidden[name]
-        if kind == "stream":
-            return getattr(sys, name)
+        if kind == "given":
+            return self._given[name]
         torch: Any = torch_cuda.require()
         if kind == "device":
             return torch.device(self._device(name))

@@ -29,8 +29,8 @@ def hold(app: Any, environment: dict[str, str]) -> list[int]:
     """Keep the sockets through an ``execve`` with this environment; return their descriptors."""
     ports = {app.shell_port, app.iopub_port, app.stdin_port, app.control_port}
     held = {}
-    for each in connections() if option(app) else ():
-        if each.status == psutil.CONN_LISTEN and each.laddr.port in ports:
+    for each in connections(*ports) if option(app) else ():
+        if each.status == psutil.CONN_LISTEN:
             held[each.laddr.port] = os.dup(each.fd)
     if held:
         pairs = ",".join(f"{port}={descriptor}" for port, descriptor in held.items())
@@ -38,13 +38,14 @@ def hold(app: Any, environment: dict[str, str]) -> list[int]:
     return [*held.values()]
 
 
-def connections() -> list[Any]:
-    """Return this process's TCP sockets; none in a sandbox without ``/proc/net``."""
+def connections(*ports: int) -> list[Any]:
+    """Return this process's TCP sockets on ``ports``; none in a sandbox without ``/proc/net``."""
     process = psutil.Process()
     try:
-        return [*getattr(process, "net_connections", process.connections)("tcp")]
+        found = getattr(process, "net_connections", process.connections)("tcp")
     except (psutil.Error, OSError):
         return []
+    return [each for each in found if each.laddr.port in ports]
 
 
 def _take() -> None:

@@ -9,11 +9,11 @@ import importlib
 import logging
 import pickle
 import pkgutil
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any, cast
 
 import cloudpickle
@@ -22,7 +22,7 @@ from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.process_state import STATE
 from gpumagic.restart.pickler import STREAMS, own_streams
 
-_THREADS = "get_num_threads/set_num_threads"
+_THREADS, _SEED = "get_num_threads/set_num_threads", "initial_seed/manual_seed"
 #: Settings in the order in which they are set, by what has them: an attribute, or a function that
 #: reads it and one that sets it.
 _TABLE = (
@@ -43,120 +43,108 @@ _TABLE = (
     ("torch.utils.hooks.RemovableHandle", "next_id"),  # a new hook must not replace a kept one
     ("torch._tensor_str.PRINT_OPTS", "precision threshold edgeitems linewidth sci_mode"),
     ("numpy", "get_printoptions/set_printoptions geterr/seterr"),
-    # Random states at last: what sets another may draw numbers. The seed is also that of the GPUs.
-    ("torch", "initial_seed/manual_seed get_rng_state/set_rng_state"),
+    # Random states at last: what sets another may draw numbers. The seed is that of the GPUs, too.
+    ("torch", f"{_SEED} get_rng_state/set_rng_state"),
     ("numpy.random", "get_state/set_state"),
     ("random", "getstate/setstate"),
 )
-#: A setting's name, how it is read, and how it is set.
-_Setting = tuple[str, Callable[[], Any], Callable[[Any], Any]]
 
 
 def read(shell: Any) -> dict[str, bytes]:
-    """Return the settings of the libraries that are loaded, each pickled.
+    """Return the settings of the libraries that are loaded, each pickled, in the order of setting.
 
     Those that are not carried, and not as in a new process, are empty.
     """
-    found = {}
-    for name, get, _ in _settings():
-        with suppress(Exception):  # this version has it not, or torch's other precision is in use
-            found[name] = _pickled(get)
+    found, torch = dict[str, bytes](), cast(Any, torch_cuda.loaded())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some are deprecated
+        for path, name in _names():
+            with suppress(Exception):  # this version has it not, or torch's other precision is used
+                found[f"{path}:{name}"] = _pickled(path, name)
     if STATE.choice.threads is not None:  # it is not the user's, and `%gpu` sees to it
-        found.pop(f"torch.{_THREADS}", None)
-    torch: Any = torch_cuda.loaded()
+        found.pop(f"torch:{_THREADS}", None)
     for number, generator in enumerate(torch.cuda.default_generators if torch else ()):
+        found.pop(f"torch:{_SEED}", None)  # when CUDA starts, it would replace the states
         try:  # in host memory: a CUDA context that has failed may have it still
-            found[f"cuda:{number}"] = _pickled(generator.get_state)
+            found[f"cuda:{number}"] = cloudpickle.dumps(generator.get_state())
         except RuntimeError:
             found[f"cuda:{number}"] = b""
-    return {**found, **dict.fromkeys(_others(shell), b"")}
-
-
-def _others(shell: Any) -> list[str]:
     plots = [each for each in shell.configurables if type(each).__name__ == "InlineBackend"]
     root, ignored = logging.getLogger(), ("ignore", None, Warning, None, 0)
-    found = {
+    others = {
         "logging": root.handlers or root.level != logging.WARNING,
         "warning filters": ignored in warnings.filters,
         "the inline backend": any(each.config.get("InlineBackend") for each in plots),
         **{f"sys.{name}": name not in own_streams() for name in STREAMS},
     }
-    return [name for name, changed in found.items() if changed]
+    return {**found, **{name: b"" for name, changed in others.items() if changed}}
 
 
 def restore(settings: Mapping[str, bytes], now: Callable[[str], str]) -> dict[str, list[str]]:
-    """Set what differs; return what cannot be set, behind words that say so.
+    """Set what differs; return what is not set, behind words that say so.
 
     ``now`` returns where a device is now.
     """
-    for library in dict.fromkeys(name.split(".")[0] for name in settings):
-        with suppress(Exception):  # it cannot be imported any more
+    again, lost = list[str](), list[str]()
+    for library in dict.fromkeys(re.split("[.:]", name)[0] for name in settings):
+        with suppress(Exception):  # it is none, or cannot be imported any more
             importlib.import_module(library)
-    left = dict(settings)
-    for name, get, set_ in _settings():
-        with suppress(Exception):  # the class of its value cannot be imported, for example
-            if name in left and _pickled(get) != left[name]:
-                value = pickle.loads(left[name])
-                _quietly(set_, now(str(value)) if name.endswith("default_device") else value)
-            left.pop(name, None)
-    states = {name: left.pop(name) for name in settings if name.startswith("cuda:")}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for key, state in settings.items():
+            path, _, name = key.partition(":")
+            try:
+                if path == "cuda":
+                    place = now(key)
+                    if state and place != "cpu":
+                        torch_cuda.require().cuda.set_rng_state(pickle.loads(state), place)
+                    elif now("cuda") != "cpu":  # without GPUs nobody misses it
+                        lost.append(key)
+                elif not state or state != _pickled(path, name):
+                    value = pickle.loads(state)
+                    _set(path, name, now(str(value)) if "default_device" in name else value)
+            except Exception:  # it is empty, or its class cannot be imported, for example
+                again.append(key.replace(":", "."))
     return {
-        "As in a new process, set again among others:": [*left],
-        "Not kept: CUDA's random state of": [*_lost_states(states, now)],
+        "As in a new process, set again among others:": again,
+        "Not kept: CUDA's random state of": lost,
     }
 
 
-def _lost_states(states: Mapping[str, bytes], now: Callable[[str], str]) -> Iterator[str]:
-    """Restore the random states of GPUs; yield the devices whose state is lost."""
-    for device, state in states.items():
-        place = now(device)
-        if state and place != "cpu":
-            torch_cuda.require().cuda.set_rng_state(pickle.loads(state), place)
-        elif now("cuda") != "cpu":  # without GPUs nobody misses it
-            yield device
-
-
-def _quietly(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function without the warnings of settings that are deprecated."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return call(*arguments)
-
-
-def _pickled(get: Callable[[], Any]) -> bytes:
-    return cast(bytes, cloudpickle.dumps(_quietly(get)))
-
-
-def _settings() -> Iterator[_Setting]:
-    """Yield the settings of the libraries that are loaded."""
-    modules: Any = sys.modules
-    pandas, plots = modules.get("pandas"), modules.get("matplotlib")
-    if hasattr(pandas, "get_option"):  # not while it is being imported
+def _names() -> Iterator[tuple[str, str]]:
+    """Yield what has the settings of the libraries that are loaded, and their names."""
+    pandas, plots = map(cast(Any, sys.modules).get, ("pandas", "matplotlib"))
+    if hasattr(pandas, "options"):  # not while it is being imported
         for name in pandas._config.config._registered_options:
-            get, set_ = partial(pandas.get_option, name), partial(pandas.set_option, name)
-            yield f"pandas.{name}", get, set_
+            path, _, last = f"pandas.options.{name}".rpartition(".")
+            yield path, last
     for name in getattr(plots, "rcParams", ()):
-        if "backend" not in name:
-            get, set_ = plots.rcParams.__getitem__, plots.rcParams.__setitem__
-            yield f"matplotlib.{name}", partial(get, name), partial(set_, name)
+        if "backend" not in name:  # to read that would choose one
+            yield "matplotlib.rcParams", name
     for path, names in _TABLE:
-        for name in names.split() if path.split(".")[0] in sys.modules else ():
-            yield f"{path}.{name}", *_access(path, name)
+        if path.split(".")[0] in sys.modules:
+            for name in names.split():
+                yield path, name
 
 
-def _access(path: str, name: str) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-    """Return the functions that read and set a setting of the table."""
+def _pickled(path: str, name: str) -> bytes:
+    owner = pkgutil.resolve_name(path)
     get, _, set_ = name.partition("/")
+    if isinstance(owner, dict):
+        value = owner[name]
+    else:
+        value = getattr(owner, get)() if set_ else getattr(owner, get)
+    return cast(bytes, cloudpickle.dumps(value))
 
-    def read() -> Any:
-        found = getattr(pkgutil.resolve_name(path), get)
-        return found() if set_ else found
 
-    def write(value: Any) -> Any:
-        owner = pkgutil.resolve_name(path)
-        if not set_:
-            return setattr(owner, get, value)
-        function = getattr(owner, set_)
-        return function(**value) if type(value) is dict else function(value)
-
-    return read, write
+def _set(path: str, name: str, value: Any) -> None:
+    owner = pkgutil.resolve_name(path)
+    get, _, set_ = name.partition("/")
+    if isinstance(owner, dict):
+        owner[name] = value
+    elif not set_:
+        setattr(owner, get, value)
+    elif type(value) is dict:
+        getattr(owner, set_)(**value)
+    else:
+        getattr(owner, set_)(value)

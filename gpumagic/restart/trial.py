@@ -45,57 +45,47 @@ def type_name(value: Any) -> str:
 
 def failures(
     kept: Kept, data: IO[bytes], extension: str, environment: Mapping[str, str]
-) -> dict[str, str]:
+) -> tuple[dict[str, str], bool]:
     """Import ``extension`` and load the variables in a child; return what fails, and why.
 
-    ``data`` is the file of the bytes of arrays and tensors.
+    ``data`` is the file of the bytes of arrays and tensors. False is returned beside it if the
+    child has ended at the last of these: nothing is known then of the variables behind it.
 
     Raises:
         RestartError: no process starts in that environment.
     """
-    failed = dict[str, str]()
-    while len(failed) < len(kept.variables):
-        done = _child(kept, data, extension, environment, [*failed])
-        words = done.stdout.split("\0")[1:]  # a name, its type or why it fails, the next name, …
-        said = dict(zip(words[::2], words[1::2], strict=False))
-        if not said:
-            why = child_process.last_error(done.stderr)
-            raise RestartError(f"the new process would not start: {why}")
-        for name, answer in said.items():
-            kind = kept.variables[name].kind
-            if answer.startswith("!"):
-                failed[name] = text.reason(answer[1:])
-            elif answer != f"={kind}":
-                failed[name] = f"it would come back as {answer[1:]}, not {kind}"
-        if words[-1] and {*said, *failed} == {*kept.variables}:
-            break
-        failed[[*said][-1]] = f"a process that loads it ends with status {done.returncode}"
-    return failed
-
-
-def _child(
-    kept: Kept,
-    data: IO[bytes],
-    extension: str,
-    environment: Mapping[str, str],
-    skipped: Sequence[str],
-) -> child_process.Done:
     with handover.in_memory() as file:
         pickle.dump([entry for entry in sys.path if entry], file)
-        more = import_path.module_folders(), working_folder(), extension, kept, skipped
-        pickle.dump((sys.path, *more), file)
+        pickle.dump(
+            (sys.path, import_path.module_folders(), working_folder(), extension, kept), file
+        )
         file.seek(0)
+        descriptors = file.fileno(), data.fileno()
         try:
-            return child_process.python(
+            done = child_process.python(
                 _PROGRAM,
-                *(str(file.fileno()), str(data.fileno())),
+                *map(str, descriptors),
                 environment=environment,
                 timeout=_TIMEOUT,
-                pass_fds=[file.fileno(), data.fileno()],
+                pass_fds=descriptors,
                 start_new_session=True,  # an interrupt from the terminal must not reach it
             )
         except child_process.TimeoutExpired:
             raise RestartError("loading the variables takes more than ten minutes") from None
+    words = done.stdout.split("\0")[1:]  # a name, its type or why it fails, the next name, …
+    if not words:
+        why = child_process.last_error(done.stderr)
+        raise RestartError(f"the new process would not start: {why}")
+    failed = dict[str, str]()
+    for name, answer in zip(words[::2], words[1::2], strict=False):
+        kind = kept.variables[name].kind
+        if answer.startswith("!"):
+            failed[name] = text.reason(answer[1:])
+        elif not answer:
+            failed[name] = f"a process that loads it ends with status {done.returncode}"
+        elif answer != f"={kind}":
+            failed[name] = f"it would come back as {answer[1:]}, not {kind}"
+    return failed, bool(words[-1])
 
 
 # --- in the child ---------------------------------------------------------------------------------
@@ -148,8 +138,8 @@ class _Loader:
 
 def run(file: Any, descriptor: int) -> NoReturn:
     """Say the name of each variable, then its type, or ``!`` and why it does not load."""
-    sys.path[:], folders, folder, extension, kept, skipped = pickle.load(file)
-    out, sys.stdout = os.fdopen(os.dup(1), "w"), sys.stderr
+    sys.path[:], folders, folder, extension, kept = pickle.load(file)
+    out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     with import_path.restricted_to(folders):
         importlib.import_module(extension)
@@ -162,9 +152,6 @@ def run(file: Any, descriptor: int) -> NoReturn:
         make = partial(Unpickler, storage=storage, device=kept.devices.now, shell=shell)
         loader = _Loader(kept.body, arrays, make)
         for name, variable in kept.variables.items():
-            if name in skipped:
-                loader.skip(variable)
-                continue
             print(end=f"\0{name}\0", file=out, flush=True)
             try:
                 value = shell.user_ns[name] = loader.load()

@@ -25,6 +25,7 @@ from gpumagic.magics.extension import of
 from gpumagic.magics.output import LiveDisplay, hand_over
 from gpumagic.render.units import bytes_
 from gpumagic.restart import after, before, losses
+from gpumagic.restart.handover import Kept
 from gpumagic.selection import apply, cpu_threads, environment, gate
 from gpumagic.selection.spec import Spec
 from gpumagic.system import import_path, text
@@ -251,12 +252,7 @@ def _imported(shell: Any) -> list[str]:
 def load_ipython_extension(shell: Any) -> None:
     """Load gpumagic, and go on where the old process stopped."""
     shell.extension_manager.load_extension("gpumagic")
-    after.go_on(shell, lambda *restarted: _report(shell, *restarted), _prepare)
-
-
-def _prepare() -> None:
-    """Import what draws the report."""
-    from gpumagic.render import html, text  # noqa: F401
+    after.go_on(shell, lambda *restarted: _report(shell, *restarted))
 
 
 def _report(
@@ -306,7 +302,7 @@ _BACK = {
 _SET_AGAIN = "A torch.device, and torch's default device, must be set again."
 
 
-def _kept(restored: Any) -> Iterator[str]:
+def _kept(restored: Kept) -> Iterator[str]:
     """Yield notes on what was restored, where to, and on what was not, and why."""
     for words, names in restored.notes.items():
         if names:
