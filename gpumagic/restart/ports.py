@@ -6,13 +6,14 @@ extension, this file is also the IPython configuration that gives them to it.
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any
 
 import psutil
 import zmq
 
-#: ``pid:port=descriptor,…``, in the environment of the new program.
+#: The descriptors of the sockets by port, as JSON, in the environment of the new program.
 _VARIABLE = "GPUMAGIC_LISTENING"
 
 
@@ -32,9 +33,7 @@ def hold(app: Any, environment: dict[str, str]) -> list[int]:
     for each in connections(*ports) if option(app) else ():
         if each.status == psutil.CONN_LISTEN:
             held[each.laddr.port] = os.dup(each.fd)
-    if held:
-        pairs = ",".join(f"{port}={descriptor}" for port, descriptor in held.items())
-        environment[_VARIABLE] = f"{os.getpid()}:{pairs}"
+    environment[_VARIABLE] = json.dumps(held)
     return [*held.values()]
 
 
@@ -52,18 +51,15 @@ def _take() -> None:
     """In the new program, before ipykernel binds its sockets: have it take those that are held."""
     from ipykernel.kernelapp import IPKernelApp
 
-    pid, _, pairs = os.environ.pop(_VARIABLE, "").partition(":")
-    if pid != str(os.getpid()):  # it was read before, or a child has inherited the variable
-        return
-    split = (pair.split("=") for pair in pairs.split(","))
-    held = {int(port): int(descriptor) for port, descriptor in split}
+    held = json.loads(os.environ.pop(_VARIABLE, "{}"))
     app: Any = IPKernelApp.instance()
     bind = app._bind_socket
 
     def bind_held(socket: Any, port: int) -> Any:
-        if port in held:
-            os.set_inheritable(held[port], False)
-            socket.setsockopt(zmq.USE_FD, held.pop(port))
+        descriptor = held.pop(str(port), None)
+        if descriptor is not None:
+            os.set_inheritable(descriptor, False)
+            socket.setsockopt(zmq.USE_FD, descriptor)
         return bind(socket, port)
 
     app._bind_socket = bind_held

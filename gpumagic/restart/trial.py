@@ -12,9 +12,8 @@ import io
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
-from itertools import chain
 from pickletools import genops
 from typing import IO, Any, NoReturn
 
@@ -107,33 +106,18 @@ class _Shell:
         return print
 
 
-class _Loader:
-    """Loads the variables one by one, and goes on behind one that fails."""
+def _behind(variable: Variable, body: bytes, memo: Mapping[int, Any]) -> tuple[bytes, list[Any]]:
+    """Return the pickles behind one that does not load, and the buffers that they begin with.
 
-    def __init__(self, body: bytes, buffers: Sequence[Any], make: Callable[..., Any]) -> None:
-        self._body, self._buffers, self._make = body, buffers, make
-        self._loader = make(io.BytesIO(body), buffers)
-        #: So much of the pickles was looked through, and has so many objects for others to share.
-        self._counted = self._shared = 0
-
-    def load(self) -> Any:
-        return self._loader.load()
-
-    def skip(self, variable: Variable) -> None:
-        """Go on behind a variable as if it had been loaded: what others share with it is None."""
-        file = io.BytesIO(self._body)
-        while self._counted < variable.end:
-            file.seek(self._counted)
-            self._shared += sum(code.name == "MEMOIZE" for code, _, _ in genops(file))
-            self._counted = file.tell()
-        memo = self._loader.memo.copy()
-        # A memo cannot be set: a pickle of its own puts each object there, in order.
-        shared = map(memo.get, range(self._shared))
-        puts = (pickle.NEXT_BUFFER + pickle.MEMOIZE + pickle.POP) * self._shared
-        first = pickle.PROTO + b"\5" + puts + pickle.NONE + pickle.STOP
-        buffers = chain(shared, self._buffers[variable.buffers :])
-        self._loader = self._make(io.BytesIO(first + self._body[variable.end :]), buffers)
-        self._loader.load()
+    What they share with it is None; with others it is in ``memo``. A memo cannot be set, so that a
+    pickle of its own puts each object there, in order.
+    """
+    file, count = io.BytesIO(body), 0
+    while file.tell() < variable.end:
+        count += sum(code.name == "MEMOIZE" for code, _, _ in genops(file))
+    puts = (pickle.NEXT_BUFFER + pickle.MEMOIZE + pickle.POP) * count
+    first = pickle.PROTO + b"\5" + puts + pickle.NONE + pickle.STOP
+    return first + body[variable.end :], [memo.get(number) for number in range(count)]
 
 
 def run(file: Any, descriptor: int) -> NoReturn:
@@ -150,7 +134,7 @@ def run(file: Any, descriptor: int) -> NoReturn:
         shell, (arrays, storages) = _Shell(GIVEN), kept.mapped(descriptor)
         storage = cache(lambda number: on_host(storages[number]))
         make = partial(Unpickler, storage=storage, device=kept.devices.now, shell=shell)
-        loader = _Loader(kept.body, arrays, make)
+        loader = make(io.BytesIO(kept.body), arrays)
         for name, variable in kept.variables.items():
             print(end=f"\0{name}\0", file=out, flush=True)
             try:
@@ -158,5 +142,7 @@ def run(file: Any, descriptor: int) -> NoReturn:
                 print(end=f"={variable.kind and type_name(value)}", file=out, flush=True)
             except BaseException as error:
                 print(end=f"!{text.reason(error)}", file=out, flush=True)
-                loader.skip(variable)
+                body, shared = _behind(variable, kept.body, loader.memo.copy())
+                loader = make(io.BytesIO(body), [*shared, *arrays[variable.buffers :]])
+                loader.load()
     os._exit(0)

@@ -223,7 +223,7 @@ def _keep(
     from gpumagic.restart import keep
 
     names = [name for word in options.keep for name in word.split(",") if name]
-    optional = _imported(shell)
+    optional = [name for name, each in losses.variables(shell).items() if is_imported(each)]
     if "all" in names and "all" not in shell.user_ns:
         optional += losses.unnamed(shell)
         names = [*losses.variables(shell), *(name for name in names if name != "all")]
@@ -239,11 +239,6 @@ def _keep(
         force=options.force,
         say=lambda line: _say(live, line),
     )
-
-
-def _imported(shell: Any) -> list[str]:
-    """Return the names that the notebook has imported: modules, their classes and functions."""
-    return [name for name, value in losses.variables(shell).items() if is_imported(value)]
 
 
 # --- in the new process ---------------------------------------------------------------------------
