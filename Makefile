@@ -63,8 +63,8 @@ test-colab: .venv-colab/ready ## Run the tests in the versions of Colab and Kagg
 	PYDEVD_DISABLE_FILE_VALIDATION=1 .venv-colab/bin/python -m tests -W ignore:unclosed:ResourceWarning $(SAME_IN_COLAB:%=--ignore=tests/%) $(ARGS)
 
 .PHONY: test-t4
-test-t4: $(VENV)/ready ## Run tests of timing, memory and the soft gate where calls take what they do on a cloud's T4
-	VGPU_PROFILE=t4 $(RUN) -m pytest tests/timing tests/memory tests/selection/test_gate.py -n auto $(ARGS)
+test-t4: $(VENV)/ready ## Run tests of timing, memory and selection where calls take what they do on a cloud's T4
+	VGPU_PROFILE=t4 $(RUN) -m pytest tests/timing tests/memory tests/selection -n auto $(ARGS)
 
 .PHONY: test-vendor
 test-vendor: $(VENV)/ready ## Run the tests on NVIDIA's own libraries, with no GPU (Debian's packages)
