@@ -280,6 +280,53 @@ def test_mig(figure: Figure) -> None:
 
 # ---- 8: a full GPU ----
 
+NEIGHBOUR = """
+import time, torch
+a = torch.ones(4096, 4096, device="cuda")
+a @ a
+torch.cuda.synchronize()
+print("up", flush=True)
+until = time.time() + 60
+while time.time() < until:
+    for _ in range(5):
+        a @ a
+    torch.cuda.synchronize()
+"""
+
+
+def test_a_neighbour(torch: Any, ones: Any, cycles: float, figure: Figure) -> None:
+    """What another process at work makes of our times, and how it shows."""
+    a = torch.ones(4096, 4096, device="cuda")
+
+    def products() -> None:
+        for _ in range(10):
+            a @ a
+
+    def looks() -> dict[str, Any]:
+        by_events = [work.by_events(torch, products) for _ in range(5)]
+        sleeps = [
+            work.by_events(torch, lambda: torch.cuda._sleep(int(0.02 * cycles))) for _ in range(3)
+        ]
+        wait = cost(torch.cuda.synchronize, 50)
+        return {"10 products, s": by_events, "20 ms of sleep, s": sleeps, "wait, us": wait}
+
+    products()
+    alone = looks()
+    with subprocess.Popen([sys.executable, "-c", NEIGHBOUR], stdout=subprocess.PIPE) as other:
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline()
+            beside = looks()
+            gpu = next(d for d in gpumagic.devices() if d.ordinal == 0)
+            listed = None if gpu.processes is None else len(gpu.processes)
+        finally:
+            other.kill()
+    figure("alone, and beside a neighbour", (alone, beside))
+    figure(
+        "beside it: utilisation, memory of others, processes",
+        (gpu.utilization, gpu.memory_others, listed),
+    )
+
 
 TAKE = """
 import torch

@@ -179,6 +179,22 @@ def test_mig_instances() -> None:
     assert run(env, show) == [first]  # a single instance, and no other GPU beside it
     both = f"{default_uuid(0, 1)},{default_uuid(0, 0)}"
     assert run(env, show, CUDA_VISIBLE_DEVICES=both) == [second]
+    code = """
+        import json, pynvml, torch
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        migs = [pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, i) for i in range(2)]
+        torch.zeros(1, device="cuda")
+        print(json.dumps([
+            torch.cuda.device_count(),
+            torch.cuda.mem_get_info()[1],
+            [pynvml.nvmlDeviceGetUUID(mig) for mig in migs],
+            [pynvml.nvmlDeviceGetMemoryInfo(mig).used > 0 for mig in migs],
+        ]))
+    """
+    uuids = [default_uuid(0, 0), default_uuid(0, 1)]
+    found = run(env, code, CUDA_VISIBLE_DEVICES=uuids[1])
+    assert found == [1, 20 * GIB, uuids, [False, True]]
 
 
 HOLD = """

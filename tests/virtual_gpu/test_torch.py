@@ -1,17 +1,57 @@
-"""Real torch on the virtual GPU of this process: data, memory, captures."""
+"""Real torch on the virtual GPU of this process: time, memory, training, graphs."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 import torch
 
-from tests.support import captures
+from . import SLEEP_CYCLES_PER_SECOND
 
-pytestmark = pytest.mark.usefixtures("virtual_gpu")
+pytestmark = pytest.mark.usefixtures("virtual_gpu", "clock")
 cuda: Any = torch.cuda
 GIB = 2**30
+
+
+def sleep(seconds: float) -> None:
+    cuda._sleep(int(seconds * SLEEP_CYCLES_PER_SECOND))
+
+
+def timed_events() -> tuple[Any, Any]:
+    start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+    start.record()  # made at the first record
+    end.record()
+    cuda.synchronize()
+    return start, end
+
+
+def test_a_full_queue_makes_the_host_wait() -> None:
+    """A stream holds 1024 launches; one more waits until one has ended, as on hardware."""
+    cuda.synchronize()
+    sleep(0.05)
+    begin = time.perf_counter()
+    for _ in range(1000):
+        sleep(0)
+    assert time.perf_counter() - begin < 0.03
+    for _ in range(50):
+        sleep(0)
+    assert time.perf_counter() - begin > 0.03
+    cuda.synchronize()
+
+
+def test_larger_products_take_longer() -> None:
+    """A product is timed by its size: 2 * 8192**3 operations at 400 TFLOP/s are 2.7 ms."""
+    start, end = timed_events()
+    matrix = torch.empty(8192, 8192, dtype=torch.float16, device="cuda")
+    matrix @ matrix  # the first one makes cuBLAS's handle
+    cuda.synchronize()
+    start.record()
+    matrix @ matrix
+    end.record()
+    cuda.synchronize()
+    assert start.elapsed_time(end) == pytest.approx(2.75, rel=0.1)
 
 
 def test_data_comes_back_as_it_went() -> None:
@@ -35,6 +75,37 @@ def test_large_blocks_cost_nothing_until_written() -> None:
     cuda.empty_cache()
 
 
-@pytest.mark.parametrize("name", captures.ENDS)
-def test_what_ends_another_threads_capture(name: str) -> None:
-    assert captures.ends(torch, name) == captures.ENDS[name]
+def test_pinned_memory() -> None:
+    """torch makes it, knows it, and copies from it without waiting."""
+    pinned = torch.arange(1000.0).pin_memory()
+    assert pinned.is_pinned()
+    assert not torch.arange(3).is_pinned()
+    sleep(0.03)
+    begin = time.perf_counter()
+    there = pinned.to("cuda", non_blocking=True)
+    assert time.perf_counter() - begin < 0.02
+    assert torch.equal(there.cpu(), pinned)
+
+
+def test_a_graph_is_captured_without_running_and_replayed_with_its_time() -> None:
+    """Capturing takes none of the time; a replay takes all of it, with forks in parallel."""
+    start, end = timed_events()
+    source = torch.arange(5.0).cuda()
+    target = torch.empty(5, device="cuda")
+    side = cuda.Stream()
+    graph = cuda.CUDAGraph()
+    with cuda.graph(graph):
+        target.copy_(source)
+        side.wait_stream(cuda.current_stream())
+        with cuda.stream(side):
+            sleep(0.5)
+        sleep(0.3)
+        cuda.current_stream().wait_stream(side)
+    assert cuda.current_stream().query()
+    assert side.query()
+    start.record()
+    graph.replay()
+    end.record()
+    cuda.synchronize()
+    assert start.elapsed_time(end) == pytest.approx(500, rel=0.01)
+    assert torch.equal(target.cpu(), torch.arange(5.0))

@@ -281,8 +281,17 @@ def remove_orphans() -> None:
     """A process that was killed could not remove its shared files."""
     for folder in Path(tempfile.gettempdir()).glob("virtual-gpu-*-*"):
         owner = folder.name.split("-")[2]
-        if owner.isdigit() and not Path("/proc", owner).exists():
+        if owner.isdigit() and not _lives(int(owner)):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process runs; one that has ended and is not reaped yet does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
 def _remove_at_exit(folder: str) -> None:

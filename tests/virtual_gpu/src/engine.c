@@ -21,6 +21,8 @@
 #define DISABLE_TIMING 2u
 #define NON_BLOCKING 1u
 #define QUEUE 1024                   /* launches that a stream holds before the host waits */
+#define SCHEDULE 7u                  /* the flags of a context that say how its waits wait */
+#define BLOCKING_SYNC 4u
 #define BLOCKING_EVENT 1u
 
 struct capture;
@@ -115,11 +117,12 @@ static int64_t seen(void)
     return vg_now() - vg_state()->profile.seen_late;
 }
 
-/* As the profile says: by spinning; or by sleeping, and spinning for the last 60 us, as the kernel wakes a sleeper about so late.
- * For an event of blocking sync by sleeping alone. */
-static void wait_until(int64_t when, int blocking)
+/* As the context's flags say, else as the profile does: by spinning; by sleeping; or by sleeping, and spinning for the last
+ * 60 us, as the kernel wakes a sleeper about so late. */
+static void wait_until(int64_t when, const struct vg_device *device, int blocking)
 {
-    int64_t spins = blocking ? -1 : vg_state()->profile.spins;
+    unsigned schedule = device->flags & SCHEDULE;
+    int64_t spins = blocking || schedule == BLOCKING_SYNC ? -1 : schedule ? 1 : vg_state()->profile.spins;
     int64_t now, early = spins < 0 ? 0 : 60000;
     when += vg_state()->profile.seen_late;
     while ((now = vg_now()) < when) {
@@ -403,7 +406,7 @@ int engine_submit(struct vg_stream *handle, const struct vg_work *work)
     vg_let_go();
     if (!error) {
         vg_perform(work);
-        wait_until(room_at, 0); /* the queue is full: the host waits, as it does on hardware */
+        wait_until(room_at, stream->device, 0); /* the queue is full: the host waits, as it does on hardware */
     }
     return error;
 }
@@ -549,7 +552,7 @@ int engine_stream_synchronize(struct vg_stream *handle)
         error = engine_unsafe_call();
     if (error)
         return error;
-    wait_until(ready, 0);
+    wait_until(ready, stream->device, 0);
     struct vg_pool_numbers pool;
     engine_pool_numbers(ordinal, &pool, 0);
     if (pool.reserved > pool.used && pool.reserved > pool.threshold) {
@@ -581,7 +584,7 @@ int engine_device_synchronize(int ordinal)
         error = engine_unsafe_call();
     if (error)
         return error;
-    wait_until(ready, 0);
+    wait_until(ready, device, 0);
     return engine_stream_synchronize(NULL);
 }
 
@@ -726,7 +729,7 @@ int engine_event_synchronize(struct vg_event *event)
     if (error)
         return error;
     if (event->recorded)
-        wait_until(event->when, event->flags & BLOCKING_EVENT);
+        wait_until(event->when, event->device, event->flags & BLOCKING_EVENT);
     return alive(event->device);
 }
 
