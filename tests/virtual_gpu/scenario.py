@@ -75,7 +75,7 @@ class Scenario:
     fastest first). `host_pids`: NVML reports pids of another namespace. `hide_processes`: it lists
     none. `container`: this process is in one. `files`: what else lies below /dev, /proc and so on,
     or something else than is there by default; None takes a file away. `profile`: what calls take,
-    one of `profiles.PROFILES`; default: as ``VGPU_PROFILE`` says, else nothing.
+    one of `profiles.PROFILES` or a file; default: as ``VGPU_PROFILE`` says, else nothing.
     """
 
     devices: Sequence[GPU] | int = 2
@@ -212,6 +212,7 @@ def set_fields(state: Any, **fields: Any) -> None:
 
 def fill_profile(state: Any, profile: profiles.Profile) -> None:
     """Store what calls and first uses take."""
+    state.persistence = profile.persistence
     state.launch_cost_ns = round(1000 * profile.launch)
     for name, value in profiles.nanoseconds(profile).items():
         setattr(state.profile, name, value)
@@ -235,6 +236,7 @@ def fill_rule(
     state: Any,
     name: str,
     code: int | None,
+    after: int = 0,
     times: int | None = None,
     seconds: float = 0,
 ) -> None:
@@ -242,6 +244,7 @@ def fill_rule(
     state.name = name.encode()
     state.fails = code is not None
     state.code = code or 0
+    state.after = after
     state.times = -1 if times is None else times
     state.delay_ns = round(seconds * 1e9)
     state.seen = 0

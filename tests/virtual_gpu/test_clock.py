@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from . import World, virtual_clock
+from . import SLEEP_CYCLES_PER_SECOND, World, virtual_clock
 
 cuda: Any = torch.cuda
 LAUNCH, COUNT = 20e-6, 200
@@ -57,6 +57,15 @@ def test_a_sleep_takes_its_time_exactly(clock: None) -> None:
             time.sleep(1e-3)
         took.append(time.perf_counter() - begin)
     assert min(took) == pytest.approx(20e-3, abs=1e-4)
+
+
+def test_the_gpu_goes_by_the_same_clock(clock: None) -> None:
+    cuda.synchronize()
+    begin = time.perf_counter()
+    cuda._sleep(int(0.03 * SLEEP_CYCLES_PER_SECOND))
+    assert time.perf_counter() - begin < 1e-3
+    cuda.synchronize()
+    assert time.perf_counter() - begin == pytest.approx(0.03, abs=1e-3)
 
 
 def test_it_never_goes_back() -> None:

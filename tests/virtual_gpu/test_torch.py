@@ -27,6 +27,69 @@ def timed_events() -> tuple[Any, Any]:
     return start, end
 
 
+def test_a_sleep_takes_its_time_on_the_device_and_none_on_the_host() -> None:
+    """50 ms of `_sleep` read 50 ms by torch's own events, and the host goes on at once."""
+    start, end = timed_events()
+    sleep(0)
+    begin = time.perf_counter()
+    start.record()
+    sleep(0.05)
+    end.record()
+    host = time.perf_counter() - begin
+    assert not end.query()
+    cuda.synchronize()
+    assert host < 0.001
+    assert start.elapsed_time(end) == pytest.approx(50, rel=0.01)
+    assert time.perf_counter() - begin >= 0.05
+
+
+def test_side_streams_overlap() -> None:
+    """Two streams of 30 ms each are done after 30 ms; one stream with both after 60."""
+    first, second = cuda.Stream(), cuda.Stream()
+    cuda.synchronize()
+    begin = time.perf_counter()
+    for stream in (first, second):
+        with cuda.stream(stream):
+            sleep(0.03)
+    cuda.synchronize()
+    assert 0.03 <= time.perf_counter() - begin < 0.05
+    begin = time.perf_counter()
+    sleep(0.03)
+    sleep(0.03)
+    cuda.synchronize()
+    assert 0.06 <= time.perf_counter() - begin < 0.08
+
+
+def test_a_pair_on_one_stream_does_not_see_another() -> None:
+    """Events of the current stream miss a side stream's work, until it waits for that stream."""
+    start, end = timed_events()
+    side = cuda.Stream()
+    start.record()
+    with cuda.stream(side):
+        sleep(0.02)
+    end.record()
+    cuda.synchronize()
+    assert start.elapsed_time(end) < 5
+    start.record()
+    with cuda.stream(side):
+        sleep(0.02)
+    cuda.current_stream().wait_stream(side)
+    end.record()
+    cuda.synchronize()
+    assert start.elapsed_time(end) == pytest.approx(20, rel=0.05)
+
+
+def test_synchronize_waits_for_its_own_device_only() -> None:
+    """Work on device 1 does not hold up a synchronize of device 0."""
+    with cuda.device(1):
+        sleep(0.05)
+    begin = time.perf_counter()
+    cuda.synchronize(0)
+    assert time.perf_counter() - begin < 0.02
+    cuda.synchronize(1)
+    assert time.perf_counter() - begin >= 0.045
+
+
 def test_a_full_queue_makes_the_host_wait() -> None:
     """A stream holds 1024 launches; one more waits until one has ended, as on hardware."""
     cuda.synchronize()
@@ -52,6 +115,29 @@ def test_larger_products_take_longer() -> None:
     end.record()
     cuda.synchronize()
     assert start.elapsed_time(end) == pytest.approx(2.75, rel=0.1)
+
+
+def test_allocating_more_than_there_is_raises_torchs_own_error() -> None:
+    """The text is the allocator's, with the capacity of the scenario."""
+    cuda.empty_cache()
+    with pytest.raises(torch.OutOfMemoryError) as raised:
+        torch.empty(90 * GIB, dtype=torch.uint8, device="cuda")
+    text = str(raised.value)
+    assert "Tried to allocate 90.00 GiB. GPU 0 has a total capacity of 79.50 GiB" in text
+    assert "reserved by PyTorch but unallocated" in text
+    assert cuda.memory_stats()["num_ooms"] >= 1
+
+
+def test_memory_is_counted_by_driver_and_allocator_alike() -> None:
+    """`mem_get_info` falls by what the allocator reserves, and rises again when it lets go."""
+    cuda.empty_cache()
+    free, total = cuda.mem_get_info()
+    reserved = cuda.memory_reserved()
+    block = torch.empty(3 * GIB, dtype=torch.uint8, device="cuda")
+    assert free - cuda.mem_get_info()[0] == cuda.memory_reserved() - reserved == 3 * GIB
+    del block
+    cuda.empty_cache()
+    assert cuda.mem_get_info() == (free, total)
 
 
 def test_data_comes_back_as_it_went() -> None:

@@ -7,6 +7,7 @@ import mmap
 import os
 import shutil
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -57,9 +58,12 @@ class World:
             raise LookupError("this process does not run on a virtual GPU")
         return _known.get(path) or cls(path)
 
-    def fault(self, call: str, code: int, times: int | None = None) -> None:
-        """Makes `call` ("nvml*": all of a prefix) return `code`, so many `times` (None: always)."""
-        self._add_rule(call, code, times, 0)
+    def fault(self, call: str, code: int, after: int = 0, times: int | None = None) -> None:
+        """Makes `call` ("nvml*": all of a prefix) return `code`.
+
+        `after` calls go well first; then `times` of them fail (None: all).
+        """
+        self._add_rule(call, code, after, times, 0)
 
     def end_context(self, code: int, pid: int | None = None) -> None:
         """From now on all that a process asks of its CUDA context fails with `code`.
@@ -73,7 +77,7 @@ class World:
 
     def slow(self, call: str, seconds: float) -> None:
         """Adds `seconds` to every call of `call`."""
-        self._add_rule(call, None, None, seconds)
+        self._add_rule(call, None, 0, None, seconds)
 
     def clear_faults(self) -> None:
         """Ends every fault and slowness; dead contexts live again."""
@@ -88,7 +92,7 @@ class World:
         self._state.launch_cost_ns = round(seconds * 1e9)
 
     def set_profile(self, name: str) -> None:
-        """What calls and first uses take from now on: one of `profiles.PROFILES`."""
+        """What calls and first uses take from now on: one of `profiles.PROFILES`, or a file."""
         fill_profile(self._state, profile(name))
         self._costs_changed = True
         self._put_costs()
@@ -102,13 +106,43 @@ class World:
         for call in self._state.calls:
             call.cost_ns = costs.get(call.name, 0)
 
-    def lose(self, index: int) -> None:
-        """GPU `index` falls off the bus: NVML answers 15, CUDA 999."""
-        self._gpu(index).lost = True
+    def share(self, index: int, ours: float, theirs: float) -> None:
+        """Somebody else's work and ours have GPU `index` in turns, for so many seconds each."""
+        gpu = self._gpu(index)
+        gpu.slice_ns, gpu.theirs_ns = round(ours * 1e9), round(theirs * 1e9)
+
+    def set_persistence(self, on: bool) -> None:
+        """Whether the driver stays attached to GPUs that nobody uses."""
+        self._state.persistence = on
+
+    def lose(self, index: int, seconds: float = 0) -> None:
+        """GPU `index` falls off the bus, now or in `seconds`: NVML answers 15, CUDA 999."""
+        gpu = self._gpu(index)
+        gpu.lost, gpu.lost_at = not seconds, time.monotonic_ns() + round(seconds * 1e9)
+
+    def find(self, index: int) -> None:
+        """GPU `index` is back on the bus."""
+        self._gpu(index).lost = self._gpu(index).lost_at = 0
 
     def set_gpu(self, index: int, **fields: Any) -> None:
         """Changes fields of `GPU`: `set_gpu(0, utilization=93, unsupported={"power"})`."""
         set_fields(self._gpu(index), **fields)
+
+    def set_host_pids(self, host_pids: bool) -> None:
+        """Whether NVML reports pids of another namespace."""
+        self._state.host_pids = host_pids
+
+    def hide_processes(self, hide: bool) -> None:
+        """Whether NVML's lists of processes are empty, whoever uses the GPUs."""
+        self._state.hide_processes = hide
+
+    def early_reads(self) -> int:
+        """Copies to the host, since the last reset, that another stream was still at work beside.
+
+        What that stream was to write they may have missed. That the copy waited counts, whether
+        by a synchronisation or by an event.
+        """
+        return int(self._state.early_reads)
 
     def add_process(
         self, device_index: int, pid: int, memory_bytes: int, name: str = "python"
@@ -120,6 +154,12 @@ class World:
                 fill_external(slot, process)
                 return
         raise ValueError(f"at most {CONSTANTS['MAX_EXTERNAL']} external processes")
+
+    def end_process(self, pid: int) -> None:
+        """Somebody else's process ends."""
+        for slot in self._state.external:
+            if slot.active and slot.pid == pid:
+                slot.active = 0
 
     def calls(self, name: str) -> int:
         """How often `name` ("nvml*": all of a prefix) was called since the last reset."""
@@ -154,6 +194,14 @@ class World:
             if process.pid and (pid is None or process.pid == pid)
         )
 
+    def clients(self, index: int) -> int:
+        """Our processes that keep GPU `index` in use, by a context or NVML: they bar its reset."""
+        return sum(
+            bool(process.attached[index]) or any(process.has_context[index])
+            for process in self._state.processes
+            if process.pid
+        )
+
     def used(self, index: int, pid: int | None = None) -> int:
         """Bytes that our processes (or one of them) use on GPU `index`, contexts included."""
         return sum(
@@ -180,10 +228,12 @@ class World:
             raise IndexError(f"GPU {index} of {self._state.n_gpus}")
         return self._state.gpus[index]
 
-    def _add_rule(self, call: str, code: int | None, times: int | None, seconds: float) -> None:
+    def _add_rule(
+        self, call: str, code: int | None, after: int, times: int | None, seconds: float
+    ) -> None:
         for rule in self._state.rules:
             if not rule.active:
-                fill_rule(rule, call, code, times, seconds)
+                fill_rule(rule, call, code, after, times, seconds)
                 self._state.n_rules += 1
                 return
         raise ValueError(f"at most {CONSTANTS['MAX_RULES']} faults")

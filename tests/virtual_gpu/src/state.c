@@ -166,7 +166,7 @@ static int apply_rules(struct vg_state *state, const char *name)
         if (!rule->fails)
             continue;
         int64_t seen = __atomic_fetch_add(&rule->seen, 1, __ATOMIC_RELAXED);
-        if (rule->times < 0 || seen < rule->times)
+        if (seen >= rule->after && (rule->times < 0 || seen < rule->after + rule->times))
             return rule->code;
     }
     return 0;
@@ -285,7 +285,7 @@ static uint64_t used_locked(int gpu, int mig)
 
 int vg_lost(const struct vg_gpu *gpu)
 {
-    return (int)gpu->lost;
+    return gpu->lost || (gpu->lost_at && vg_now() >= gpu->lost_at);
 }
 
 uint64_t vg_used(int gpu, int mig)
@@ -366,16 +366,22 @@ int vg_taken(int gpu)
     return taken;
 }
 
-int vg_attach(int gpu)
+void vg_attach(int gpu, int *first, int *first_of_any)
 {
+    const struct vg_state *state = vg_state();
     vg_lock();
     vg_reap();
+    *first_of_any = 1;
+    for (int i = 0; i < VG_MAX_PROCESSES; i++) {
+        const struct vg_process *process = &state->processes[i];
+        if ((process->pid && process->attached[gpu]) || has_context(process, gpu))
+            *first_of_any = 0;
+    }
     struct vg_process *process = own_entry(1);
-    int first = process && !process->attached[gpu];
+    *first = process && !process->attached[gpu];
     if (process)
         process->attached[gpu] = 1;
     vg_unlock();
-    return first;
 }
 
 void vg_forget_process(void)

@@ -69,11 +69,14 @@ struct vg_gpu {
     uint32_t pci_bus;
     uint32_t integrated;
     uint32_t lost;
+    int64_t lost_at; /* or from this moment on, where not 0 */
     uint32_t mig_mode;
     uint32_t compute_mode; /* 0 anybody's, 2 nobody's, 3 one process's */
     uint32_t n_mig;
     int64_t ramp_from;  /* when the clock began to rise, and until when there is work */
     int64_t busy_until;
+    int64_t slice_ns;   /* beside a neighbour: how long this GPU is ours at a time, and how long theirs */
+    int64_t theirs_ns;
     struct vg_mig mig[VG_MAX_MIG];
 };
 
@@ -83,6 +86,7 @@ struct vg_rule {
     int32_t active;
     int32_t fails;
     int32_t code;
+    int64_t after;    /* calls that go well first */
     int64_t times;    /* failures before it goes well again; -1: for ever */
     int64_t delay_ns; /* added to every call that matches */
     int64_t seen;
@@ -107,6 +111,7 @@ struct vg_profile {
     int64_t resolution;      /* of an event */
     int64_t event;           /* of the GPU's time, to reach one */
     int64_t attach;          /* of NVML's first handle of a GPU */
+    int64_t attach_cold;     /* the same without persistence mode, where nobody has the GPU in use */
     int64_t clock_ramp;      /* from the idle clock to the full one; 0: it never moves */
     int64_t clock_fall;      /* of idleness before the clock falls */
     int64_t idle_clock;      /* MHz */
@@ -153,10 +158,12 @@ struct vg_state {
     int32_t cuda_version; /* 13000 */
     int32_t host_pids;
     int32_t hide_processes; /* NVML lists none */
+    int32_t early_reads;    /* copies to the host while another stream of the device was at work */
     int32_t any_dead; /* whether a process may have a dead context */
     char driver_version[80];
     int32_t cuda_order[VG_MAX_GPUS]; /* nvidia-smi's index of each CUDA ordinal, fastest first */
     int64_t launch_cost_ns; /* that a launch keeps the host for, at least */
+    int32_t persistence; /* mode: the driver stays attached to the GPUs */
     struct vg_profile profile;
     struct vg_cost costs[VG_MAX_COSTS];
     struct vg_gpu gpus[VG_MAX_GPUS];
@@ -202,8 +209,8 @@ void vg_mark_context(int gpu, int mig, int present);
 void vg_count_session(int change);
 /* Whether another process has a context there. */
 int vg_taken(int gpu);
-/* NVML takes a GPU in use for this process: whether it was not yet. */
-int vg_attach(int gpu);
+/* NVML takes a GPU in use for this process: whether it is the first that asks for it, and the first of any. */
+void vg_attach(int gpu, int *first, int *first_of_any);
 /* Forgets this process's use: at exit, and when exec put a new image in place of an old one. */
 void vg_forget_process(void);
 void vg_lock(void);
