@@ -71,4 +71,4 @@ def _print(result: Result, *, as_json: bool) -> None:
     from gpumagic.render import text
 
     output = Output()
-    output.print(result.to_json(indent=2) if as_json else text.drawn(result._blocks(), output))
+    output.print(result.to_json(indent=2) if as_json else text.drawn(result.blocks(), output))

@@ -63,7 +63,7 @@ class Extension:
             return {"text/plain": repr(result)}
         from gpumagic.magics.terminal import mime_bundle
 
-        return mime_bundle(self.shell, result._blocks())
+        return mime_bundle(self.shell, result.blocks())
 
 
 def find(shell: Any) -> Extension | None:

@@ -27,7 +27,7 @@ def show(shell: Any, result: Result, metadata: dict[str, Any] | None = None) -> 
 
     ``metadata`` is the output's, for readers of the notebook file.
     """
-    _show(shell, result._blocks(), metadata)
+    _show(shell, result.blocks(), metadata)
     extension = find(shell)
     if extension is not None:
         # With -o the same object is Out[n], too: the formatter then shows one line of it.
@@ -241,7 +241,7 @@ class Progress:
         self._next = now + self.PERIOD
         text = f"{share(min(done, 1.0))} · {seconds(now - self._started)}"
         cells = ("%cudatime", Cell(text, bar=done))
-        self._live.blocks([Grid.of([cells], [Column("Magic"), Column("Done")], header=False)])
+        self._live.blocks([Grid.of([cells], [Column(""), Column("")])])
 
     def close(self) -> None:
         """Remove what is shown."""

@@ -106,21 +106,22 @@ class Figures(Column[_Item]):
 
 @dataclass(frozen=True)
 class Grid:
-    """A table. ``rows`` hold as many cells as there are ``columns``."""
+    """A table, which is drawn if it has rows; each has as many cells as there are ``columns``."""
 
     columns: Sequence[Column[Any]]
     rows: Sequence[Sequence[Cell]]
-    #: Whether the columns' headers are shown.
-    header: bool = True
+
+    @property
+    def has_header(self) -> bool:
+        """Whether a column has a header: else there is no row for them."""
+        return any(column.header for column in self.columns)
 
     @classmethod
     def of(
         cls,
         items: Iterable[Any],
         columns: Sequence[Column[Any]],
-        *,
         dim: Callable[[Any], bool] = lambda _: False,
-        header: bool = True,
     ) -> Grid:
         """Return a table with a row for each item; ``dim`` says whether its strings are dim.
 
@@ -136,9 +137,9 @@ class Grid:
         used = [
             i
             for i in range(len(columns))
-            if not rows or any(row[i].text or row[i].bar is not None for row in rows)
+            if any(row[i].text or row[i].bar is not None for row in rows)
         ]
-        return cls([columns[i] for i in used], [[row[i] for i in used] for row in rows], header)
+        return cls([columns[i] for i in used], [[row[i] for i in used] for row in rows])
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ def _blocks(blocks: Sequence[Block]) -> str:
 
 def _block(block: Block) -> str:
     if isinstance(block, Grid):
-        return _table(block)
+        return _table(block) if block.rows else ""
     if isinstance(block, Callout):
         edge = f"border-left:4px solid {colors.STATES['bad']}"
         style = f"{edge};padding:.1em 0 .1em .8em;margin:.4em 0"
@@ -107,7 +107,7 @@ def _table(grid: Grid) -> str:
     )
     # With JupyterLab's own style, columns have equal parts of too small a width: cells overlap.
     style = "table-layout:auto;font-size:inherit;font-variant-numeric:tabular-nums"
-    header = f"<thead><tr>{head}</tr></thead>" if grid.header else ""
+    header = f"<thead><tr>{head}</tr></thead>" if grid.has_header else ""
     return (
         f'<div style="overflow-x:auto"><table style="{style}">'
         f"{header}<tbody>{rows}</tbody></table></div>"

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 #: A value that is not known.
 DASH = "–"
 #: As wide as a plus sign, and no line break is inserted after it.
 MINUS = "\N{MINUS SIGN}"
-#: What is less is rounded to 0.
-_LEAST_SECONDS = 5e-12
-_BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
+_BYTES = ((2**10, "KiB"), (2**20, "MiB"), (2**30, "GiB"), (2**40, "TiB"))
+_SECONDS = ((1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms"), (1.0, "s"))
 
 
 def bytes_(value: int | None, *, sign: bool = False) -> str:
@@ -21,17 +20,10 @@ def bytes_(value: int | None, *, sign: bool = False) -> str:
     """
     if value is None:
         return DASH
-    prefix = MINUS if value < 0 else "+" * (sign and value > 0)
-    amount = float(abs(value))
-    unit = 0
-    # 1023.5 KiB would be rounded to 1024 KiB.
-    while amount >= (1023.5 if unit else 1024) and unit < len(_BINARY) - 1:
-        amount /= 1024
-        unit += 1
-    if unit == 0:
-        return f"{prefix}{int(amount)} B"
-    digits = 2 if amount < 9.995 else 1 if amount < 99.95 else 0
-    return f"{prefix}{amount:.{digits}f} {_BINARY[unit]}"
+    if value < 0:
+        return MINUS + bytes_(-value)
+    plus = "+" if sign and value else ""
+    return plus + (f"{value} B" if value < 1024 else _scaled(value, 1023.5, _BYTES))
 
 
 def seconds(value: float | None) -> str:
@@ -40,14 +32,18 @@ def seconds(value: float | None) -> str:
         return DASH
     if value < 0:
         return MINUS + seconds(-value)
-    if value < _LEAST_SECONDS:
+    if value < 5e-12:
         return "0 s"
-    if value >= 60:
-        hours, rest = divmod(round(value), 3600)
-        parts = ((hours, "h"), (rest // 60, "min"), (rest % 60, "s"))
-        return " ".join(f"{number} {unit}" for number, unit in parts if number)
-    scales = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
-    scale, unit = next((s for s in scales if value >= s[0] * 0.9995), scales[-1])
+    if value < 60:
+        return _scaled(value, 999.5, _SECONDS)
+    hours, rest = divmod(round(value), 3600)
+    parts = ((hours, "h"), (rest // 60, "min"), (rest % 60, "s"))
+    return " ".join(f"{number} {unit}" for number, unit in parts if number)
+
+
+def _scaled(value: float, most: float, units: Sequence[tuple[float, str]]) -> str:
+    """Return a value in the first unit in which it is less than ``most``, or in the last."""
+    scale, unit = next((each for each in units if value / each[0] < most), units[-1])
     amount = value / scale
     digits = 2 if amount < 9.995 else 1 if amount < 99.95 else 0
     return f"{amount:.{digits}f} {unit}"

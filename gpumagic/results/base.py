@@ -33,9 +33,13 @@ class Result:
     _index: ClassVar[tuple[str, ...]] = ()
     _columns: ClassVar[tuple[str, ...]] = ()
 
-    def _blocks(self) -> list[Block]:
-        """Return the blocks that show the result."""
+    def _blocks(self) -> Iterable[Block]:
+        """Yield the blocks that show the result."""
         raise NotImplementedError
+
+    def blocks(self) -> list[Block]:
+        """Return the blocks that show the result."""
+        return [*self._blocks()]
 
     def _records(self) -> Iterable[Mapping[str, Any]]:
         """Return the rows of the DataFrame: values by column."""
@@ -70,7 +74,25 @@ class Result:
         Raises:
             DependencyError: pandas is not installed.
         """
-        return _data_frame([*self._records()], self._index, self._columns)
+        try:
+            import pandas
+        except ImportError as error:
+            raise DependencyError(
+                "a DataFrame needs pandas, which is not installed: pip install pandas"
+            ) from error
+        rows = [*self._records()]
+        named = (name for row in rows for name in row)
+        frame = pandas.DataFrame(
+            rows, columns=[*dict.fromkeys([*self._index, *self._columns, *named])]
+        )
+        for name in frame.columns:
+            kinds = {type(row.get(name)) for row in rows}
+            # Integers that are not all known stay integers.
+            if kinds == {int, type(None)}:
+                frame[name] = frame[name].astype("Int64")
+            elif kinds <= {type(None)}:
+                frame[name] = frame[name].astype(float)
+        return frame.set_index([*self._index]) if self._index else frame
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -115,35 +137,14 @@ def as_text(result: Result, width: int | None = None, *, color: bool = False) ->
     """Return ``result`` as text of at most ``width`` columns (default: `text.columns`)."""
     from gpumagic.render import text
 
-    return text.render(result._blocks(), width=width, color=color)
+    return text.render(result.blocks(), width=width, color=color)
 
 
 def as_html(result: Result) -> str:
     """Return ``result`` as HTML that follows the notebook's light or dark theme."""
     from gpumagic.render import html
 
-    return html.render(result._blocks())
-
-
-def _data_frame(
-    rows: Sequence[Mapping[str, Any]], index: Sequence[str], columns: Sequence[str]
-) -> pandas.DataFrame:
-    """Return a DataFrame of rows; integers that are not all known stay integers."""
-    try:
-        import pandas
-    except ImportError as error:
-        raise DependencyError(
-            "a DataFrame needs pandas, which is not installed: pip install pandas"
-        ) from error
-
-    def column(values: list[Any]) -> Any:
-        kinds = {*map(type, values)}
-        integers, unknown = kinds == {int, type(None)}, kinds <= {type(None)}
-        return pandas.Series(values, dtype="Int64" if integers else float if unknown else None)
-
-    names = dict.fromkeys([*index, *columns, *(name for row in rows for name in row)])
-    frame = pandas.DataFrame({name: column([row.get(name) for row in rows]) for name in names})
-    return frame.set_index([*index]) if index else frame
+    return html.render(result.blocks())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,21 +172,17 @@ def differences(now: Conditions | None, before: Conditions | None) -> tuple[str,
     """
     if now is None or before is None:
         return ()
-    pairs = (
-        ("device", _devices(now), _devices(before)),
-        ("driver", now.driver, before.driver),
-        ("torch", now.torch, before.torch),
-        ("CUDA", now.cuda, before.cuda),
-    )
+    ours, theirs = _versions(now), _versions(before)
     return tuple(
-        f"{title} {ours} instead of {theirs}"
-        for title, ours, theirs in pairs
-        if ours and theirs and ours != theirs
+        f"{name} {version} instead of {theirs[name]}"
+        for name, version in ours.items()
+        if version and theirs[name] and version != theirs[name]
     )
 
 
-def _devices(conditions: Conditions) -> str:
-    return ", ".join(sorted({*conditions.devices.values()}))
+def _versions(of: Conditions) -> dict[str, str | None]:
+    devices = ", ".join(sorted({*of.devices.values()}))
+    return {"device": devices, "driver": of.driver, "torch": of.torch, "CUDA": of.cuda}
 
 
 #: Written into each file; `comparison.load` refuses any other number.

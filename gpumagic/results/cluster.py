@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Text
+from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Style
 from gpumagic.render.units import DASH, bytes_, cpu_seconds, percent, spans
 from gpumagic.results.base import Series
 from gpumagic.results.devices import Device, DeviceTable, errors, memory_cell
-from gpumagic.results.memory import MemoryDelta
+from gpumagic.results.memory import DeviceMemoryDelta
 from gpumagic.results.selection import status_cell
 from gpumagic.results.timing import Sample, at_most
 from gpumagic.system.text import grouped, noun, plural
@@ -42,21 +42,28 @@ class ClusterResult(Series[EngineResult]):
     @property
     def per_engine(self) -> dict[int, Any]:
         """The values, by engine id."""
-        return {each.engine: each.value for each in self.engines if each.value is not None}
+        return {each.engine: each.value for each in self._measured()}
 
     @property
     def failed(self) -> dict[int, str]:
         """Why there is no value, by engine id."""
         return {each.engine: each.error for each in self.engines if each.error is not None}
 
-    def _failures(self) -> list[Block]:
-        """Return a line for each reason, with the engines that have it."""
-        reasons = grouped((reason, engine) for engine, reason in self.failed.items())
-        return [Line.of(f"✗ {engine_ids(of)}: {reason}", "bad") for reason, of in reasons.items()]
-
     def _measured(self) -> list[EngineResult]:
         """Return the engines with a value."""
         return [each for each in self.engines if each.value is not None]
+
+    def _failures(self) -> Iterator[Line]:
+        """Yield why there is no value."""
+        return _said(((reason, engine) for engine, reason in self.failed.items()), "bad", "✗ ")
+
+
+def _said(
+    remarks: Iterable[tuple[str, int]], style: Style = "dim", sign: str = ""
+) -> Iterator[Line]:
+    """Yield a line for each remark on engines, with all those of which it is true."""
+    for remark, engines in grouped(remarks).items():
+        yield Line.of(f"{sign}{engine_ids(engines)}: {remark}", style)
 
 
 def engine_ids(numbers: Sequence[int]) -> str:
@@ -68,82 +75,66 @@ def engine_ids(numbers: Sequence[int]) -> str:
 class ClusterTable(ClusterResult):
     """Every engine and the devices that it sees (`DeviceTable`), by engine id."""
 
+    _index = ("engine", "index")
+    _columns = ("host", *DeviceTable._columns)
+
     #: How the cluster was found.
     source: str = ""
 
     @property
-    def hosts(self) -> dict[str, tuple[EngineResult, ...]]:
+    def hosts(self) -> dict[str, list[EngineResult]]:
         """The engines that have replied, by host."""
         found: dict[str, list[EngineResult]] = {}
-        for each in self.engines:
-            if each.host is not None and each.value is not None:
-                found.setdefault(each.host, []).append(each)
-        return {host: tuple(engines) for host, engines in sorted(found.items())}
-
-    _index: ClassVar[tuple[str, ...]] = ("engine", "index")
-    _columns: ClassVar[tuple[str, ...]] = ("host", *DeviceTable._columns)
+        for each in self._measured():
+            found.setdefault(each.host or DASH, []).append(each)
+        return dict(sorted(found.items()))
 
     def _records(self) -> Iterator[Mapping[str, Any]]:
-        for each in self.engines:
-            for device in each.value or ():
+        for each in self._measured():
+            for device in each.value:
                 yield {"engine": each.engine, "host": each.host, **asdict(device)}
 
-    def _blocks(self) -> list[Block]:
-        columns: list[Column[Any]] = [
-            Column("Host"),
-            Figures("GPU"),
-            Column("Engines"),
-            Column("Name", rank=1),
-            Figures("Memory used / total"),
-            Figures("Util", rank=2),
-            Figures("Processes", rank=3),
+    def _blocks(self) -> Iterator[Block]:
+        columns: list[Column[tuple[str, Device, str]]] = [
+            Column("Host", lambda of: Cell(of[0], "strong")),
+            Figures("GPU", lambda of: Cell(str(of[1].index), "strong")),
+            Column("Engines", lambda of: Cell(of[2], "good") if of[2] else Cell("none", "dim")),
+            Column("Name", lambda of: of[1].name or DASH, rank=1),
+            Figures("Memory used / total", lambda of: memory_cell(of[1])),
+            Figures("Util", lambda of: percent(of[1].utilization), rank=2),
+            Figures("Processes", lambda of: _count(of[1]), rank=3),
         ]
-        rows = [
-            [Cell(host, "strong") if place == 0 else "", *row]
-            for host, engines in self.hosts.items()
-            for place, row in enumerate(_of_host(engines))
-        ]
+        yield Grid.of(self._devices(), columns)
+        for host, engines in self.hosts.items():
+            yield from errors((device for each in engines for device in each.value), f"{host}, ")
+        yield from _said(
+            (each.value.error or "sees no GPU", each.engine)
+            for each in self._measured()
+            if not any(device.visible for device in each.value)
+        )
+        yield from self._failures()
         count = f"{plural(len(self), 'engine')} on {plural(len(self.hosts), 'host')}"
         if self.failed:
             count = f"{len(self) - len(self.failed)} of {count}"
-        return [
-            *([Grid.of(rows, columns)] if rows else []),
-            *(line for host in self.hosts for line in self._errors(host)),
-            *self._failures(),
-            Line.of(f"{count} ({self.source})", "dim"),
-        ]
+        yield Line.of(f"{count} ({self.source})", "dim")
 
-    def _errors(self, host: str) -> Iterator[Line]:
-        devices = (device for each in self.hosts[host] for device in each.value)
-        return errors(devices, f"{host}, ")
-
-
-def _of_host(engines: Sequence[EngineResult]) -> Iterator[list[Text]]:
-    """Yield a row for each device, with the engines that see it, and for engines that see none."""
-    listed = [(device, each.engine) for each in engines for device in each.value]
-    devices = {_key(device): device for device, _ in reversed(listed)}
-    for key, device in sorted(devices.items(), key=lambda pair: pair[1].index):
-        sees = grouped((d.cuda, engine) for d, engine in listed if d.visible and _key(d) == key)
-        named = "; ".join(f"{spans(of)} as {name}" for name, of in sorted(sees.items()))
-        yield [
-            Cell(str(device.index), "strong"),
-            Cell(named, "good") if named else Cell("none", "dim"),
-            device.name or DASH,
-            memory_cell(device),
-            percent(device.utilization),
-            DASH if device.processes is None else str(len(device.processes)),
-        ]
-    without = grouped(
-        (each.value.error or "no GPU", each.engine)
-        for each in engines
-        if not any(device.visible for device in each.value)
-    )
-    for why, of in without.items():
-        yield [Cell(DASH, "dim"), spans(of), Cell(why, "dim"), "", "", ""]
+    def _devices(self) -> Iterator[tuple[str, Device, str]]:
+        """Yield each host's devices, with the engines that see them: ``0–1 as cuda:0``."""  # noqa: RUF002
+        for host, engines in self.hosts.items():
+            reports: dict[str | int, list[tuple[Device, int]]] = {}
+            for each in engines:
+                for device in each.value:
+                    reports.setdefault(device.uuid or device.index, []).append(
+                        (device, each.engine)
+                    )
+            for reported in sorted(reports.values(), key=lambda reported: reported[0][0].index):
+                sees = grouped((device.cuda, of) for device, of in reported if device.visible)
+                named = (f"{spans(of)} as {name}" for name, of in sorted(sees.items()))
+                yield host, reported[0][0], "; ".join(named)
 
 
-def _key(device: Device) -> str:
-    return device.uuid or str(device.index)
+def _count(device: Device) -> str:
+    return DASH if device.processes is None else str(len(device.processes))
 
 
 @dataclass(frozen=True, repr=False)
@@ -158,22 +149,18 @@ class ClusterSelection(ClusterResult):
         """The engines on which the choice did not take effect, because CUDA was initialised."""
         return tuple(i for i, chosen in self.per_engine.items() if chosen.status == "too-late")
 
-    def _blocks(self) -> list[Block]:
-        outcomes = grouped(
-            ((each.host or DASH, each.value.status, _names(each.value.devices)), each.engine)
-            for each in self
-            if each.value is not None
-        )
-        rows = [
-            (spans(of), host, status_cell(status), Cell.few(devices or ["no GPU"], 4))
-            for (host, status, devices), of in outcomes.items()
+    def _blocks(self) -> Iterator[Block]:
+        columns: list[Column[EngineResult]] = [
+            Figures("Engine", lambda each: str(each.engine)),
+            Column("Host", lambda each: each.host or DASH, rank=1),
+            Column("Status", lambda each: status_cell(each.value.status)),
+            Column("Sees", lambda each: Cell.few(_names(each.value.devices) or ["no GPU"], 4)),
         ]
-        notes = grouped((note, i) for i, chosen in self.per_engine.items() for note in chosen.notes)
-        lines = [Line.of(f"{engine_ids(of)}: {note}", "dim") for note, of in notes.items()]
-        grid = Grid.of(
-            rows, [Figures("Engine"), Column("Host", rank=1), Column("Status"), Column("Sees")]
+        yield Grid.of(self._measured(), columns)
+        yield from self._failures()
+        yield from _said(
+            (note, each.engine) for each in self._measured() for note in each.value.notes
         )
-        return [*([grid] if rows else []), *self._failures(), *lines]
 
 
 def _names(devices: Sequence[Device]) -> tuple[str, ...]:
@@ -187,6 +174,8 @@ class ClusterTiming(ClusterResult):
     ``gpu``, ``wall`` and ``cpu`` are `Sample`s in seconds with one value an engine: its median.
     They are None where no engine has such a time.
     """
+
+    _index = ("engine",)
 
     @property
     def gpu(self) -> Sample | None:
@@ -222,8 +211,6 @@ class ClusterTiming(ClusterResult):
         times = self.seconds
         return max(self._measured(), key=lambda each: times[each.engine], default=None)
 
-    _index: ClassVar[tuple[str, ...]] = ("engine",)
-
     def _records(self) -> Iterator[Mapping[str, Any]]:
         """Yield the medians of each engine, in seconds per loop."""
         for each in self.engines:
@@ -233,21 +220,26 @@ class ClusterTiming(ClusterResult):
             named = {"engine": each.engine, "host": each.host}
             yield {**named, **medians, "bound": bound, "error": each.error}
 
-    def _blocks(self) -> list[Block]:
-        if not self.per_engine:
-            return self._failures()
+    def _blocks(self) -> Iterable[Block]:
         timings = self.per_engine.values()
-        bounds = {"GPU": any(each.gpu_at_most for each in timings)}
-        bounds["Wall"] = any(each.wall_at_most for each in timings)
+        if not timings:
+            return self._failures()
 
-        def row(name: str, sample: Sample | None) -> list[str]:
+        def row(name: str, sample: Sample | None, is_bound: bool = False) -> list[str]:
             values = [sample.median, sample.best, sample.worst] if sample else [None] * 3
-            return [name, *(at_most(each, bounds.get(name, False)) for each in values)]
+            return [name, *(at_most(value, is_bound) for value in values)]
 
-        rows = [row("GPU", self.gpu), row("Wall", self.wall), row("CPU", self.cpu)]
-        over = Grid.of(
-            rows, [Column("Over the engines"), Figures("Median"), Figures("Min"), Figures("Max")]
-        )
+        over = [
+            row("GPU", self.gpu, any(each.gpu_at_most for each in timings)),
+            row("Wall", self.wall, any(each.wall_at_most for each in timings)),
+            row("CPU", self.cpu),
+        ]
+        headers: list[Column[Any]] = [
+            Column("Over the engines"),
+            Figures("Median"),
+            Figures("Min"),
+            Figures("Max"),
+        ]
         columns: list[Column[EngineResult]] = [
             Figures("Engine", lambda each: str(each.engine)),
             Column("Host", lambda each: each.host or DASH, rank=1),
@@ -256,8 +248,8 @@ class ClusterTiming(ClusterResult):
             Figures("CPU", lambda e: cpu_seconds(e.value.cpu.median, e.value.loops), rank=2),
             Column("Limited by", lambda each: Cell(_BOUND[each.value.bound], "dim"), rank=3),
         ]
-        each = Grid.of(self._measured(), columns)
-        return [over, each, *self._slowest(), *self._failures()]
+        grids = [Grid.of(over, headers), Grid.of(self._measured(), columns)]
+        return [*grids, *self._slowest(), *self._failures()]
 
     def _slowest(self) -> Iterator[Line]:
         """Yield a line on the slowest engine of several."""
@@ -287,27 +279,24 @@ class ClusterMemory(ClusterResult):
             if delta.devices
         }
 
-    def _blocks(self) -> list[Block]:
-        columns: list[Column[Any]] = [
-            Figures("Engine"),
-            Column("Host", rank=1),
-            Column("Device"),
-            Figures("Allocated"),
-            Figures("Reserved"),
-            Figures("Peak above start"),
+    def _blocks(self) -> Iterator[Block]:
+        columns: list[Column[tuple[EngineResult, int, DeviceMemoryDelta]]] = [
+            Figures("Engine", lambda of: str(of[0].engine)),
+            Column("Host", lambda of: of[0].host or DASH, rank=1),
+            Column("Device", lambda of: f"cuda:{of[1]}"),
+            Figures("Allocated", lambda of: bytes_(of[2].allocated, sign=True)),
+            Figures("Reserved", lambda of: bytes_(of[2].reserved, sign=True)),
+            Figures("Peak above start", lambda of: bytes_(of[2].peak, sign=True)),
         ]
-        rows = [
-            [str(each.engine), each.host or DASH, *row]
+        changes = (
+            (each, ordinal, change)
             for each in self._measured()
-            for row in _of(each.value)
-        ]
-        return [*([Grid.of(rows, columns)] if rows else []), *self._failures()]
-
-
-def _of(delta: MemoryDelta) -> Iterator[list[Text]]:
-    """Yield the change of each device; why there is none."""
-    for ordinal, device in delta.devices.items():
-        changes = (device.allocated, device.reserved, device.peak)
-        yield [f"cuda:{ordinal}", *(bytes_(change, sign=True) for change in changes)]
-    if not delta.devices:
-        yield [Cell(delta.error or "no GPU memory in use", "dim"), *[Cell(DASH, "dim")] * 3]
+            for ordinal, change in each.value.devices.items()
+        )
+        yield Grid.of(changes, columns)
+        yield from _said(
+            (each.value.error or "no GPU memory in use", each.engine)
+            for each in self._measured()
+            if not each.value.devices
+        )
+        yield from self._failures()

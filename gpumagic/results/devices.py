@@ -205,18 +205,18 @@ class DeviceTable(Series[Device]):
         ordinals = {d.ordinal: d for d in self if d.visible and d.ordinal is not None}
         return [ordinals[ordinal] for ordinal in sorted(ordinals)]
 
-    def _blocks(self) -> list[Block]:
-        if self.error is not None or not self:
+    def _blocks(self) -> Iterator[Block]:
+        if not self:
             why = self.error or "NVML lists none on this machine"
-            return [Line.of(f"No GPU to show: {why}.", "warn"), *_sees(self)]
-        return [
-            *device_grid(self, self.gated),
-            *_instances(self),
-            *_claims(self),
-            *_sees(self),
-            *(_processes(self) if self.show_processes else ()),
-            *(Line.of(note, "warn") for note in self.notes),
-        ]
+            yield Line.of(f"No GPU to show: {why}.", "warn")
+        else:
+            yield from device_grid(self, self.gated)
+        yield from _instances(self)
+        yield from _claims(self)
+        yield from _sees(self)
+        if self.devices and self.show_processes:
+            yield from _processes(self)
+        yield from (Line.of(note, "warn") for note in self.notes)
 
 
 def device_grid(devices: Sequence[Device], gated: bool = False) -> list[Block]:
@@ -255,21 +255,21 @@ def _power(device: Device) -> str:
     return f"{device.power:.0f} / {limit} W"
 
 
-def _instances(devices: Iterable[Device]) -> list[Block]:
-    """Return a table of MIG instances, if there are any."""
-
-    def uuid(device: Device, part: MigInstance) -> Cell:
-        seen = part.uuid == device.instance
-        return Cell.uuids(f"{part.uuid} ✓", "good") if seen else Cell.uuids(part.uuid, "")
-
+def _instances(devices: Iterable[Device]) -> Iterator[Block]:
+    """Yield the table of the MIG instances."""
     columns: list[Column[tuple[Device, MigInstance]]] = [
         Figures("GPU", lambda of: str(of[0].index)),
         Column("MIG instance", lambda of: of[1].name or DASH, rank=1),
-        Column("UUID", lambda of: uuid(*of)),
+        Column("UUID", lambda of: _uuid(*of)),
         Figures("Memory used / total", lambda of: _used_of(of[1])),
     ]
-    found = [(device, part) for device in devices for part in device.mig]
-    return [Grid.of(found, columns)] if found else []
+    yield Grid.of([(device, part) for device in devices for part in device.mig], columns)
+
+
+def _uuid(device: Device, part: MigInstance) -> Cell:
+    """Return an instance's UUID, marked where it is what this process sees of the device."""
+    seen = part.uuid == device.instance
+    return Cell.uuids(f"{part.uuid} ✓", "good") if seen else Cell.uuids(part.uuid, "")
 
 
 def _claims(devices: Iterable[Device]) -> Iterator[Line]:
@@ -280,45 +280,46 @@ def _claims(devices: Iterable[Device]) -> Iterator[Line]:
 
 
 def _sees(table: DeviceTable) -> Iterator[Line]:
-    """Return how many devices this process sees, by which variables, and whether that is final."""
-    known = [device.visible for device in table]
-    if not table.devices:
-        count = ""
-    elif None in known:
-        count = "What this process sees is not known: "
-    elif all(known):
-        count = f"This process sees {'the GPU' if len(known) == 1 else f'all {len(known)} GPUs'}: "
-    else:
-        number = sum(map(bool, known))
-        count = (
-            f"This process sees {number or 'none'} of {len(known)} GPU{'s' * (len(known) > 1)}: "
-        )
-    if table.cuda_missing:
-        state = "there is no CUDA driver"
-    elif table.cuda_failed:
-        state = "CUDA has failed in this process, which is final"
-    else:
-        state = {
-            True: "CUDA is initialised, so only a restart changes this",
-            False: "CUDA is not initialised, so this can still be changed",
-            None: "the CUDA driver does not report whether it is initialised",
-        }[table.cuda_initialized]
-    order = ""
-    if any(d.visible and d.ordinal is None for d in table):
-        order = "; CUDA's own order (fastest first) is not known before it starts"
-    if any(d.instance for d in table) and len(table) > 1:
-        order += "; CUDA shows a process one MIG instance, and no other GPU beside it"
+    """Yield how many devices this process sees, by which variables, and whether that is final."""
+    process = "This process"
     if table.gated:
         why = ": '%gpu off --soft' sends new code to the CPU, what is on a GPU goes on; lift it: "
         yield Line.join(Cell("! Gated", "warn"), why, Cell("%gpu on", "command"))
-        count = count and f"Behind the gate {count[0].lower()}{count[1:]}"
-    named = variables(table.environment)
-    rest = f"; {state}{order}."
+        process = "Behind the gate this process"
+    count = f"{process} sees {_number(table)}: " if table.devices else ""
+    final = f"; {_state(table)}"
     if _is_too_late(table):
-        rest = f" came after CUDA was initialised, without effect on this process{order}."
-    yield Line.join(count, Cell.uuids(named), Cell(rest, "dim"))
+        final = " came after CUDA was initialised, without effect on this process"
+    if any(d.visible and d.ordinal is None for d in table):
+        final += "; CUDA's own order (fastest first) is not known before it starts"
+    if len(table) > 1 and any(d.instance for d in table):
+        final += "; CUDA shows a process one MIG instance, and no other GPU beside it"
+    yield Line.join(count, Cell.uuids(variables(table.environment)), Cell(f"{final}.", "dim"))
     if table.where is not None:
         yield Line.of(f"{table.where}.", "dim")
+
+
+def _number(table: DeviceTable) -> str:
+    """Return how many devices this process sees: ``all 4 GPUs``, ``none of 1 GPU``."""
+    known = [device.visible for device in table]
+    if None in known:
+        return "a number of GPUs that is not known"
+    if all(known):
+        return "the GPU" if len(known) == 1 else f"all {len(known)} GPUs"
+    return f"{known.count(True) or 'none'} of {plural(len(known), 'GPU')}"
+
+
+def _state(table: DeviceTable) -> str:
+    """Return whether what this process sees can still be changed, as a clause."""
+    if table.cuda_missing:
+        return "there is no CUDA driver"
+    if table.cuda_failed:
+        return "CUDA has failed in this process, which is final"
+    if table.cuda_initialized is None:
+        return "the CUDA driver does not report whether it is initialised"
+    if table.cuda_initialized:
+        return "CUDA is initialised, so only a restart changes this"
+    return "CUDA is not initialised, so this can still be changed"
 
 
 def _is_too_late(table: DeviceTable) -> bool:
@@ -366,35 +367,29 @@ def _used_of(place: Device | MigInstance) -> str:
 
 
 def _processes(devices: Sequence[Device]) -> Iterator[Block]:
-    """Yield the table of the devices' processes, and the devices whose processes are not known."""
-    listed = [(device.index, each) for device in devices for each in device.processes or ()]
-    unlisted = [str(device.index) for device in devices if device.processes is None]
-    if listed:
-        yield from _process_table(listed)
-    elif len(unlisted) < len(devices):
-        yield Line.of("No process uses a GPU, as far as NVML lists them.", "dim")
-    if unlisted:
-        yield Line.of(f"NVML does not list the processes of GPU {', '.join(unlisted)}.", "dim")
-
-
-def _process_table(listed: Sequence[tuple[int, Process]]) -> Iterator[Block]:
-    """Yield the table of the processes with the most memory, the user's own first."""
-
-    def pid(process: Process) -> Text:
-        if process.own:
-            return Cell(f"{process.pid} (this process)", "strong")
-        return f"{process.pid}{' (its child)' * process.child}"
-
+    """Yield the processes with the most memory, the user's own first; and what is not known."""
     columns: list[Column[tuple[int, Process]]] = [
         Figures("GPU", lambda of: str(of[0])),
-        Figures("PID", lambda of: pid(of[1])),
+        Figures("PID", lambda of: _pid(of[1])),
         Column("User", lambda of: of[1].user or DASH, rank=2),
         Figures("Memory", lambda of: bytes_(of[1].memory)),
         Column("Command", lambda of: of[1].title, least=12),
     ]
-    ordered = sorted(listed, key=lambda of: -(of[1].memory or 0))
-    shown, rest = ordered[:_MOST], ordered[_MOST:]
+    listed = [(device.index, each) for device in devices for each in device.processes or ()]
+    listed.sort(key=lambda of: -(of[1].memory or 0))
+    shown, rest = listed[:_MOST], listed[_MOST:]
     yield Grid.of(sorted(shown, key=lambda of: not (of[1].own or of[1].mine)), columns)
     if rest:
         memory = bytes_(sum(process.memory or 0 for _, process in rest))
         yield Line.of(f"and {len(rest)} more, with {memory} in all", "dim")
+    unlisted = [device.index for device in devices if device.processes is None]
+    if unlisted:
+        yield Line.of(f"NVML does not list the processes of GPU {spans(unlisted)}.", "dim")
+    elif not listed:
+        yield Line.of("No process uses a GPU, as far as NVML lists them.", "dim")
+
+
+def _pid(process: Process) -> Text:
+    if process.own:
+        return Cell(f"{process.pid} (this process)", "strong")
+    return f"{process.pid} (its child)" if process.child else str(process.pid)

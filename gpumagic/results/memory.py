@@ -57,16 +57,16 @@ class MemoryReport(Result):
     #: Whether torch uses CUDA in this process.
     in_use: bool = False
 
-    def _blocks(self) -> list[Block]:
+    def _blocks(self) -> Iterator[Block]:
         if self.error is not None:
-            return [Line.of(f"No GPU memory to show: {self.error}")]
-        changes = [
-            f"cuda:{ordinal} {_changes(memory)}"
-            for ordinal, memory in self.devices.items()
-            if memory.allocated_change or memory.reserved_change
-        ]
-        since = [Line.of("Since the last report: " + "; ".join(changes))] if changes else []
-        return [*_table(self.devices), *since, *_details(self), *Line.notes(self.notes)]
+            yield Line.of(f"No GPU memory to show: {self.error}")
+        yield from _table(self.devices)
+        changes = {f"cuda:{i}": _changes(memory) for i, memory in self.devices.items()}
+        said = "; ".join(f"{device} {change}" for device, change in changes.items() if change)
+        if said:
+            yield Line.of(f"Since the last report: {said}")
+        yield from _details(self)
+        yield from Line.notes(self.notes)
 
 
 @dataclass(frozen=True)
@@ -107,12 +107,12 @@ class MemoryDelta(StorableResult):
         """Whether there is a change, or a reason for no figures, or a note."""
         return bool(self.error or self.notes or only_changed(self.devices))
 
-    def _blocks(self) -> list[Block]:
-        if self.error is not None:
-            return [Line.of(f"GPU memory: not measured, {self.error}", "dim")]
+    def _blocks(self) -> Iterator[Block]:
         changed = only_changed(self.devices)
-        if not changed:
-            return Line.said("GPU memory: no change", *self.notes)
+        if self.error is not None:
+            yield Line.of(f"GPU memory: not measured, {self.error}", "dim")
+        elif not changed:
+            yield Line.of("GPU memory: no change")
         columns: list[Column[tuple[int, DeviceMemoryDelta]]] = [
             Column("Device", lambda of: Cell(f"cuda:{of[0]}", "strong")),
             Figures("Allocated", lambda of: bytes_(of[1].allocated, sign=True)),
@@ -121,8 +121,17 @@ class MemoryDelta(StorableResult):
             Figures("Allocated now", lambda of: Cell(bytes_(of[1].allocated_now), "dim"), rank=2),
             Figures("Reserved now", lambda of: Cell(bytes_(of[1].reserved_now), "dim"), rank=3),
         ]
-        grid = Grid.of(changed.items(), columns)
-        return [grid, *_failures(changed), *Line.notes(self.notes)]
+        yield Grid.of(changed.items(), columns)
+        for ordinal, change in changed.items():
+            if change.ooms:
+                count = plural(change.ooms, "allocation")
+                yield Line.of(f"cuda:{ordinal}: out of memory, {count} failed", "bad")
+            if change.retries:
+                count = plural(change.retries, "allocation")
+                yield Line.of(
+                    f"cuda:{ordinal}: {count} tried again after emptying the cache", "warn"
+                )
+        yield from Line.notes(self.notes)
 
 
 def _details(result: MemoryReport) -> Iterator[Block]:
@@ -140,8 +149,8 @@ def _details(result: MemoryReport) -> Iterator[Block]:
         yield Line.of(f"Pinned host memory: {DASH} (not counted by this torch)", "dim")
 
 
-def _table(devices: Mapping[int, DeviceMemory]) -> list[Block]:
-    """Return the table, above it the devices' name if it is the same for all, below the legend."""
+def _table(devices: Mapping[int, DeviceMemory]) -> Iterator[Block]:
+    """Yield the devices' name if it is the same for all, the table, and the legend of its bars."""
     title = Line.title([memory.name for memory in devices.values()])
     is_named = not title and any(memory.name for memory in devices.values())
     columns: list[Column[tuple[int, DeviceMemory]]] = [
@@ -155,22 +164,24 @@ def _table(devices: Mapping[int, DeviceMemory]) -> list[Block]:
         Figures("GPU", lambda of: Cell(DASH if of[1].index is None else str(of[1].index)), rank=5),
         Column("Name", lambda of: Cell(of[1].name or DASH, "dim") if is_named else "", rank=6),
     ]
-    grid = Grid.of(devices.items(), columns, dim=lambda of: not of[1].context)
-    shown = {use for memory in devices.values() for use in _uses(memory) or ()}
+    yield from title
+    yield Grid.of(devices.items(), columns, dim=lambda of: not of[1].context)
+    shown = {use for memory in devices.values() for use in _uses(memory)}
     legend = [Cell(f"{name}  ", "dim", {use: 1.0}) for use, name in USES.items() if use in shown]
-    return [*title, grid, *([Line.join(*legend)] if legend else [])]
+    if legend:
+        yield Line.join(*legend)
 
 
 def _free(memory: DeviceMemory) -> Cell:
     used = 1 - memory.free / memory.total if memory.free is not None and memory.total else None
-    return Cell.memory(f"{bytes_(memory.free)} / {bytes_(memory.total)}", used, _uses(memory))
+    bar = None if used is None else _uses(memory)
+    return Cell.memory(f"{bytes_(memory.free)} / {bytes_(memory.total)}", used, bar)
 
 
-def _uses(memory: DeviceMemory) -> Mapping[Use, float] | None:
-    """Return the shares of a device's memory by use; None where not known."""
-    total, free = memory.total, memory.free
-    if not total or free is None:
-        return None
+def _uses(memory: DeviceMemory) -> Mapping[Use, float]:
+    """Return the shares of a device's memory by use; none where they are not known."""
+    if not memory.total or memory.free is None:
+        return {}
     allocated = memory.allocated or 0
     uses: dict[Use, int] = {
         "allocated": allocated,
@@ -178,10 +189,11 @@ def _uses(memory: DeviceMemory) -> Mapping[Use, float] | None:
         "outside": memory.outside or 0,
         "others": memory.others or 0,
     }
-    unknown = total - free - (memory.driver_reserved or 0) - sum(uses.values())
+    unknown = memory.total - memory.free - (memory.driver_reserved or 0) - sum(uses.values())
     # Below a hundredth it is a rounding difference between NVML and the CUDA runtime.
-    uses["unknown"] = unknown if unknown >= total / 100 else 0
-    return {use: size / total for use, size in uses.items() if size}
+    if unknown >= memory.total / 100:
+        uses["unknown"] = unknown
+    return {use: size / memory.total for use, size in uses.items() if size}
 
 
 def _changes(memory: DeviceMemory) -> str:
@@ -196,13 +208,3 @@ def only_changed(devices: Mapping[int, DeviceMemoryDelta]) -> dict[int, DeviceMe
         for ordinal, d in devices.items()
         if d.allocated or d.reserved or d.peak or d.ooms or d.retries
     }
-
-
-def _failures(changed: Mapping[int, DeviceMemoryDelta]) -> Iterator[Block]:
-    for ordinal, change in changed.items():
-        if change.ooms:
-            count = plural(change.ooms, "allocation")
-            yield Line.of(f"cuda:{ordinal}: out of memory, {count} failed", "bad")
-        if change.retries:
-            text = f"{plural(change.retries, 'allocation')} tried again after emptying the cache"
-            yield Line.of(f"cuda:{ordinal}: {text}", "warn")

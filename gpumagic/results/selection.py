@@ -89,11 +89,11 @@ class Selection(Result):
             yield Line.join(before, Cell(code, "command"), after)
         if self.ways_out:
             columns: list[Column[WayOut]] = [
-                Column("Command", lambda way: Cell(way.command, "command")),
-                Column("Effect", lambda way: way.effect, least=30, wrap=True),
+                Column("", lambda way: Cell(way.command, "command")),
+                Column("", lambda way: way.effect, least=30, wrap=True),
             ]
             yield Line.of("To change that:")
-            yield Grid.of(self.ways_out, columns, header=False)
+            yield Grid.of(self.ways_out, columns)
 
 
 def _visible(device: Device) -> Line:

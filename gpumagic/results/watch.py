@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line
 from gpumagic.render.colors import BAD, INK, NEUTRAL, SERIES
@@ -22,10 +22,8 @@ from gpumagic.system.text import plural
 if TYPE_CHECKING:
     from gpumagic.render.plots import Plot
 
-#: The most cells that are numbered in a picture.
-_LABELS = 20
 #: The figures of a device that change. Bytes, percent, degrees Celsius, watts.
-_FIGURES = (*"utilization memory_own memory_others memory_used temperature power error".split(),)
+_FIGURES = tuple("utilization memory_own memory_others memory_used temperature power error".split())
 
 
 @dataclass(frozen=True)
@@ -84,6 +82,9 @@ class WatchPanel(Result):
 class WatchHistory(Result):
     """The devices since ``%gpu watch`` began, for an hour at most at one sample a second."""
 
+    _index = ("time", "gpu")
+    _columns = ("cell", *_FIGURES)
+
     #: Oldest first; each holds until the next one.
     samples: tuple[WatchSample, ...] = ()
     cells: tuple[CellSpan, ...] = ()
@@ -104,25 +105,22 @@ class WatchHistory(Result):
         if not self.samples:
             return [Line.of("Nothing was watched.")]
         took = seconds(self.samples[-1].time - self.samples[0].time)
-        text = f"{plural(len(self.samples), 'sample')} in {took} · "
-        text += plural(len(self.cells), "cell")
+        said = [f"{plural(len(self.samples), 'sample')} in {took}", plural(len(self.cells), "cell")]
         if self.running:
-            text += " · still watched then: '%gpu plot -o' returns what there is now"
+            said.append("still watched then: '%gpu plot -o' returns what there is now")
         columns: list[Column[Device]] = [
             Figures("GPU", lambda d: Cell(str(d.index), "strong")),
             Column("Device", ordinal_cell),
-            Figures("Util, mean", lambda d: percent(self._mean(d.index))),
-            Figures("Util, highest", lambda d: percent(self._highest(d, "utilization"))),
-            Figures("Mine, highest", lambda d: bytes_(self._highest(d, "memory_own")), rank=1),
-            Figures("Others, highest", lambda d: bytes_(self._highest(d, "memory_others")), rank=2),
-            Figures("Power, highest", lambda d: rounded(self._highest(d, "power"), "W"), rank=3),
-            Figures(
-                "Temp, highest", lambda d: rounded(self._highest(d, "temperature"), "°C"), rank=4
-            ),
+            Figures("Util mean", lambda d: percent(self._mean(d.index))),
+            Figures("Util max", lambda d: percent(self._max(d, "utilization"))),
+            Figures("Mine max", lambda d: bytes_(self._max(d, "memory_own")), rank=1),
+            Figures("Others max", lambda d: bytes_(self._max(d, "memory_others")), rank=2),
+            Figures("Power max", lambda d: rounded(self._max(d, "power"), "W"), rank=3),
+            Figures("Temp max", lambda d: rounded(self._max(d, "temperature"), "°C"), rank=4),
         ]
-        return [Grid.of(self.devices, columns), Line.of(text, "dim")]
+        return [Grid.of(self.devices, columns), Line.of(" · ".join(said), "dim")]
 
-    def _highest(self, device: Device, figure: str) -> Any:
+    def _max(self, device: Device, figure: str) -> Any:
         known = (value for value in self.values(device.index, figure) if value is not None)
         return max(known, default=None)
 
@@ -137,14 +135,11 @@ class WatchHistory(Result):
 
     def cell_at(self, time: float) -> CellSpan | None:
         """Return the cell that ran at ``time``; None between cells."""
-        place = bisect_right([cell.start for cell in self.cells], time) - 1
-        if place < 0:
+        begun = bisect_right([cell.start for cell in self.cells], time)
+        if not begun:
             return None
-        cell = self.cells[place]
+        cell = self.cells[begun - 1]
         return cell if cell.end is None or time < cell.end else None
-
-    _index: ClassVar[tuple[str, ...]] = ("time", "gpu")
-    _columns: ClassVar[tuple[str, ...]] = ("cell", *_FIGURES)
 
     def _records(self) -> Iterator[Mapping[str, Any]]:
         """Yield the devices of each sample, with the time in UTC and the cell that ran then."""
@@ -177,24 +172,28 @@ class WatchHistory(Result):
 
         devices = self.busy_devices()
         plot = Plot(max(len(devices), 1), 1.5)
-        start = self.samples[0].time if self.samples else 0.0
-        end = self.samples[-1].time if self.samples else 0.0
-        scale, unit = (1.0, "seconds") if end - start < 180 else (60.0, "minutes")
-        # A cell that runs on, or began before the first sample, ends with the picture.
-        spans = [
-            (max(c.start - start, 0.0) / scale, (min(c.end or end, end) - start) / scale, c)
-            for c in self.cells
-        ]
+        times = [sample.time for sample in self.samples] or [0.0]
+        start, took = times[0], times[-1] - times[0]
+        scale, unit = (1.0, "seconds") if took < 180 else (60.0, "minutes")
+        width = max(took, 1e-3) / scale
         for device, axes in zip(devices, plot.panels, strict=False):
-            self._draw(device, axes, [(sample.time - start) / scale for sample in self.samples])
-            for left, right, cell in spans:
+            self._draw(device, axes, [(time - start) / scale for time in times])
+        for cell in self.cells:
+            # A cell that runs on, or began before the first sample, ends with the picture.
+            left = max(cell.start - start, 0.0) / scale
+            right = min((cell.end or times[-1]) - start, took) / scale
+            for axes in plot.panels:
                 axes.axvspan(left, right, color=BAD if cell.failed else INK, alpha=0.12)
-        first, last = plot.panels[0], plot.panels[-1]
-        first.set_xlim(0, max(end - start, 1e-3) / scale)
-        _name_cells(first, spans)
+            if cell.number is not None and right - left > width / 25:  # numbers do not overlap
+                text = f"[{cell.number}] ✗" if cell.failed else f"[{cell.number}]"
+                place = ((left + right) / 2, 103)
+                plot.panels[0].annotate(
+                    text, place, ha="center", va="bottom", annotation_clip=False
+                )
+        plot.panels[0].set_xlim(0, width)
         idle = len(self.devices) - len(devices)
         note = f" · {plural(idle, 'idle GPU')} left out" if idle else ""
-        last.set_xlabel(f"{unit} since the beginning{note}")
+        plot.panels[-1].set_xlabel(f"{unit} since the beginning{note}")
         plot.legend()
         return plot
 
@@ -215,19 +214,6 @@ class WatchHistory(Result):
         axes.set_ylim(0, 103)
         axes.set_yticks([0, 50, 100], ["0", "50", "100 %"])
         axes.set_ylabel(f"GPU {device.index}\nmemory: {bytes_(device.memory_total)}")
-
-
-def _name_cells(axes: Any, spans: list[tuple[float, float, CellSpan]]) -> None:
-    """Write the numbers of the longest cells above a panel, without overlap."""
-    _, width = axes.get_xlim()
-    taken: list[float] = []
-    for left, right, cell in sorted(spans, key=lambda span: span[0] - span[1])[:_LABELS]:
-        middle = (left + right) / 2
-        is_free = all(abs(middle - other) > width / 25 for other in taken)
-        if cell.number is not None and right - left > width / 100 and is_free:
-            taken.append(middle)
-            text = f"[{cell.number}]{' ✗' * cell.failed}"
-            axes.annotate(text, (middle, 103), ha="center", va="bottom", annotation_clip=False)
 
 
 def without_processes(device: Device) -> Device:

@@ -31,7 +31,8 @@ def test_a_table_is_plain() -> None:
     assert '<th scope="col" style="text-align:right">B&lt;</th>' in html
     assert '<td style="text-align:right;white-space:pre"><span style="opacity:.75">1' in html
     assert "background" not in html
-    assert "<thead>" not in render([Grid(grid.columns, grid.rows, header=False)])
+    assert "<thead>" not in render([Grid((Column(""), Figures("")), grid.rows)])
+    assert "<table" not in render([Grid(grid.columns, ())]), "without rows there is none"
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ BLOCKS: list[Block] = [
     Line((Cell("a", "strong"), Cell(" b", "bad"), Cell(" c"))),
     GRID,
     Callout([Line.of("a"), Grid((Column("A"), Column("B")), [(Cell("x"), Cell("y"))])]),
-    Grid((Figures(""),), [(Cell("1", bar={"allocated": 0.5, "others": 0.25}),)], False),
+    Grid((Figures(""),), [(Cell("1", bar={"allocated": 0.5, "others": 0.25}),)]),
     Line((Cell("allocated  ", bar={"allocated": 1.0}), Cell("others", bar={"others": 1.0}))),
     Fold(Line.of("2 more"), [Line.of("inner")]),
 ]

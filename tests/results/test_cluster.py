@@ -14,13 +14,13 @@ from tests.results.examples import DEAD, MIB, timing
 from tests.support.drawing import check_drawing
 
 DEVICES = """\
-Host   GPU  Engines        Name              Memory used / total  Util  Processes
-─────────────────────────────────────────────────────────────────────────────────
-alpha    0  0–1 as cuda:0  H100     ██       1.00 GiB / 4.00 GiB   5 %          1
-         1  1 as cuda:1    H100     ██       1.00 GiB / 4.00 GiB     –          –
-beta     –  2              no NVML
-gamma    0  3 as cuda:0    H100                       ✗ not read     –          –
+Host   GPU  Engines        Name           Memory used / total  Util  Processes
+──────────────────────────────────────────────────────────────────────────────
+alpha    0  0–1 as cuda:0  H100  ██       1.00 GiB / 4.00 GiB   5 %          1
+alpha    1  1 as cuda:1    H100  ██       1.00 GiB / 4.00 GiB     –          –
+gamma    0  3 as cuda:0    H100                    ✗ not read     –          –
 ✗ gamma, GPU 0: the GPU is lost
+engine 2: no NVML
 ✗ engines 4–5: no answer in 10 s
 4 of 6 engines on 3 hosts (profile default)"""
 
@@ -37,7 +37,8 @@ def test_devices() -> None:
 SELECTIONS = """\
 Engine  Host   Status     Sees
 ───────────────────────────────────────────────────────────────────────────────────────────────────
-   0–1  alpha  applied    cuda:0 = GPU 0
+     0  alpha  applied    cuda:0 = GPU 0
+     1  alpha  applied    cuda:0 = GPU 0
      2  alpha  too-late   cuda:0 = GPU 0, cuda:1 = GPU 1, cuda:2 = GPU 2, cuda:3 = GPU 3 and 1 more
      3  alpha  unchanged  no GPU
 ✗ engine 7: the engine died
@@ -81,12 +82,12 @@ def test_engines_are_compared_by_one_quantity() -> None:
 
 
 MEMORIES = """\
-Engine  Host   Device                 Allocated   Reserved  Peak above start
-────────────────────────────────────────────────────────────────────────────
-     0  alpha  cuda:0                 +1.00 MiB  +1.00 MiB         +2.00 MiB
-     0  alpha  cuda:1                       0 B        0 B               0 B
-     1  alpha  cuda:0                       0 B        0 B         +1.00 MiB
-     2  beta   torch is not imported          –          –                 –
+Engine  Host   Device  Allocated   Reserved  Peak above start
+─────────────────────────────────────────────────────────────
+     0  alpha  cuda:0  +1.00 MiB  +1.00 MiB         +2.00 MiB
+     0  alpha  cuda:1        0 B        0 B               0 B
+     1  alpha  cuda:0        0 B        0 B         +1.00 MiB
+engine 2: torch is not imported
 ✗ engine 7: the engine died"""
 
 

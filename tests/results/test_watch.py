@@ -42,7 +42,7 @@ def test_a_picture_of_the_busy_devices() -> None:
     assert list(curves["utilisation"].get_ydata()) == [0, 100, 50, 0]
     assert curves["memory, mine"].get_ydata()[0] == pytest.approx(100 / 80)
     assert first.get_ylabel() == "GPU 0\nmemory: 80.0 GiB"
-    assert [text.get_text() for text in first.texts] == ["[4] ✗", "[3]"]
+    assert [text.get_text() for text in first.texts] == ["[3]", "[4] ✗"]
     spans = [patch for patch in first.patches if hasattr(patch, "get_width")]
     assert [(s.get_x(), s.get_x() + s.get_width()) for s in spans] == [
         (0.5, 4.0),

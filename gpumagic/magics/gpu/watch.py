@@ -115,7 +115,7 @@ def _foreground(
         while True:
             devices = tuple(map(without_processes, shown.devices))
             current.samples.append(WatchSample(time.time(), devices))
-            live.blocks(shown._blocks())
+            live.blocks(shown.blocks())
             time.sleep(options.every)
             shown = table(processes=False)
     return shown
