@@ -229,16 +229,10 @@ class ClusterTiming(ClusterResult):
             values = [sample.median, sample.best, sample.worst] if sample else [None] * 3
             return [name, *(at_most(value, is_bound) for value in values)]
 
-        over = [
+        rows = [
             row("GPU", self.gpu, any(each.gpu_at_most for each in timings)),
             row("Wall", self.wall, any(each.wall_at_most for each in timings)),
             row("CPU", self.cpu),
-        ]
-        headers: list[Column[Any]] = [
-            Column("Over the engines"),
-            Figures("Median"),
-            Figures("Min"),
-            Figures("Max"),
         ]
         columns: list[Column[EngineResult]] = [
             Figures("Engine", lambda each: str(each.engine)),
@@ -248,8 +242,11 @@ class ClusterTiming(ClusterResult):
             Figures("CPU", lambda e: cpu_seconds(e.value.cpu.median, e.value.loops), rank=2),
             Column("Limited by", lambda each: Cell(_BOUND[each.value.bound], "dim"), rank=3),
         ]
-        grids = [Grid.of(over, headers), Grid.of(self._measured(), columns)]
-        return [*grids, *self._slowest(), *self._failures()]
+        over = Grid.of(
+            rows, [Column("Over the engines"), Figures("Median"), Figures("Min"), Figures("Max")]
+        )
+        by_engine = Grid.of(self._measured(), columns)
+        return [over, by_engine, *self._slowest(), *self._failures()]
 
     def _slowest(self) -> Iterator[Line]:
         """Yield a line on the slowest engine of several."""

@@ -9,10 +9,12 @@ from typing import Any, ClassVar
 from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Text
 from gpumagic.render.units import bytes_, share
 from gpumagic.results.base import Result
-from gpumagic.results.logs import cell_number, first_line
+from gpumagic.results.logs import cell_number
 
 #: The most holders that have a row in a table, and below an allocation that failed.
 _ROWS, _TOP = 15, 6
+#: The most characters of a cell's first line.
+_LONGEST = 44
 #: What memory without a known variable is called; and where it is known whose it is.
 _NO_VARIABLE = "not referenced by any variable"
 _GARBAGE, _LIVE, _IN_CPP = "garbage in cycles", "running code, libraries", "C++ alone"
@@ -237,7 +239,7 @@ def _held(ordinal: int, holdings: Sequence[CellHolding]) -> Iterator[list[Text]]
         yield [
             device if held is holdings[0] else "",
             cell_number(held.number) if known else "",
-            first_line(held.source, "" if known else "dim"),
+            Cell.cut(held.source, _LONGEST, "" if known else "dim"),
             bytes_(held.bytes),
             Cell(share(part), "dim", bar=part),
             Cell(str(held.blocks), "dim"),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import ceil, log2
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Style, Text
 from gpumagic.render.colors import BAD, NEUTRAL, SERIES
@@ -63,28 +63,30 @@ class CellMemory(Result):
         return only_changed(self.devices)
 
     def _blocks(self) -> list[Block]:
-        changed = self.changed
-        if not changed:
-            return [Line.of("GPU memory: no change", "dim")]
-        groups = grouped((_changes(delta), ordinal) for ordinal, delta in changed.items())
-        parts = [Cell("GPU memory: ", "dim")]
-        for i, (text, ordinals) in enumerate(groups.items()):
-            each = " each" if len(ordinals) > 1 else ""
-            parts.append(Cell(f"{' · ' if i else ''}cuda:{spans(ordinals)}{each} {text}", "dim"))
-            ooms = [ordinal for ordinal in ordinals if changed[ordinal].ooms]
-            if ooms:
-                parts.append(Cell(f" (out of memory: cuda:{spans(ooms)})", "bad"))
+        groups = grouped((_changes(delta), ordinal) for ordinal, delta in self.changed.items())
+        changes = (
+            f"cuda:{spans(of)}{' each' if len(of) > 1 else ''} {text}"
+            for text, of in groups.items()
+        )
+        parts = [Cell(f"GPU memory: {' · '.join(changes) or 'no change'}", "dim")]
+        failed = [ordinal for ordinal, delta in self.changed.items() if delta.ooms]
+        if failed:
+            parts.append(Cell(f" (out of memory: cuda:{spans(failed)})", "bad"))
         return [Line(parts)]
+
+
+#: A cell with the ordinal of a device that it changed, and the change; None where there is none.
+_Row: TypeAlias = "tuple[CellMemory, int | None, DeviceMemoryDelta | None]"
 
 
 @dataclass(frozen=True, repr=False)
 class CellLog(_Log[CellMemory]):
     """The memory of each cell that ended while ``%gpumem on`` was on, oldest first."""
 
+    _index = ("cell", "device")
+
     #: Bytes that the process may reserve, by CUDA ordinal.
     limits: Mapping[int, int] = field(default_factory=dict)
-
-    _index: ClassVar[tuple[str, ...]] = ("cell", "device")
 
     def _records(self) -> Iterator[Mapping[str, Any]]:
         """Yield each cell's change by device. Bytes, seconds; ``peak`` is above the cell's start.
@@ -99,22 +101,24 @@ class CellLog(_Log[CellMemory]):
     def _blocks(self) -> list[Block]:
         if not self.cells:
             return [Line.of(f"No cells to show: {self._nothing('%gpumem')}")]
-        shown = self.cells[-_NEWEST:]
+        # A cell has a row for each device that it changed; one if there is none.
+        rows: list[_Row] = []
+        for cell in self.cells[-_NEWEST:]:
+            rows += [(cell, *each) for each in cell.changed.items()] or [(cell, None, None)]
         several = len({i for cell in self for i in cell.changed}) > 1
-        columns: list[Column[Any]] = [
-            Figures("Cell"),
+        columns: list[Column[_Row]] = [
+            Figures("Cell", lambda row: cell_number(row[0].number, failed=row[0].failed)),
             # Needed where a cell has rows for several devices.
-            Column("Device", rank=0 if several else 1),
-            Figures("Change"),
-            Figures("Peak above start"),
-            Figures("Allocated now", rank=2),
-            Figures("Time", rank=3),
-            Column("First line", least=16),
+            Column("Device", _device, rank=0 if several else 1),
+            Figures("Change", lambda row: Cell.bytes(_figure(row, "allocated"), sign=True)),
+            Figures("Peak above start", lambda row: Cell.bytes(_figure(row, "peak"), sign=True)),
+            Figures("Allocated now", lambda row: bytes_(_figure(row, "allocated_now")), rank=2),
+            Figures("Time", lambda row: seconds(row[0].seconds), rank=3),
+            Column("First line", lambda row: first_line(row[0], ""), least=16),
         ]
-        rows = [row for cell in shown for row in _rows(cell)]
         table: list[Block] = [Grid.of(rows, columns, dim=lambda _: True)]
-        if earlier := len(self) - len(shown):
-            note = f"{plural(earlier, 'earlier cell')} not shown here; -o returns all"
+        if len(self) > _NEWEST:
+            note = f"{plural(len(self) - _NEWEST, 'earlier cell')} not shown here; -o returns all"
             table.append(Line.of(note, "dim"))
         return table
 
@@ -124,9 +128,8 @@ class CellLog(_Log[CellMemory]):
 
     def drawn_devices(self) -> list[int]:
         """Return the CUDA ordinals whose memory a cell changed; all if there are none."""
-        return (
-            sorted({ordinal for cell in self for ordinal in cell.changed}) or self.known_devices()
-        )
+        changed = {ordinal for cell in self for ordinal in cell.changed}
+        return sorted(changed) or self.known_devices()
 
     def plot(self) -> Plot:
         """Return a picture of allocated, reserved and peak memory after each cell, by device.
@@ -154,29 +157,23 @@ class CellLog(_Log[CellMemory]):
         """Draw the memory of one device into ``axes``."""
         cells = {i: c.devices[ordinal] for i, c in enumerate(self.cells) if ordinal in c.devices}
         places, deltas, limit = [*cells], [*cells.values()], self.limits.get(ordinal)
-        peaks = [d.allocated_now - d.allocated + d.peak for d in deltas]
-        # The part above the memory before and after the cell: none for a cell that did nothing.
-        bases = [max(d.allocated_now, d.allocated_now - d.allocated) for d in deltas]
-        above = [max(peak - base, 0) for peak, base in zip(peaks, bases, strict=True)]
-        axes.bar(places, above, bottom=bases, color=SERIES[1], alpha=0.7, label="peak")
-        for label, color in (("reserved", NEUTRAL), ("allocated", SERIES[0])):
-            values = [getattr(delta, f"{label}_now") for delta in deltas]
+        curves = {
+            "peak": (SERIES[1], [d.allocated_now - d.allocated + d.peak for d in deltas]),
+            "reserved": (NEUTRAL, [d.reserved_now for d in deltas]),
+            "allocated": (SERIES[0], [d.allocated_now for d in deltas]),
+        }
+        for label, (color, values) in curves.items():
             axes.step(places, values, where="mid", color=color, label=label)
-        top = max(1, *peaks, *(d.reserved_now for d in deltas))
-        if any(above):
-            seen = zip(peaks, places, above, strict=True)
-            peak, place = max((peak, place) for peak, place, part in seen if part)
-            axes.annotate(bytes_(peak), (place, peak), ha="center", va="bottom")
+        peak, place = max(zip(curves["peak"][1], places, strict=True), default=(0, 0))
+        axes.annotate(bytes_(peak), (place, peak), ha="center", va="bottom")
+        top = max(1, peak, *curves["reserved"][1])
         if limit is not None:
-            # A limit far above the curves would flatten them.
-            beyond = limit > 4 * top
-            axes.set_title(f"limit {bytes_(limit)}{', above the scale' * beyond}", loc="right")
-            if not beyond:
+            axes.set_title(f"limit {bytes_(limit)}", loc="right")
+            if limit <= 4 * top:  # one far above the curves would flatten them
                 axes.axhline(limit, color=BAD, linestyle="--", label="limit")
                 top = max(top, limit)
         if failed := [i for i, delta in cells.items() if delta.ooms]:
             axes.plot(failed, [top * 1.04] * len(failed), "x", color=BAD, label="out of memory")
-            axes.vlines(failed, 0, top, color=BAD, linestyle=":")
         axes.set_ylim(0, top * 1.12)
         axes.set_xlim(-0.6, max(len(self) - 0.4, 0.6))
         axes.set_ylabel(f"cuda:{ordinal}")
@@ -189,27 +186,21 @@ def _changes(delta: DeviceMemoryDelta) -> str:
     return f"reserved {bytes_(delta.reserved, sign=True)}, now {bytes_(delta.reserved_now)}"
 
 
-def _rows(cell: CellMemory) -> Iterator[list[Text]]:
-    """Yield a row for each device whose memory the cell changed; one if there is none."""
-    number = cell_number(cell.number, failed=cell.failed)
-    time, source = seconds(cell.seconds), first_line(cell.source, "bad" if cell.failed else "")
-    if not cell.changed:
-        yield [number, *[DASH] * 4, time, source]
-    for i, (ordinal, delta) in enumerate(cell.changed.items()):
-        oom = " out of memory" if delta.ooms else ""
-        yield [
-            "" if i else number,
-            Cell(f"cuda:{ordinal}{oom}", "bad" if oom else ""),
-            Cell.bytes(delta.allocated, sign=True),
-            Cell.bytes(delta.peak, sign=True),
-            bytes_(delta.allocated_now),
-            *(["", ""] if i else [time, source]),
-        ]
+def _device(row: _Row) -> Text:
+    _, ordinal, delta = row
+    if delta is None:
+        return DASH
+    name = f"cuda:{ordinal}"
+    return Cell(f"{name} out of memory", "bad") if delta.ooms else Cell(name)
 
 
-def first_line(source: str, style: Style = "") -> Cell:
+def _figure(row: _Row, name: str) -> int | None:
+    return None if row[2] is None else getattr(row[2], name)
+
+
+def first_line(cell: CellMemory | CellTiming, style: Style) -> Cell:
     """Return a cell's first line as a table shows it."""
-    return Cell.cut(source, _LONGEST, style)
+    return Cell.cut(cell.source, _LONGEST, "bad" if cell.failed else style)
 
 
 def cell_number(number: int | None, *, failed: bool = False) -> Cell:
@@ -246,6 +237,11 @@ class CellTiming(Result):
     failed: bool = False
     note: str | None = None
 
+    @property
+    def wall_text(self) -> str:
+        """The wall time as it is shown."""
+        return at_most(self.wall, self.wall_at_most)
+
     def _blocks(self) -> list[Block]:
         parts = []
         if self.gpu is not None:
@@ -258,7 +254,7 @@ class CellTiming(Result):
                 times = (f"cuda:{i} {at_most(t, True)}" for i, t in self.per_device.items())
                 gpu += f" ({', '.join(times)})"
             parts.append(gpu)
-        parts += [f"wall {at_most(self.wall, self.wall_at_most)}", f"CPU {cpu_seconds(self.cpu)}"]
+        parts += [f"wall {self.wall_text}", f"CPU {cpu_seconds(self.cpu)}"]
         if self.note is not None:
             parts.append(self.note)
         return [Line.of(" · ".join(parts), "dim")]
@@ -267,6 +263,8 @@ class CellTiming(Result):
 @dataclass(frozen=True, repr=False)
 class TimingLog(_Log[CellTiming]):
     """The time of each cell that ended while ``%cudatime on`` was on, oldest first."""
+
+    _index = ("cell",)
 
     @property
     def wall(self) -> float:
@@ -289,8 +287,6 @@ class TimingLog(_Log[CellTiming]):
         """Whether one of the GPU times is an upper bound."""
         return any(cell.gpu_at_most for cell in self.cells if cell.used_gpu)
 
-    _index: ClassVar[tuple[str, ...]] = ("cell",)
-
     def _records(self) -> Iterator[Mapping[str, Any]]:
         """Yield each cell, with its time on each device. Seconds."""
         for cell in self.cells:
@@ -304,20 +300,10 @@ class TimingLog(_Log[CellTiming]):
         longest = shown[0].wall or 1.0
         columns: list[Column[CellTiming]] = [
             Figures("Cell", lambda cell: cell_number(cell.cell, failed=cell.failed)),
-            Figures(
-                "Wall",
-                lambda cell: Cell(
-                    at_most(cell.wall, cell.wall_at_most), "strong", cell.wall / longest
-                ),
-            ),
+            Figures("Wall", lambda cell: Cell(cell.wall_text, "strong", cell.wall / longest)),
             Figures("GPU", lambda cell: at_most(cell.gpu, cell.gpu_at_most)),
             Figures("CPU", lambda cell: cpu_seconds(cell.cpu), rank=1),
-            Column(
-                "First line",
-                lambda cell: first_line(cell.source, "bad" if cell.failed else "dim"),
-                rank=2,
-                least=16,
-            ),
+            Column("First line", lambda cell: first_line(cell, "dim"), rank=2, least=16),
         ]
         used = sum(cell.used_gpu for cell in self)
         wall_at_most = any(cell.wall_at_most for cell in self.cells)

@@ -49,11 +49,13 @@ def test_the_picture() -> None:
     first, second, last = limited.plot().figure.axes
     assert first.get_title(loc="right") == "limit 2.00 GiB"
     assert [text.get_text() for text in first.texts] == ["2.00 GiB"], "the highest peak"
+    assert "limit" in [line.get_label() for line in first.get_lines()]
     same = DeviceMemoryDelta(0, 0, 0, 4 * GIB, 4 * GIB)
     constant = CellLog(
         tuple(replace(cell, devices={**cell.devices, 1: same}) for cell in CELL_LOG.cells)
     )
     assert (constant.known_devices(), constant.drawn_devices()) == ([0, 1, 2], [0, 2])
-    assert second.get_title(loc="right") == "limit 1.00 GiB, above the scale"
+    assert second.get_title(loc="right") == "limit 1.00 GiB"
+    assert "limit" not in [line.get_label() for line in second.get_lines()], "above the scale"
     assert [label.get_text() for label in last.get_xticklabels()] == ["[1]", "[2]", "–"]
     assert [axes.get_ylabel() for axes in (first, second)] == ["cuda:0", "cuda:1"]
