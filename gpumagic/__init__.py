@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from gpumagic.results.allocator import Freed
     from gpumagic.results.comparison import Comparison, load
     from gpumagic.results.devices import Device, DeviceTable, Process
-    from gpumagic.results.holders import Holder, Holders, OutOfMemory
+    from gpumagic.results.holders import Holder, Holders
     from gpumagic.results.memory import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
+    from gpumagic.results.out_of_memory import OutOfMemory
     from gpumagic.results.selection import Selection
     from gpumagic.results.timing import CudaTiming, Sample
     from gpumagic.selection.apply import select
@@ -57,8 +58,9 @@ _MODULES = {
         "results.allocator": "Freed",
         "results.comparison": "Comparison load",
         "results.devices": "Device DeviceTable Process",
-        "results.holders": "Holder Holders OutOfMemory",
+        "results.holders": "Holder Holders",
         "results.memory": "DeviceMemory DeviceMemoryDelta MemoryDelta MemoryReport",
+        "results.out_of_memory": "OutOfMemory",
         "results.selection": "Selection",
         "results.timing": "CudaTiming Sample",
         "selection.apply": "select",

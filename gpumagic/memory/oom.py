@@ -20,7 +20,7 @@ from gpumagic.memory.limit import memory_limit
 from gpumagic.memory.roots import NotebookReferences
 from gpumagic.memory.torch_memory import UnreadableError
 from gpumagic.results.base import Explanation
-from gpumagic.results.holders import OutOfMemory
+from gpumagic.results.out_of_memory import OutOfMemory
 from gpumagic.system import introspection
 
 #: Seconds of CPU time that the walk over the user's objects may take; the report stays below 0.3,

@@ -11,6 +11,13 @@ from gpumagic.render.units import bytes_
 from gpumagic.results.base import Result
 
 _VIZ = "https://docs.pytorch.org/memory_viz"
+_RECORDED = (
+    "The allocator's history is recorded. '%gpumem cells' shows live memory by cell, "
+    "'%gpumem snapshot FILE' writes it all, '%gpumem record off' ends it."
+)
+_NOT_RECORDED = "No history is recorded; '%gpumem record on' starts recording."
+#: Characters of a step that are shown: it may name many variables.
+_LONGEST = 48
 
 
 @dataclass(frozen=True, repr=False)
@@ -23,16 +30,12 @@ class HistoryState(Result):
     #: The change that was made, in one line; empty if none was.
     message: str = ""
 
-    def _blocks(self) -> list[Block]:
-        said = [self.message] if self.message else []
-        if self.recording:
-            said.append(
-                "The allocator's history is recorded. '%gpumem cells' shows live memory by cell, "
-                "'%gpumem snapshot FILE' writes it all, '%gpumem record off' ends it."
-            )
-        return Line.said(
-            *(said or ["No history is recorded; '%gpumem record on' starts recording."])
-        )
+    def _blocks(self) -> list[Line]:
+        if not self.recording:
+            return [Line.of(self.message or _NOT_RECORDED)]
+        if self.message:
+            return [Line.of(self.message), Line.of(_RECORDED, "dim")]
+        return [Line.of(_RECORDED)]
 
 
 @dataclass(frozen=True, repr=False)
@@ -133,10 +136,6 @@ class Fit(Result):
         return f"{value} is the largest value that ran; a larger one may fit."
 
 
-#: Characters of a step that are shown: it may name many variables.
-_LONGEST = 48
-
-
 @dataclass(frozen=True)
 class Held:
     """The memory of torch's allocator on one device. Bytes."""
@@ -184,24 +183,17 @@ class Freed(Result):
 
     def _of_device(self, ordinal: int) -> list[Block]:
         """Return the steps and the change, if any: ``allocated 30.0 GiB → 2.00 GiB, …``."""
-        before = held = self.before[ordinal]
-        rows: list[list[Text]] = []
-        for step in self.steps:
-            now = step.after.get(ordinal, held)
-            freed = (held.allocated - now.allocated, held.reserved - now.reserved)
-            rows.append([Cell.cut(step.what, _LONGEST), *map(bytes_, freed)])
-            held = now
-        if held == before:
+        before = self.before[ordinal]
+        states = [before, *(step.after.get(ordinal, before) for step in self.steps)]
+        after = states[-1]
+        if before == after:
             return []
-        columns: list[Column[Any]] = [
-            Column(f"cuda:{ordinal} freed"),
-            Figures("Allocated"),
-            Figures("Reserved"),
+        columns: list[Column[tuple[FreeStep, Held, Held]]] = [
+            Column(f"cuda:{ordinal} freed", lambda of: Cell.cut(of[0].what, _LONGEST)),
+            Figures("Allocated", lambda of: bytes_(of[1].allocated - of[2].allocated)),
+            Figures("Reserved", lambda of: bytes_(of[1].reserved - of[2].reserved)),
         ]
-        allocated = f"allocated {_change(before.allocated, held.allocated)}"
-        change = f"{allocated}, reserved {_change(before.reserved, held.reserved)}"
-        return [Grid.of(rows, columns), Line.of(change, "good")]
-
-
-def _change(before: int | None, after: int | None) -> str:
-    return f"{bytes_(before)} → {bytes_(after)}"
+        allocated = f"allocated {bytes_(before.allocated)} → {bytes_(after.allocated)}"
+        reserved = f"reserved {bytes_(before.reserved)} → {bytes_(after.reserved)}"
+        freed = Grid.of(zip(self.steps, states, states[1:], strict=False), columns)
+        return [freed, Line.of(f"{allocated}, {reserved}", "good")]

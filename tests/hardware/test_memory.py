@@ -10,7 +10,7 @@ import pytest
 import gpumagic
 from gpumagic.cuda import devices
 from gpumagic.memory import oom
-from gpumagic.results.holders import OutOfMemory
+from gpumagic.results.out_of_memory import OutOfMemory
 from tests.hardware.record import Figure
 
 pytestmark = [pytest.mark.hardware, pytest.mark.usefixtures("torch")]

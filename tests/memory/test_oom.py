@@ -12,7 +12,7 @@ import pytest
 
 from gpumagic.memory import oom
 from gpumagic.memory.oom import explain, find
-from gpumagic.results.holders import OutOfMemory
+from gpumagic.results.out_of_memory import OutOfMemory
 
 GIB = 2**30
 

@@ -33,7 +33,6 @@ from gpumagic.results.holders import (
     DeviceHolders,
     Holder,
     Holders,
-    OutOfMemory,
 )
 from gpumagic.results.lines import (
     BETWEEN,
@@ -46,6 +45,7 @@ from gpumagic.results.lines import (
 )
 from gpumagic.results.logs import CellLog, CellMemory, CellTiming, TimingLog
 from gpumagic.results.memory import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
+from gpumagic.results.out_of_memory import OutOfMemory
 from gpumagic.results.selection import Selection, WayOut
 from gpumagic.results.timing import CudaTiming, Kernel, KernelReport, Sample
 from gpumagic.results.watch import CellSpan, WatchHistory, WatchPanel, WatchSample

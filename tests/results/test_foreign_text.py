@@ -10,7 +10,7 @@ import pytest
 from gpumagic.results.base import as_html, as_text
 from gpumagic.results.cluster import ClusterTable, EngineResult
 from gpumagic.results.devices import Claim, Device, DeviceTable, Process
-from gpumagic.results.holders import OutOfMemory
+from gpumagic.results.out_of_memory import OutOfMemory
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\nline\r\x9b31m\u202egnp\u2066\u200b\U000e0041é 漢"
 

@@ -1,4 +1,4 @@
-"""The variables that hold GPU memory, and the report on an allocation that failed."""
+"""The variables that hold GPU memory."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpumagic.results.holders import Holders, OutOfMemory
-from tests.results.examples import HELD, MODEL, OOM, holder
+from gpumagic.results.holders import Holders
+from tests.results.examples import HELD, MODEL, holder
 
 GIB = 2**30
 
@@ -24,28 +24,3 @@ def test_a_holder_by_its_name() -> None:
     assert HELD["model"] is MODEL
     with pytest.raises(KeyError):
         _ = HELD["x"]
-
-
-def test_what_is_missing_is_stated() -> None:
-    short = replace(OOM, fragmented=None, limit=None)
-    assert short.missing == 18 * GIB
-    assert str(short).splitlines()[0].endswith("tried to allocate 20.0 GiB, 18.0 GiB short")
-    assert replace(short, limit=61 * GIB).missing == 19 * GIB
-    assert OOM.missing is None  # enough is reserved, in pieces
-    assert replace(short, requested=GIB).missing is None
-    assert OutOfMemory(requested=1).missing is None
-
-
-def test_what_helps() -> None:
-    lines = str(OOM).splitlines()
-    assert lines[-3].startswith("%gpumem free gives at least 15.0 GiB: what the failed functions")
-    assert lines[-2].endswith("too small: restart with PYTORCH_ALLOC_CONF=expandable_segments:True")
-    large = str(replace(OOM, requested=100 * GIB, fragmented=None)).splitlines()
-    assert large[-2] == "The request is larger than the device: ask for less."
-
-
-def test_the_holders_add_up() -> None:
-    more = replace(OOM, holders=OOM.holders * 4)
-    rows = [line for line in str(more).splitlines() if line.startswith("2 more")]
-    assert len(rows) == 1
-    assert "45.0 GiB" in rows[0]
