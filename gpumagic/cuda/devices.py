@@ -81,8 +81,11 @@ def devices(*, processes: bool = True, load: bool = True) -> DeviceTable:
     if missing:  # has the effect of hiding all devices
         environment = {**environment, visible_devices.MASK: visible_devices.HIDE_ALL}
         common["notes"] = (f"{driver.MISSING}.",)
+    found = compose(readings, environment, state, commands=processes)
+    chosen = visible_devices.view(environment, found).visible
     return DeviceTable(
-        compose(readings, environment, state, commands=processes),
+        found,
+        mask_is_late=chosen is not None and any(d.visible and d.index not in chosen for d in found),
         cuda_missing=missing,
         driver_version=session.driver_version,
         cuda_version=session.cuda_version,

@@ -10,21 +10,27 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from gpumagic.render.blocks import Block, Callout, Cell, Column, Fold, Grid, Style, Use
+from gpumagic.render.blocks import USES, Block, Callout, Cell, Column, Fold, Grid, Style, Use
 from gpumagic.system.output import Output
 from gpumagic.system.text import harmless
 
 #: In the colours of the terminal's own palette.
 _STYLES: Mapping[Style, str] = {
-    **{"dim": "dim", "strong": "bold", "command": "bold"},
-    **{"good": "green", "warn": "yellow", "bad": "red"},
-    **{"keyword": "magenta", "string": "green", "number": "cyan", "comment": "dim", "name": "blue"},
+    "dim": "dim",
+    "strong": "bold",
+    "command": "bold",
+    "good": "green",
+    "warn": "yellow",
+    "bad": "red",
+    "keyword": "magenta",
+    "string": "green",
+    "number": "cyan",
+    "comment": "dim",
+    "name": "blue",
 }
 _EIGHTHS = ("", *"▏▎▍▌▋▊▉")
 _BAR_WIDTH, _STACK_WIDTH = 8, 16
-_USE_SIGNS: Mapping[Use, str] = {
-    **{"allocated": "█", "cached": "▓", "outside": "▒", "others": "░", "unknown": "?"}
-}
+_USE_SIGNS: Mapping[Use, str] = dict(zip(USES, "█▓▒░?", strict=True))
 _GAP = "  "
 #: What is left of a text where nothing else fits.
 _SHORTEST = 6

@@ -183,6 +183,8 @@ class DeviceTable(Series[Device]):
     cuda_initialized: bool | None = None
     #: Where CUDA was initialised in this process, as a sentence; None where that is not known.
     where: str | None = None
+    #: Whether this process sees a device that ``CUDA_VISIBLE_DEVICES`` hides: it was set too late.
+    mask_is_late: bool = False
     #: Whether CUDA failed to initialise in this process, which then sees no device until it ends.
     cuda_failed: bool = False
     #: Whether there is no CUDA driver, although NVML lists devices: none can be used.
@@ -288,7 +290,7 @@ def _sees(table: DeviceTable) -> Iterator[Line]:
         process = "Behind the gate this process"
     count = f"{process} sees {_number(table)}: " if table.devices else ""
     final = f"; {_state(table)}"
-    if _is_too_late(table):
+    if table.mask_is_late:
         final = " came after CUDA was initialised, without effect on this process"
     if any(d.visible and d.ordinal is None for d in table):
         final += "; CUDA's own order (fastest first) is not known before it starts"
@@ -320,21 +322,6 @@ def _state(table: DeviceTable) -> str:
     if table.cuda_initialized:
         return "CUDA is initialised, so only a restart changes this"
     return "CUDA is not initialised, so this can still be changed"
-
-
-def _is_too_late(table: DeviceTable) -> bool:
-    """Return whether this process sees a device that the mask hides: it was set after CUDA."""
-    mask = table.environment.get(_MASK)
-    if not table.cuda_initialized or mask is None:
-        return False
-    names = () if mask in ("", "-1") else tuple(mask.split(","))
-    seen = [device for device in table if device.visible]
-    if table.environment.get(_ORDER) == "PCI_BUS_ID" and all(map(str.isdecimal, names)):
-        other = any(str(d.index) not in names for d in seen)
-    else:  # numbers depend on the order, so only UUIDs are compared; they may be shortened
-        has_uuids = all(name.startswith("GPU-") for name in names)
-        other = has_uuids and any(d.uuid and not d.uuid.startswith(names) for d in seen)
-    return len(seen) > len(names) or other
 
 
 def variables(environment: Mapping[str, str | None]) -> str:

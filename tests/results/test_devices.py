@@ -55,15 +55,25 @@ OWN_ORDER = "CUDA's own order (fastest first) is not known before it starts."
     ("devices", "mask", "fields", "line"),
     [
         (some("0"), "0", {}, f"{SEES} the GPU: CUDA_VISIBLE_DEVICES=0; {FINAL}"),
-        (some("0", "1"), "0", {}, f"{SEES} all 2 GPUs: CUDA_VISIBLE_DEVICES=0 {LATE}"),
+        (
+            some("0", "1"),
+            "0",
+            {"mask_is_late": True},
+            f"{SEES} all 2 GPUs: CUDA_VISIBLE_DEVICES=0 {LATE}",
+        ),
         (
             some("0 GPU-a1", "- GPU-b2"),
             "GPU-b2",
-            {"gated": True},
+            {"gated": True, "mask_is_late": True},
             f"Behind the gate this process sees 1 of 2 GPUs: CUDA_VISIBLE_DEVICES=GPU-b2 {LATE}",
         ),
         (some("0 GPU-a1"), "GPU-a", {}, f"{SEES} the GPU: CUDA_VISIBLE_DEVICES=GPU-a; {FINAL}"),
-        (some("0"), "-1", {}, f"{SEES} the GPU: CUDA_VISIBLE_DEVICES=-1 {LATE}"),
+        (
+            some("0"),
+            "-1",
+            {"mask_is_late": True},
+            f"{SEES} the GPU: CUDA_VISIBLE_DEVICES=-1 {LATE}",
+        ),
         (
             some("-"),
             "0",
