@@ -231,8 +231,7 @@ class History:
 
     def state(self, message: str = "") -> HistoryState:
         """Return whether the history is recorded now."""
-        recording = torch_cuda.history_is_recorded()
-        return HistoryState(recording, recording and self._own, message)
+        return HistoryState(torch_cuda.history_is_recorded(), message)
 
     def on(self) -> HistoryState:
         """Begin to record; a history that is recorded already goes on as it is.

@@ -159,11 +159,6 @@ class Line:
         return cls([_cell(part) for part in parts])
 
     @classmethod
-    def said(cls, text: str, *notes: str) -> list[Block]:
-        """Return a line, and dim ones below it."""
-        return [cls.of(text), *cls.notes(notes)]
-
-    @classmethod
     def title(cls, names: Sequence[str | None]) -> list[Line]:
         """Return a line with the name of several devices; none where it is not the same for all."""
         if len({*names}) != 1 or names[0] is None:

@@ -16,6 +16,11 @@ _RECORDED = (
     "'%gpumem snapshot FILE' writes it all, '%gpumem record off' ends it."
 )
 _NOT_RECORDED = "No history is recorded; '%gpumem record on' starts recording."
+_NO_LIMIT = "No limit: torch may use the whole device. '%gpumem limit 16GiB' sets one."
+_BEYOND = (
+    "The CUDA context and libraries come on top (300 to 500 MiB). Beyond the limit torch raises "
+    "its out-of-memory error. '%gpumem limit off' lifts it."
+)
 #: Characters of a step that are shown: it may name many variables.
 _LONGEST = 48
 
@@ -25,8 +30,6 @@ class HistoryState(Result):
     """Whether the allocator's history is recorded."""
 
     recording: bool
-    #: Whether gpumagic started it, and not other code.
-    own: bool = False
     #: The change that was made, in one line; empty if none was.
     message: str = ""
 
@@ -51,10 +54,11 @@ class SnapshotFile(Result):
     def _blocks(self) -> list[Block]:
         what = "with the history" if self.history else "no history, only live memory"
         more = "" if self.history else " For a timeline with stacks, '%gpumem record on' first."
-        return Line.said(
-            f"Written to {self.path} ({bytes_(self.size)}): {what}.",
-            f"To view it, drop the file on {_VIZ}; it stays on your machine.{more}",
-        )
+        view = f"To view it, drop the file on {_VIZ}; it stays on your machine.{more}"
+        return [
+            Line.of(f"Written to {self.path} ({bytes_(self.size)}): {what}."),
+            Line.of(view, "dim"),
+        ]
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,15 +72,9 @@ class LimitState(Result):
 
     def _blocks(self) -> list[Block]:
         if self.size is None:
-            return Line.said(
-                "No limit: torch may use the whole device. '%gpumem limit 16GiB' sets one."
-            )
-        return Line.said(
-            f"torch may use at most {bytes_(self.size)} of each GPU.",
-            "The CUDA context and libraries come on top (300 to 500 MiB). Beyond the limit torch "
-            "raises its out-of-memory error. '%gpumem limit off' lifts it.",
-            *self.notes,
-        )
+            return [Line.of(_NO_LIMIT)]
+        said = Line.of(f"torch may use at most {bytes_(self.size)} of each GPU.")
+        return [said, *Line.notes((_BEYOND, *self.notes))]
 
 
 @dataclass(frozen=True)

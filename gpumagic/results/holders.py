@@ -231,7 +231,7 @@ class CellHoldings(Result):
             Figures("Share", lambda of: _share(of[1], totals[of[0]])),
             Figures("Blocks", lambda of: Cell(str(of[1].blocks), "dim"), rank=1),
         ]
-        sums = [f"cuda:{i}: {bytes_(total)} allocated" for i, total in totals.items() if total]
+        sums = [f"{bytes_(total)} allocated on cuda:{i}" for i, total in totals.items() if total]
         rows = [(i, held) for i, of in self.devices.items() for held in of]
         notes = Line.notes((*sums, *self.notes))
         return [Grid.of(rows, columns), *notes] if rows else [_NOTHING, *notes]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, log2
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -266,27 +266,6 @@ class TimingLog(_Log[CellTiming]):
 
     _index = ("cell",)
 
-    @property
-    def wall(self) -> float:
-        """The sum over all cells."""
-        return math.fsum(cell.wall for cell in self.cells)
-
-    @property
-    def cpu(self) -> float:
-        """The sum over all cells."""
-        return math.fsum(cell.cpu for cell in self.cells)
-
-    @property
-    def gpu(self) -> float | None:
-        """The sum over the cells with a sign of GPU work; None if there is none."""
-        known = [cell.gpu for cell in self.cells if cell.gpu is not None and cell.used_gpu]
-        return math.fsum(known) if known else None
-
-    @property
-    def gpu_at_most(self) -> bool:
-        """Whether one of the GPU times is an upper bound."""
-        return any(cell.gpu_at_most for cell in self.cells if cell.used_gpu)
-
     def _records(self) -> Iterator[Mapping[str, Any]]:
         """Yield each cell, with its time on each device. Seconds."""
         for cell in self.cells:
@@ -305,14 +284,22 @@ class TimingLog(_Log[CellTiming]):
             Figures("CPU", lambda cell: cpu_seconds(cell.cpu), rank=1),
             Column("First line", lambda cell: first_line(cell, "dim"), rank=2, least=16),
         ]
-        used = sum(cell.used_gpu for cell in self)
-        wall_at_most = any(cell.wall_at_most for cell in self.cells)
-        wall = Cell(f"wall {at_most(self.wall, wall_at_most)}", "strong")
-        gpu = Cell(f"GPU {at_most(self.gpu, self.gpu_at_most)}", "strong")
-        count = f", CPU {cpu_seconds(self.cpu)}; {used:,} with a sign of GPU work: "
-        sums = Line.join(f"{plural(len(self), 'cell')}: ", wall, count, gpu)
+        used = [cell for cell in self.cells if cell.used_gpu]
+        gpu = [cell.gpu for cell in used if cell.gpu is not None]
+        sums = Line.join(
+            f"{plural(len(self), 'cell')}: ",
+            _total("wall", [cell.wall for cell in self], any(cell.wall_at_most for cell in self)),
+            f", CPU {cpu_seconds(math.fsum(cell.cpu for cell in self))}; ",
+            f"{len(used):,} with a sign of GPU work: ",
+            _total("GPU", gpu, any(cell.gpu_at_most for cell in used)),
+        )
         blocks: list[Block] = [sums, Grid.of(shown, columns)]
         if len(self) > len(shown):
             note = f"the {_SLOWEST} longest are shown; .to_pandas() has all {len(self):,}"
             blocks.append(Line.of(note, "dim"))
         return blocks
+
+
+def _total(name: str, times: Sequence[float], is_bound: bool) -> Cell:
+    """Return a sum of times; a dash where there are none."""
+    return Cell(f"{name} {at_most(math.fsum(times) if times else None, is_bound)}", "strong")

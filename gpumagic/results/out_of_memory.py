@@ -10,6 +10,10 @@ from gpumagic.render.units import bytes_
 from gpumagic.results.base import Result
 from gpumagic.results.holders import GARBAGE, NO_VARIABLE, Holder, holder_table
 
+#: What ``%gpumem free`` gives back, and why it helps to free a variable by name.
+_BY_NOTEBOOK = "what the failed functions and the outputs hold; %debug has nothing to show then"
+_MADE_ANEW = "the cell makes it anew beside the last one"
+
 
 @dataclass(frozen=True, repr=False)
 class OutOfMemory(Result):
@@ -62,16 +66,17 @@ class OutOfMemory(Result):
             free = min(free, self.limit - self.reserved)
         return self.requested - free if self.requested > free else None
 
-    def _blocks(self) -> list[Block]:
-        source = [Line.of(f"    {self.source}", "dim")] if self.source else []
-        if self.total is None:
-            return [self._headline(), *source]
-        now = self.allocated if self.allocated_now is None else self.allocated_now
-        rest = {GARBAGE: self.garbage, NO_VARIABLE: (self.unattributed or 0) - self.garbage}
-        grid = holder_table("Held by", self.holders, now or 1, rest, brief=True)
-        table = [grid] if self.holders or self.garbage else []
-        blocks: list[Block] = [self._headline(), *source, *self._figures(), *table, *self._hints()]
-        return [*blocks, *Line.notes(self.notes)]
+    def _blocks(self) -> Iterator[Block]:
+        yield self._headline()
+        if self.source:
+            yield Line.of(f"    {self.source}", "dim")
+        if self.total is not None:
+            yield from self._figures()
+            now = self.allocated if self.allocated_now is None else self.allocated_now
+            rest = {GARBAGE: self.garbage, NO_VARIABLE: (self.unattributed or 0) - self.garbage}
+            yield holder_table("Held by", self.holders, now or 1, rest, brief=True)
+            yield from self._hints()
+            yield from Line.notes(self.notes)
 
     def _headline(self) -> Line:
         device = "the GPU" if self.device is None else f"cuda:{self.device}"
@@ -108,17 +113,18 @@ class OutOfMemory(Result):
         if self.requested and self.total and self.requested > self.total:
             yield Line.of("The request is larger than the device: ask for less.", "strong")
             return
-        what, debug = "what the failed functions and the outputs hold", "%debug has nothing to show"
-        parts = [GARBAGE] if self.garbage else []
-        parts += [f"{what}; {debug} then"] if (self.recoverable or 0) > self.garbage else []
         least = "at least " if (self.unattributed or 0) > self.garbage else ""
-        for names, size, why in (
-            (f" {self.replaced}", self.with_replaced, "the cell makes it anew beside the last one"),
-            ("", self.recoverable, ", and ".join(parts)),
-        ):
+        freed = [GARBAGE] if self.garbage else []
+        if (self.recoverable or 0) > self.garbage:
+            freed.append(_BY_NOTEBOOK)
+        commands = {
+            f"%gpumem free {self.replaced}": (self.with_replaced, _MADE_ANEW),
+            "%gpumem free": (self.recoverable, ", and ".join(freed)),
+        }
+        for command, (size, why) in commands.items():
             if size:
-                command = Cell(f"%gpumem free{names}", "command")
-                yield Line.join(command, f" gives {least}{bytes_(size)}", Cell(f": {why}", "dim"))
+                gives = f" gives {least}{bytes_(size)}"
+                yield Line.join(Cell(command, "command"), gives, Cell(f": {why}", "dim"))
         if self.fragmented:
             text = "Enough is cached, in pieces that are too small: restart with "
             yield Line.join(text, Cell(self.fragmented, "command"))

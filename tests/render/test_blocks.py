@@ -20,7 +20,7 @@ def test_a_table_of_items() -> None:
 
 
 def test_lines() -> None:
-    assert Line.said("a", "b") == [Line.of("a"), Line.of("b", "dim")]
+    assert Line.notes(("a", "b")) == [Line.of("a", "dim"), Line.of("b", "dim")]
 
 
 def test_what_is_shortened_has_the_whole() -> None:

@@ -160,9 +160,10 @@ def test_a_long_log_shows_the_longest() -> None:
 
 
 def test_sums() -> None:
-    assert (TIMING_LOG.wall, TIMING_LOG.gpu, TIMING_LOG.gpu_at_most) == (2.02, 1.51, True)
-    assert TIMING_LOG.cpu == pytest.approx(0.27)
-    assert TimingLog((FAILED_CELL,)).gpu is None
+    assert str(TIMING_LOG).splitlines()[0] == (
+        "3 cells: wall 2.02 s, CPU 270 ms; 2 with a sign of GPU work: GPU ≤ 1.51 s"
+    )
+    assert str(TimingLog((FAILED_CELL,))).splitlines()[0].endswith("GPU –")
     assert "1 cell: wall ≤ " in str(TimingLog((replace(GPU_CELL, wall_at_most=True),)))
 
 

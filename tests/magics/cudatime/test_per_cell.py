@@ -172,8 +172,6 @@ def test_off_and_the_log(timed: Any, ip: Any) -> None:
     log = timed("%cudatime log -o -q").value
     assert [cell.failed for cell in log] == [False, False, True]
     assert not log.watching
-    assert log.wall == pytest.approx(sum(cell.wall for cell in log))
-    assert log.gpu == log[0].gpu
     extension = of(ip)
     assert extension.cell_timing is not None
     assert not extension.cell_timing.watching

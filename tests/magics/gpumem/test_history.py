@@ -70,7 +70,7 @@ def test_what_is_from_before_or_of_another_thread_is_of_no_cell(
 def test_on_and_off(with_stacks: None, torch: ModuleType, run_cell: Any) -> None:
     assert "No history is recorded" in run_cell("%gpumem record").text
     ran = run_cell("%gpumem record on -o")
-    assert ran.value == HistoryState(True, True, "Recording begins.")
+    assert ran.value == HistoryState(True, "Recording begins.")
     assert torch._C._cuda_isHistoryEnabled()
     assert "It is recorded already." in run_cell("%gpumem record on").text
     assert "Recording has ended" in run_cell("%gpumem record off").text
