@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, log2
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -110,9 +110,9 @@ class CellLog(_Log[CellMemory]):
             Figures("Cell", lambda row: cell_number(row[0].number, failed=row[0].failed)),
             # Needed where a cell has rows for several devices.
             Column("Device", _device, rank=0 if several else 1),
-            Figures("Change", lambda row: Cell.bytes(_figure(row, "allocated"), sign=True)),
-            Figures("Peak above start", lambda row: Cell.bytes(_figure(row, "peak"), sign=True)),
-            Figures("Allocated now", lambda row: bytes_(_figure(row, "allocated_now")), rank=2),
+            Figures("Change", _of_change(lambda d: Cell.bytes(d.allocated, sign=True))),
+            Figures("Peak above start", _of_change(lambda d: Cell.bytes(d.peak, sign=True))),
+            Figures("Allocated now", _of_change(lambda d: bytes_(d.allocated_now)), rank=2),
             Figures("Time", lambda row: seconds(row[0].seconds), rank=3),
             Column("First line", lambda row: first_line(row[0], ""), least=16),
         ]
@@ -194,8 +194,9 @@ def _device(row: _Row) -> Text:
     return Cell(f"{name} out of memory", "bad") if delta.ooms else Cell(name)
 
 
-def _figure(row: _Row, name: str) -> int | None:
-    return None if row[2] is None else getattr(row[2], name)
+def _of_change(text: Callable[[DeviceMemoryDelta], Text]) -> Callable[[_Row], Text]:
+    """Return the column of a change's figure: a dash where a cell changed nothing."""
+    return lambda row: DASH if row[2] is None else text(row[2])
 
 
 def first_line(cell: CellMemory | CellTiming, style: Style) -> Cell:
