@@ -195,21 +195,20 @@ class ClusterTiming(ClusterResult):
         return Sample(values) if values else None
 
     @property
-    def seconds(self) -> dict[int, float]:
-        """The compared times, by engine id: median GPU times if all are exact, else wall times."""
-        return {i: getattr(each, self._quantity).median for i, each in self.per_engine.items()}
-
-    @property
-    def _quantity(self) -> str:
-        timings = self.per_engine.values()
-        is_exact = all(each.gpu is not None and not each.gpu_at_most for each in timings)
-        return "gpu" if is_exact else "wall"
-
-    @property
     def slowest(self) -> EngineResult | None:
         """The engine with the longest time; None where no engine has a timing."""
-        times = self.seconds
+        _, times = self.compared()
         return max(self._measured(), key=lambda each: times[each.engine], default=None)
+
+    def compared(self) -> tuple[str, dict[int, float]]:
+        """Return the times that are compared, by engine id, and what they are.
+
+        Median GPU times if all are exact, else wall times.
+        """
+        timings = self.per_engine
+        if all(each.gpu is not None and not each.gpu_at_most for each in timings.values()):
+            return "GPU", {i: each.gpu.median for i, each in timings.items()}
+        return "wall", {i: each.wall.median for i, each in timings.items()}
 
     def _records(self) -> Iterator[Mapping[str, Any]]:
         """Yield the medians of each engine, in seconds per loop."""
@@ -250,12 +249,11 @@ class ClusterTiming(ClusterResult):
 
     def _slowest(self) -> Iterator[Line]:
         """Yield a line on the slowest engine of several."""
-        slowest, times = self.slowest, self.seconds
+        slowest, (what, times) = self.slowest, self.compared()
         median = statistics.median(times.values())
         if slowest is not None and len(times) > 1 and median > 0:
             ratio = times[slowest.engine] / median
             where = f"slowest: engine {slowest.engine} on {slowest.host}"
-            what = {"gpu": "GPU", "wall": "wall"}[self._quantity]
             text = f"{where} ({ratio:.1f}\N{MULTIPLICATION SIGN} the median {what} time)"
             yield Line.of(text, "warn" if ratio >= 1.2 else "dim")  # less may be noise
 
