@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, overload
 
@@ -125,9 +125,6 @@ class Series(Result, Sequence[_Item]):
 
     def __len__(self) -> int:
         return len(self._items())
-
-    def __iter__(self) -> Iterator[_Item]:
-        return iter(self._items())
 
     def _records(self) -> Iterable[Mapping[str, Any]]:
         return map(dataclasses.asdict, cast(Iterable[Any], self))

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gpumagic.render.blocks import USES, Block, Cell, Column, Figures, Grid, Line, Use
-from gpumagic.render.units import DASH, bytes_
+from gpumagic.render.units import DASH, bytes_, spans
 from gpumagic.results.base import Conditions, Result, StorableResult
-from gpumagic.system.text import plural
+from gpumagic.system.text import grouped, plural
 
 #: The least pinned bytes that are worth a line.
 _FEW_PINNED = 2**20
@@ -136,12 +136,11 @@ class MemoryDelta(StorableResult):
 
 def _details(result: MemoryReport) -> Iterator[Block]:
     """Yield lines on the driver's own memory and pinned host memory."""
-    reserved = {i: m.driver_reserved for i, m in result.devices.items() if m.driver_reserved}
-    if reserved:
-        listed = "; ".join(f"cuda:{i} {bytes_(size)}" for i, size in reserved.items())
-        if len(reserved) == len(result.devices) > 1 == len(set(reserved.values())):
-            listed = f"{bytes_(max(reserved.values()))} on each GPU"
-        yield Line.of(f"Reserved by the driver, in the total and not usable: {listed}", "dim")
+    reserved = grouped((m.driver_reserved, i) for i, m in result.devices.items())
+    listed = [f"{bytes_(size)} on cuda:{spans(of)}" for size, of in reserved.items() if size]
+    if listed:
+        said = f"Reserved by the driver, in the total and not usable: {'; '.join(listed)}"
+        yield Line.of(said, "dim")
     if result.pinned is not None and result.pinned >= _FEW_PINNED:
         live = f"{bytes_(result.pinned_active)} by live tensors"
         yield Line.of(f"Pinned host memory: {bytes_(result.pinned)}, {live}")

@@ -28,9 +28,11 @@ def test_what_the_driver_reserves_is_not_in_use() -> None:
     assert "?" not in shown
     assert "15.0 GiB / 16.0 GiB" in shown
     told = "Reserved by the driver, in the total and not usable: "
-    assert f"{told}cuda:0 1.00 GiB" in shown
+    assert f"{told}1.00 GiB on cuda:0" in shown
     one, other = replace(row, driver_reserved=GIB), replace(row, driver_reserved=2 * GIB)
-    assert f"{told}cuda:0 1.00 GiB; cuda:1 2.00 GiB" in as_text(MemoryReport({0: one, 1: other}))
+    assert f"{told}1.00 GiB on cuda:0; 2.00 GiB on cuda:1" in as_text(
+        MemoryReport({0: one, 1: other})
+    )
 
 
 def test_pinned_memory() -> None:
