@@ -109,18 +109,16 @@ class Holders(Result):
         if self.error is not None:
             return [Line.of(f"No GPU memory to show: {self.error}", "dim")]
         shown = {i: device for i, device in self.devices.items() if device.allocated}
-        if not shown:
-            return [_NOTHING, *Line.notes(self.notes)]
-        blocks: list[Block] = []
+        blocks: list[Block] = [] if shown else [_NOTHING]
+        explained: set[str] = set()
         for ordinal, device in shown.items():
-            sizes = (device.allocated, device.unreferenced())
-            blocks.append(holder_table(f"cuda:{ordinal}", device.holders, *sizes, brief=False))
+            rest = device.unreferenced()
+            blocks.append(holder_table(f"cuda:{ordinal}", device.holders, device.allocated, rest))
             blocks.append(_sum(device))
-        used = {"!" for device in shown.values() if device.notebook}
-        for device in shown.values():
-            used |= {name for name, size in device.unreferenced().items() if size}
-        blocks += [Line.of(f"{n}: {means}", "dim") for n, means in _MEANS.items() if n in used]
-        return [*blocks, *Line.notes(self.notes)]
+            sizes = {**rest, "!": device.notebook}
+            explained |= {name for name, size in sizes.items() if size}
+        meanings = [f"{name}: {means}" for name, means in _MEANS.items() if name in explained]
+        return [*blocks, *Line.notes((*meanings, *self.notes))]
 
 
 #: What has a row in a table: its name, its bytes, and the holder if it is one.
@@ -128,7 +126,7 @@ _Row: TypeAlias = "tuple[Text, int, Holder | None]"
 
 
 def holder_table(
-    title: str, holders: Sequence[Holder], total: int, rest: Mapping[str, int], *, brief: bool
+    title: str, holders: Sequence[Holder], total: int, rest: Mapping[str, int], brief: bool = False
 ) -> Grid:
     """Return the largest holders, and the sums of the others and of what has none.
 
