@@ -82,10 +82,9 @@ def devices(*, processes: bool = True, load: bool = True) -> DeviceTable:
         environment = {**environment, visible_devices.MASK: visible_devices.HIDE_ALL}
         common["notes"] = (f"{driver.MISSING}.",)
     found = compose(readings, environment, state, commands=processes)
-    chosen = visible_devices.view(environment, found).visible
     return DeviceTable(
         found,
-        mask_is_late=chosen is not None and any(d.visible and d.index not in chosen for d in found),
+        mask_is_late=visible_devices.came_too_late(environment, found),
         cuda_missing=missing,
         driver_version=session.driver_version,
         cuda_version=session.cuda_version,

@@ -171,3 +171,9 @@ def hides_all(environment: Mapping[str, str | None], devices: Sequence[Device]) 
     """Return whether the variables hide every device."""
     present = variables(environment)
     return MASK in present and view(present, devices).visible == frozenset()
+
+
+def came_too_late(environment: Mapping[str, str], devices: Sequence[Device]) -> bool:
+    """Return whether the variables hide a device that this process sees: CUDA began before them."""
+    wanted = view(environment, devices).visible
+    return wanted is not None and any(d.visible and d.index not in wanted for d in devices)

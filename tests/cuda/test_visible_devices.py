@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from gpumagic.cuda.visible_devices import hides_all, view
+from gpumagic.cuda.visible_devices import came_too_late, hides_all, view
 from gpumagic.results.devices import Device, MigInstance
 
 UUIDS = ("GPU-aa11", "GPU-aa22", "GPU-bb33", "GPU-cc44")
@@ -103,3 +105,24 @@ def test_numbers_are_ambiguous_where_cudas_order_is_not_known() -> None:
     unset = view({}, UNEQUAL)
     assert unset.visible == {0, 1, 2, 3}
     assert unset.indexes is None
+
+
+@pytest.mark.parametrize(
+    ("mask", "too_late"),
+    [
+        (None, False),
+        ("0,1", False),
+        ("1,0,3", False),  # it would show one more
+        ("0", True),
+        ("-1", True),
+        ("GPU-aa11", True),
+        ("GPU-aa11,GPU-aa22", False),
+    ],
+)
+def test_a_mask_that_hides_what_is_seen_came_too_late(mask: str | None, too_late: bool) -> None:
+    seen = tuple(replace(device, visible=device.index < 2) for device in FOUR)
+    environment = {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
+    assert came_too_late(environment, seen) == too_late
+    hidden = {"CUDA_VISIBLE_DEVICES": "0"}
+    unknown = tuple(replace(device, visible=True) for device in UNEQUAL)
+    assert not came_too_late(hidden, unknown), "a number may be any device's"
