@@ -157,16 +157,20 @@ class CellLog(_Log[CellMemory]):
         """Draw the memory of one device into ``axes``."""
         cells = {i: c.devices[ordinal] for i, c in enumerate(self.cells) if ordinal in c.devices}
         places, deltas, limit = [*cells], [*cells.values()], self.limits.get(ordinal)
-        curves = {
-            "peak": (SERIES[1], [d.allocated_now - d.allocated + d.peak for d in deltas]),
-            "reserved": (NEUTRAL, [d.reserved_now for d in deltas]),
-            "allocated": (SERIES[0], [d.allocated_now for d in deltas]),
-        }
-        for label, (color, values) in curves.items():
-            axes.step(places, values, where="mid", color=color, label=label)
-        peak, place = max(zip(curves["peak"][1], places, strict=True), default=(0, 0))
-        axes.annotate(bytes_(peak), (place, peak), ha="center", va="bottom")
-        top = max(1, peak, *curves["reserved"][1])
+        peaks = [d.allocated_now - d.allocated + d.peak for d in deltas]
+        # The part above the memory before and after the cell: none for a cell that did nothing.
+        bases = [max(d.allocated_now, d.allocated_now - d.allocated) for d in deltas]
+        above = [max(peak - base, 0) for peak, base in zip(peaks, bases, strict=True)]
+        axes.bar(places, above, bottom=bases, color=SERIES[1], alpha=0.7, label="peak")
+        reserved = [d.reserved_now for d in deltas]
+        axes.step(places, reserved, where="mid", color=NEUTRAL, label="reserved")
+        allocated = [d.allocated_now for d in deltas]
+        axes.step(places, allocated, where="mid", color=SERIES[0], label="allocated")
+        top = max(1, *peaks, *reserved)
+        if any(above):
+            seen = zip(peaks, places, above, strict=True)
+            peak, place = max((peak, place) for peak, place, part in seen if part)
+            axes.annotate(bytes_(peak), (place, peak), ha="center", va="bottom")
         if limit is not None:
             axes.set_title(f"limit {bytes_(limit)}", loc="right")
             if limit <= 4 * top:  # one far above the curves would flatten them
@@ -174,6 +178,7 @@ class CellLog(_Log[CellMemory]):
                 top = max(top, limit)
         if failed := [i for i, delta in cells.items() if delta.ooms]:
             axes.plot(failed, [top * 1.04] * len(failed), "x", color=BAD, label="out of memory")
+            axes.vlines(failed, 0, top, color=BAD, linestyle=":")
         axes.set_ylim(0, top * 1.12)
         axes.set_xlim(-0.6, max(len(self) - 0.4, 0.6))
         axes.set_ylabel(f"cuda:{ordinal}")
