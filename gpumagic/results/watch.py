@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -58,7 +57,7 @@ class WatchPanel(Result):
 
     def _blocks(self) -> list[Block]:
         if self.ended is None:
-            # The notebook may be saved as it is, and read when the kernel has gone.
+            # The notebook may be saved as it is, and read when the process has gone.
             state = Cell("● live while the process runs", "good")
             text = f" · {self._at} · every {self.every:g} s · NVML is open until '%gpu watch off'"
         else:
@@ -135,11 +134,9 @@ class WatchHistory(Result):
 
     def cell_at(self, time: float) -> CellSpan | None:
         """Return the cell that ran at ``time``; None between cells."""
-        begun = bisect_right([cell.start for cell in self.cells], time)
-        if not begun:
-            return None
-        cell = self.cells[begun - 1]
-        return cell if cell.end is None or time < cell.end else None
+        begun = [cell for cell in self.cells if cell.start <= time]
+        running = begun and (begun[-1].end is None or time < begun[-1].end)
+        return begun[-1] if running else None
 
     def _records(self) -> Iterator[Mapping[str, Any]]:
         """Yield the devices of each sample, with the time in UTC and the cell that ran then."""
