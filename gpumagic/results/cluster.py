@@ -179,20 +179,15 @@ class ClusterTiming(ClusterResult):
 
     @property
     def gpu(self) -> Sample | None:
-        return self._over("gpu")
+        return _medians(each.gpu for each in self.per_engine.values())
 
     @property
     def wall(self) -> Sample | None:
-        return self._over("wall")
+        return _medians(each.wall for each in self.per_engine.values())
 
     @property
     def cpu(self) -> Sample | None:
-        return self._over("cpu")
-
-    def _over(self, quantity: str) -> Sample | None:
-        samples = [getattr(timing, quantity) for timing in self.per_engine.values()]
-        values = tuple(sample.median for sample in samples if sample is not None)
-        return Sample(values) if values else None
+        return _medians(each.cpu for each in self.per_engine.values())
 
     @property
     def slowest(self) -> EngineResult | None:
@@ -256,6 +251,12 @@ class ClusterTiming(ClusterResult):
             where = f"slowest: engine {slowest.engine} on {slowest.host}"
             text = f"{where} ({ratio:.1f}\N{MULTIPLICATION SIGN} the median {what} time)"
             yield Line.of(text, "warn" if ratio >= 1.2 else "dim")  # less may be noise
+
+
+def _medians(samples: Iterable[Sample | None]) -> Sample | None:
+    """Return the medians of the engines that have such a time; None where none has."""
+    medians = tuple(sample.median for sample in samples if sample is not None)
+    return Sample(medians) if medians else None
 
 
 _BOUND = {None: DASH, "gpu": "the GPU", "host": "the host"}
