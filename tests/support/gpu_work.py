@@ -27,9 +27,6 @@ def gpu_work(virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]
     from tests.timing import bottleneck_cells
     from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND, virtual_clock
 
-    for ordinal in (0, 1):
-        torch.empty(1, device=f"cuda:{ordinal}")
-
     def sleep(seconds: float, device: int = 0) -> None:
         with torch.cuda.device(device):
             torch.cuda._sleep(int(seconds * SLEEP_CYCLES_PER_SECOND))
@@ -43,8 +40,9 @@ def gpu_work(virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]
         thread.start()
         thread.join()
 
-    torch.cuda.synchronize(0)
-    torch.cuda.synchronize(1)
+    for ordinal in (0, 1):
+        sleep(0, ordinal)  # a kernel's first launch takes longer
+        torch.cuda.synchronize(ordinal)
     monkeypatch.setattr(event_timer, "thread_time", time.perf_counter)
     virtual_gpu.hold_clocks()
     virtual_gpu.set_launch_cost(bottleneck_cells.LAUNCH)
