@@ -136,7 +136,8 @@ def compile_cell(
     kinds = {ast.Interactive: "single", ast.Module: "exec", ast.Expression: "eval"}
     with await_allowed(shell):
         body_code, last_code = (
-            part and shell.compile(part, name, kinds[type(part)]) for part in (body, last)
+            None if part is None else shell.compile(part, name, kinds[type(part)])
+            for part in (body, last)
         )
     compiled = CompiledCell(
         body=body_code,
