@@ -37,10 +37,11 @@ class Compared:
 
     name: str
     timing: CudaTiming
-    #: The ratio of the medians: 2.0 is twice as long. None where one is a bound, or 0.
+    #: The ratio of the medians: 2.0 is twice as long. None where one is 0, or a bound that leaves
+    #: open which is longer.
     ratio: float | None = None
-    #: The ratio's interval from the two medians' 95 % confidence intervals; None where there are
-    #: too few repeats.
+    #: The ratio's interval from the two medians' 95 % confidence intervals, and what is sure of a
+    #: bound; None where there are too few repeats.
     interval: tuple[float, float] | None = None
     #: None for the baseline, and where there is no interval.
     verdict: Verdict | None = None

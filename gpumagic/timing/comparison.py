@@ -100,10 +100,8 @@ def check(compared: Comparison, entry: Compared, fail_above: float) -> str | Non
     pair = (base, entry)
     if compared.quantity == "gpu" and not _exact(entry.timing):
         return f"not checked, as the GPU time of {entry.name} is an upper bound, or not known"
-    bounds = [
-        each.name for each in pair if compared.quantity == "wall" and each.timing.wall_at_most
-    ]
-    if bounds:
+    bounds = [each.name for each in pair if each.timing.wall_at_most]
+    if compared.quantity == "wall" and bounds and (entry.ratio is None or len(bounds) == 2):
         return f"not checked, as the wall time of {' and '.join(bounds)} is an upper bound"
     if entry.ratio is None or entry.interval is None:
         few = [each.name for each in pair if len(compared.sample(each).all) < LEAST_REPEATS]
@@ -176,15 +174,17 @@ def _least(timing: CudaTiming) -> float:
 
 def _compared(name: str, timing: CudaTiming, base: CudaTiming, quantity: Quantity) -> Compared:
     ours, theirs = (_sample(each, quantity) for each in (timing, base))
-    by_wall = timing.wall_at_most == base.wall_at_most
-    is_known = _exact(timing) if quantity == "gpu" else by_wall
-    if not is_known or min(ours.best, theirs.best) <= 0:
+    # One wall time that is a bound: what is sure of it may still show a difference.
+    mixed = quantity == "wall" and timing.wall_at_most != base.wall_at_most
+    if (quantity == "gpu" and not _exact(timing)) or min(ours.best, theirs.best) <= 0:
         return Compared(name, timing)
     ratio = ours.median / theirs.median
-    now, before = (_median_interval(each, quantity) for each in (timing, base))
-    if now is None or before is None:
-        return Compared(name, timing, ratio)
+    now, before = (_median_interval(each, quantity, surely=mixed) for each in (timing, base))
+    if now is None or before is None or not before[0]:
+        return Compared(name, timing, None if mixed else ratio)
     low, high = now[0] / before[1], now[1] / before[0]
+    if mixed and low <= 1 <= high:
+        return Compared(name, timing)
     verdict: Verdict = "faster" if high < 1 else "slower" if low > 1 else "noise"
     if quantity == "gpu":
         resolution = torch_cuda.EVENT_RESOLUTION * (1 / timing.loops + 1 / base.loops)
@@ -193,11 +193,20 @@ def _compared(name: str, timing: CudaTiming, base: CudaTiming, quantity: Quantit
     return Compared(name, timing, ratio, (low, high), verdict)
 
 
-def _median_interval(timing: CudaTiming, quantity: Quantity) -> tuple[float, float] | None:
-    """Return the interval of the median; where repeats are not exact, from what is sure of each."""
+def _median_interval(
+    timing: CudaTiming, quantity: Quantity, *, surely: bool = False
+) -> tuple[float, float] | None:
+    """Return the interval of the median; where repeats are not exact, from what is sure of each.
+
+    Of wall times only if ``surely``: each is at least until Python returned.
+    """
     most = least = _sample(timing, quantity)
     if quantity == "gpu" and timing.gpu_at_least is not None:
         least = timing.gpu_at_least
+    elif surely and timing.wall_at_most:
+        if timing.host is None:
+            return None
+        least = timing.host
     lower, upper = median_interval(least.all), median_interval(most.all)
     return None if lower is None or upper is None else (lower[0], upper[1])
 

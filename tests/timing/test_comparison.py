@@ -154,6 +154,21 @@ def test_what_is_not_known_neither_fails_nor_passes() -> None:
     assert "2: not checked, as the wall time of 2 is an upper bound" in str(compared)
 
 
+def test_one_wall_time_that_is_a_bound_may_still_be_surely_shorter() -> None:
+    """Python had returned after what the wall time is at least."""
+    base = replace(timing(*[1.0] * 6, wall=1.0), gpu=None)
+    for until, wall, ratio, verdict in ((0.1, 0.2, 0.2, "faster"), (0.9, 1.1, None, None)):
+        bound = replace(
+            base, host=Sample((until,) * 6), wall=Sample((wall,) * 6), wall_at_most=True
+        )
+        entry = gpumagic.compare(base, bound)[1]
+        assert (entry.ratio, entry.verdict) == (ratio, verdict)
+    longer = replace(base, host=Sample((3.0,) * 6), wall=Sample((4.0,) * 6), wall_at_most=True)
+    assert gpumagic.compare(base, longer)[1].interval == (3.0, 4.0)
+    with pytest.raises(RegressionError, match=r"4 times as long as 1 by wall time \(from 3 to 4;"):
+        gpumagic.compare(base, longer, fail_above=0.1)
+
+
 def test_a_difference_below_the_resolution_of_events_is_noise() -> None:
     for loops, verdict in ((1, "noise"), (99, "slower")):
         one, other = timing(*[10.0e-6] * 6, loops=loops), timing(*[10.4e-6] * 6, loops=loops)
