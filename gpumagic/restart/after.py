@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import IO, Any
 
 import zmq
@@ -84,13 +84,9 @@ def _report(shell: Any, state: Mapping[str, Any], make_report: Report, notes: li
     del shell.transform_cell
     history = shell.history_manager  # the lists are also the notebook's `In` and `_ih`
     history.input_hist_parsed[:], history.input_hist_raw[:] = state["inputs"]
-    file = None if state["file"] is None else handover.opened(state["file"])
-    try:
-        with import_path.restricted_to(state["module_folders"]):
-            return make_report(pickle.loads(state["payload"]), file, notes)
-    finally:
-        if file is not None:
-            file.close()
+    opened = nullcontext() if state["file"] is None else handover.opened(state["file"])
+    with opened as file, import_path.restricted_to(state["module_folders"]):
+        return make_report(pickle.loads(state["payload"]), file, notes)
 
 
 def _replace_code(shell: Any, state: Mapping[str, Any]) -> None:
@@ -105,12 +101,14 @@ def _replace_code(shell: Any, state: Mapping[str, Any]) -> None:
 
 def _answer_first(shell: Any, state: Mapping[str, Any]) -> None:
     """Have the first request run the report, when the clients are connected again."""
-    kernel = shell.kernel
+    kernel, app = shell.kernel, shell.kernel.parent
     run = kernel.shell_handlers["execute_request"]
 
     async def answer(stream: Any, identities: Any, request: dict[str, Any]) -> None:
         kernel.shell_handlers["execute_request"] = run
-        await _connected(kernel.parent, state["clients"])
+        deadline, numbers = time.monotonic() + _PATIENCE, (app.shell_port, app.iopub_port)
+        while len(before.clients(*numbers)) < state["clients"] and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
         await asyncio.sleep(_SUBSCRIPTION)
         _replace_code(shell, state)
         try:
@@ -121,13 +119,6 @@ def _answer_first(shell: Any, state: Mapping[str, Any]) -> None:
     # Before the report an interrupt would leave it to the next cell, in place of its own code.
     before.ignore_interrupts(kernel)
     kernel.shell_handlers["execute_request"] = answer
-
-
-async def _connected(app: Any, clients: int) -> None:
-    """Wait until as many clients are connected as before."""
-    deadline = time.monotonic() + _PATIENCE
-    while before.clients(app) < clients and time.monotonic() < deadline:
-        await asyncio.sleep(0.01)
 
 
 def _replay(kernel: Any, requests: list[list[bytes]]) -> None:

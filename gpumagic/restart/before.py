@@ -163,7 +163,9 @@ def restart(
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         last()
         finish()
-    state["clients"], held = clients(app), ports.hold(app, environment)
+    # On the ports on which the kernel sends.
+    state["clients"] = len(clients(app.shell_port, app.iopub_port))
+    held = ports.hold(app, environment)
     ignore_interrupts(shell.kernel)  # from here on there is no way back
     last()
     _take_requests(shell.kernel, state["requests"], finish)
@@ -183,27 +185,13 @@ def _import_path(environment: Mapping[str, str]) -> dict[str, str]:
 # --- the queued requests --------------------------------------------------------------------------
 
 
-class _Recorder(dict[str, Any]):
-    """Stands for the kernel's handlers: writes down every request instead of handling it."""
-
-    def __init__(self, kernel: Any, requests: list[list[bytes]]) -> None:
-        super().__init__(kernel.shell_handlers)
-        self._session = kernel.session
-        self._requests = requests
-        self.record(None, kernel._parent_ident["shell"], kernel.get_parent("shell"))
-
-    def get(self, kind: str, default: Any = None) -> Any:
-        return self.record
-
-    def record(self, stream: Any, identities: list[bytes], request: dict[str, Any]) -> None:
-        parts = self._session.serialize(request, ident=identities)
-        self._requests.append([*parts, *map(bytes, request.get("buffers", ()))])
-
-
 def _take_requests(kernel: Any, requests: list[list[bytes]], end: Callable[[], None]) -> None:
     """Call ``end`` when the cell has ended, and its request and all behind it are taken."""
-    recorder, send = _Recorder(kernel, requests), kernel.session.send
-    ended = asyncio.Event()
+    send, ended = kernel.session.send, asyncio.Event()
+
+    def record(stream: Any, identities: list[bytes], request: dict[str, Any]) -> None:
+        parts = kernel.session.serialize(request, ident=identities)
+        requests.append([*parts, *map(bytes, request.get("buffers", ()))])
 
     def without_reply(stream: Any, kind: Any, *arguments: Any, **named: Any) -> Any:
         if kind not in ("execute_reply", "error"):
@@ -213,9 +201,7 @@ def _take_requests(kernel: Any, requests: list[list[bytes]], end: Callable[[], N
         return {"content": {"status": "ok"}}  # ipykernel looks whether to abort the queue
 
     async def drain() -> None:
-        with suppress(
-            asyncio.TimeoutError
-        ):  # where a user's stream cannot be flushed, none is sent
+        with suppress(asyncio.TimeoutError):  # no reply comes where a stream cannot be flushed
             await asyncio.wait_for(ended.wait(), _PATIENCE)
         stream = kernel.shell_stream  # ipykernel 7 reads it in a thread, which alone may touch it
         leaving = _disconnect(stream.socket, kernel.parent.shell_port)
@@ -228,9 +214,10 @@ def _take_requests(kernel: Any, requests: list[list[bytes]], end: Callable[[], N
             looks = looks + 1 if len(requests) == seen else 0
         end()
 
+    record(None, kernel._parent_ident["shell"], kernel.get_parent("shell"))
     kernel.io_loop.add_callback(drain)
     kernel.session.send = without_reply
-    kernel.shell_handlers = recorder
+    kernel.shell_handlers = dict.fromkeys(kernel.shell_handlers, record)
     # "busy" and "idle" are for the new program to say: an early "idle" ends a client's cell.
     kernel._publish_status = lambda *_, **__: None
 
@@ -251,7 +238,7 @@ async def _disconnect(shell: zmq.Socket[Any], port: int) -> None:
     They connect again after 100 ms or more, and keep what they send until then.
     """
     end = time.monotonic() + _LONGEST_LEAVE
-    while (found := _clients(port)) and time.monotonic() < end:
+    while (found := clients(port)) and time.monotonic() < end:
         for each in found:
             with suppress(OSError), socket.socket(fileno=os.dup(each.fd)) as connection:
                 connection.shutdown(socket.SHUT_WR)
@@ -261,12 +248,8 @@ async def _disconnect(shell: zmq.Socket[Any], port: int) -> None:
         shell.unbind(endpoint)  # it cuts off who is connected
 
 
-def clients(app: Any) -> int:
-    """Count the connections of clients to the channels on which the kernel sends."""
-    return len(_clients(app.shell_port, app.iopub_port))
-
-
-def _clients(*numbers: int) -> list[Any]:
+def clients(*numbers: int) -> list[Any]:
+    """Return the connections of clients to ports of this process."""
     return [each for each in ports.connections(*numbers) if each.raddr]
 
 

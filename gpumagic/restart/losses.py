@@ -43,15 +43,14 @@ def check() -> None:
     Raises:
         RestartError: what it would end, by name.
     """
-    found = []
-    if running := [*threads()]:
-        found.append(f"running {noun(len(running), 'thread')} {', '.join(running)}")
-    if awaited := [*tasks()]:
-        found.append(f"asyncio {noun(len(awaited), 'task')} {', '.join(awaited)}")
-    if started := children():
-        named = ", ".join(f"{pid} ({name})" for pid, name in started.items())
-        found.append(f"child {noun(len(started), 'process', 'processes')} {named}")
-    if found:
+    running, awaited = [*threads()], [*tasks()]
+    started = [f"{pid} ({name})" for pid, name in children().items()]
+    kinds = (
+        (f"running {noun(len(running), 'thread')}", running),
+        (f"asyncio {noun(len(awaited), 'task')}", awaited),
+        (f"child {noun(len(started), 'process', 'processes')}", started),
+    )
+    if found := [f"{kind} {', '.join(names)}" for kind, names in kinds if names]:
         raise RestartError(
             f"a restart would lose the {' and the '.join(found)}; "
             f"end {noun(len([*running, *awaited, *started]), 'it', 'them')}, or add --force"

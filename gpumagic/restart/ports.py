@@ -33,7 +33,8 @@ def hold(app: Any, environment: dict[str, str]) -> list[int]:
     for each in connections(*ports) if option(app) else ():
         if each.status == psutil.CONN_LISTEN:
             held[each.laddr.port] = os.dup(each.fd)
-    environment[_VARIABLE] = json.dumps(held)
+    if held:
+        environment[_VARIABLE] = json.dumps(held)
     return [*held.values()]
 
 
