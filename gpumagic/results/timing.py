@@ -331,7 +331,7 @@ def _count(result: CudaTiming) -> str:
     if result.warmup:
         count += f", after {plural(result.warmup, 'warm-up loop')}"
     if result.queued:
-        count += f"; {result.queued:,} more behind a delay"
+        count += f"; {result.queued:,} more queued beforehand"
     if result.stopped_by is None:
         return count
     if result.precision is None:

@@ -136,7 +136,7 @@ def limit(runs: Sequence[Times], loops: int, own: Queued | None) -> tuple[Bound 
     if least < _HOST_BOUND <= most:
         return None, None
     percent = f"{min(part, 1.0) * 100:.0f} %" if part >= 0.005 else "< 1 %"
-    evidence = f"behind a delay, the same work takes the GPU {percent} of its best time"
+    evidence = f"queued beforehand, the same work takes the GPU {percent} of the best repeat"
     return ("host" if part < _HOST_BOUND else "gpu"), evidence
 
 

@@ -46,7 +46,7 @@ def test_drawing_of_a_single_run() -> None:
         ({"repeat": 1, "loops": 1000}, "1 repeat, 1,000 loops each"),
         (
             {"repeat": 5, "loops": 100, "warmup": 4096, "queued": 150},
-            "5 repeats, 100 loops each, after 4,096 warm-up loops; 150 more behind a delay",
+            "5 repeats, 100 loops each, after 4,096 warm-up loops; 150 more queued beforehand",
         ),
         (
             {"stopped_by": "max-time"},

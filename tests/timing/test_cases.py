@@ -333,7 +333,7 @@ def test_repeats(name: str, work: Work) -> None:
     if timing.warmup:
         assert f", after {timing.warmup:,} warm-up loop" in str(timing)
     if timing.queued:
-        assert f"; {timing.queued:,} more behind a delay" in str(timing)
+        assert f"; {timing.queued:,} more queued beforehand" in str(timing)
 
 
 @pytest.mark.parametrize(("seconds", "bound"), [(20e-6, None), (1e-3, "host")])

@@ -16,7 +16,7 @@ PACKAGE = Path(gpumagic.__file__).parent
 FILES = (*sorted(PACKAGE.glob("timing/*.py")), PACKAGE / "results" / "timing.py")
 #: What a sentence of the kind speaks of.
 ABOUT = re.compile(
-    r"GPU|\bidle\b|\bwait|\bwork|bound|\bdelay|kernels? |Python|at least|at most|no sign"
+    r"GPU|\bidle\b|\bwait|\bwork|bound|\bqueued|kernels? |Python|at least|at most|no sign"
 )
 #: The sentences as they stand in the source, by the evidence that they need.
 NEEDS: dict[str, tuple[str, ...]] = {
@@ -24,7 +24,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "exact": ("the GPU still worked for {} of its time after Python returned",),
     # Loops that were queued behind a delay in time, on one device, and whose work showed.
     "queued": (
-        "behind a delay, the same work takes the GPU {} of its best time",
+        "queued beforehand, the same work takes the GPU {} of the best repeat",
         "host-bound: the GPU waits for work to be launched",
     ),
     # Lines whose own figures are no bounds.
@@ -82,7 +82,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
         "time ",
         # a query said so
         "does not wait for the GPU",
-        "; {} more behind a delay",
+        "; {} more queued beforehand",
         "; Host: until Python returned",
         "Python returned after {}",
         "no GPU kernel ran, and nothing was copied",  # torch's profiler sees the GPU
