@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import linecache
-import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -19,12 +17,10 @@ from textwrap import dedent
 from types import CodeType
 from typing import Any, cast
 
-from gpumagic.cells.coroutines import run_or_await
 from gpumagic.cells.semicolon import take_semicolon
+from gpumagic.cells.tracebacks import take_out_own
 from gpumagic.errors import SpecError
 from gpumagic.system.import_path import Unrestricted
-
-_ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 def cell_of(shell: Any, filename: str) -> int | None:
@@ -76,19 +72,12 @@ class CompiledCell:
         """Whether the cell awaits at its top level."""
         return awaits(self.body) or awaits(self.last)
 
-    async def run(self, scope: AbstractContextManager[Any]) -> Any:
-        """Run the cell inside ``scope``; return its last expression's value, None if ``silent``.
-
-        Awaits only if the cell does.
-        """
-        value: Any = None
-        parts = [(code, awaits(code)) for code in (self.body, self.last)]
+    def run(self, scope: AbstractContextManager[Any]) -> Any:
+        """Run the cell inside ``scope``; return its last expression's value, None if ``silent``."""
         free = Unrestricted()
         with scope, free:
-            for code, is_async in parts:
+            for code in (self.body, self.last):
                 value = None if code is None else eval(code, self.globals, self.locals)
-                if is_async:
-                    value = await value
             if self.silent:  # nobody gets it: it is released as a part of the cell
                 value = None
         return value
@@ -96,14 +85,36 @@ class CompiledCell:
     def run_within(self, scope: AbstractContextManager[Any], finish: Callable[[Any], Any]) -> Any:
         """Run the cell inside ``scope`` and return ``finish(value)``.
 
-        For a cell that awaits, return a coroutine that does so; `MagicCode` has put an ``await``
+        For a cell that awaits, return a coroutine that does so; `magic_code` has put an ``await``
         before the call of the magic.
         """
+        return self._awaited(scope, finish) if self.is_async else finish(self.run(scope))
 
-        async def run() -> Any:
-            return finish(await self.run(scope))
+    async def _awaited(
+        self, scope: AbstractContextManager[Any], finish: Callable[[Any], Any]
+    ) -> Any:
+        __tracebackhide__ = True
+        try:
+            with scope:
+                for code in (self.body, self.last):
+                    value: Any = None if code is None else eval(code, self.globals, self.locals)
+                    if awaits(code):
+                        value = await value
+                if self.silent:
+                    value = None
+        except BaseException as error:
+            take_out_own(error, lambda frame: frame.f_globals is self.globals)
+            raise
+        return finish(value)
 
-        return run_or_await(run, self.globals, is_async=self.is_async)
+    def check_runs_again(self, *options: str) -> None:
+        """Check that the cell can run more than once, if there is one of these options.
+
+        Raises:
+            SpecError: it awaits, which the magic's caller can do once.
+        """
+        if options and self.is_async:
+            raise SpecError(f"{options[0]} runs the code again, which cannot await; leave it out")
 
 
 def compile_cell(
@@ -116,7 +127,7 @@ def compile_cell(
 
     Raises:
         SyntaxError: as IPython would raise it for the cell.
-        SpecError: the code awaits, but the magic's caller does not.
+        SpecError: a statement awaits: IPython awaits no line magic.
     """
     started = time.perf_counter()
     tree, name = parse(shell, source, header)
@@ -151,8 +162,8 @@ def compile_cell(
         first_line=1 if header is None else 2,
         tree=tree,
     )
-    if compiled.is_async:
-        _check_awaited()
+    if compiled.is_async and header is None:
+        raise SpecError("a statement cannot await: write it in a cell, below the magic")
     return compiled
 
 
@@ -172,9 +183,6 @@ def parse(shell: Any, source: str, header: str | None) -> tuple[ast.Module, str]
     transformed = _aligned(source, shell.transform_cell(source))
     above = "" if header is None else header + "\n"
     name = shell.compile.cache(above + transformed, _cell_number(shell), raw_code=above + source)
-    cached: Any = linecache.cache.get(name)
-    if cached is not None:  # IPython also splits at line separators inside string literals
-        cached[2][:] = [line + "\n" for line in (above + transformed).rstrip("\n").split("\n")]
     with await_allowed(shell):
         return shell.compile.ast_parse("\n" * above.count("\n") + transformed, name), name
 
@@ -227,21 +235,3 @@ def await_allowed(shell: Any) -> AbstractContextManager[Any]:
     """Allow ``await`` at the top level of what is compiled in this context, where IPython does."""
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if shell.autoawait else 0
     return cast("AbstractContextManager[Any]", shell.compile.extra_flags(flags))
-
-
-def _check_awaited() -> None:
-    """Check that the caller of the magic awaits the coroutine that the magic returns.
-
-    Raises:
-        SpecError: the caller does not, so the coroutine would never run.
-    """
-    frame = sys._getframe(1)
-    while frame.f_code.co_name not in ("run_line_magic", "run_cell_magic"):
-        if frame.f_back is None:
-            return  # no magic
-        frame = frame.f_back
-    name, caller = frame.f_locals.get("magic_name", ""), frame.f_back
-    if frame.f_code.co_name == "run_line_magic":
-        raise SpecError(f"%{name} cannot await; write the code below %%{name}")
-    if caller is None or not caller.f_code.co_flags & _ASYNC:
-        raise SpecError(f"%%{name} cannot await here; give it a cell of its own")

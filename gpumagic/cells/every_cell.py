@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from time import perf_counter, process_time
+from time import perf_counter
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from gpumagic.cells.hooks import CellHook, CellHooks
@@ -20,10 +20,10 @@ _LONGEST = 500
 
 
 class Running(NamedTuple):
-    """What is known of a cell when it starts: seconds by the clocks of `time`."""
+    """What is known of a cell when it starts."""
 
     source: str
-    cpu: float
+    #: By `perf_counter`.
     started: float
 
 
@@ -73,9 +73,8 @@ class EveryCell(Generic[_Record]):
     def _before(self, info: Any, outer: Running | None) -> Running | None:
         if outer is not None:
             return None  # a part of the cell that runs it
-        cpu = process_time()
         self.begin()
-        return Running(info.raw_cell, cpu, perf_counter())
+        return Running(info.raw_cell, perf_counter())
 
     def _after(self, cell: Running | None, result: Any) -> None:
         if cell is not None:

@@ -75,11 +75,7 @@ class CellHooks:
             self._register()
         self._hooks.append(hook)
         if running and self._running:
-            try:
-                self._begin(hook)
-            except BaseException:
-                self.remove(hook)
-                raise
+            self._begin(hook)
 
     def remove(self, hook: CellHook[Any]) -> None:
         """Stop calling ``hook``; does nothing if it was not added."""

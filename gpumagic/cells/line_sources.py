@@ -12,10 +12,10 @@ import inspect
 import re
 import tokenize
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from types import CodeType, FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, cast
+from types import CodeType
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import SpecError
 from gpumagic.system import introspection
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from gpumagic.cells.compile import CompiledCell
 
 _CLASS = "-f {0} is a class; name one of its functions, as {0}.forward"
+#: What has lines of its own.
+_STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 #: Statements after whose exceptions the same code may go on.
 _GUARDS = (ast.With, ast.AsyncWith, ast.Try, getattr(ast, "TryStar", ast.Try))
 
@@ -58,9 +60,7 @@ class Source:
     lines: dict[int, Line] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        heads: dict[int, int] = {}
-        for number, first in _heads(self.tree.body):
-            heads.setdefault(number, first)
+        heads = _heads(self.tree)
         for number in range(self.first, self.first + len(self.text)):
             first = heads.get(number, number)
             if first not in self.lines:
@@ -79,22 +79,20 @@ class Source:
         return sorted(ran, key=lambda line: line.number)
 
 
-def _heads(body: Iterable[ast.AST]) -> Iterator[tuple[int, int]]:
-    """Yield each line of a statement's head, and the first line of it; of inner ones later."""
-    for node in body:
-        first = _first(node)
-        inner = [
-            each
-            for name in ("body", "orelse", "finalbody", "handlers", "cases")
-            for each in getattr(node, name, ())
-            if isinstance(each, (ast.stmt, ast.ExceptHandler, ast.match_case))
-        ]
-        # A `case` has no end of its own; its body has.
-        end: int = getattr(node, "end_lineno", None) or first
-        after = min((_first(each) for each in inner), default=end + 1)
-        below = max(after, getattr(node, "lineno", first) + 1)  # a body may be on the same line
-        yield from ((number, first) for number in range(first, below))
-        yield from _heads(inner)
+def _heads(tree: ast.Module) -> dict[int, int]:
+    """Return, by each line of a statement's head, the first line of it."""
+    heads: dict[int, int] = {}
+    for node in ast.walk(tree):  # the outer ones first
+        if isinstance(node, _STATEMENTS):
+            parts = ast.iter_child_nodes(node)
+            inner = [_first(each) for each in parts if isinstance(each, _STATEMENTS)]
+            first = _first(node)
+            # A `case` has no end of its own; its body has, which may be on the same line.
+            end = getattr(node, "end_lineno", None) or first
+            below = max(min(inner, default=end + 1), getattr(node, "lineno", first) + 1)
+            for number in range(first, below):
+                heads.setdefault(number, first)
+    return heads
 
 
 def _first(node: Any) -> int:
@@ -123,9 +121,7 @@ def selected_sources(cell: CompiledCell, functions: Iterable[str]) -> list[Sourc
         code = defined_code(codes, name) or _code_of(name, _value(name, cell))
         if not code.co_flags & inspect.CO_OPTIMIZED:
             raise SpecError(_CLASS.format(name))
-        if id(code) in found:  # by another name: its lines are traced once
-            found[id(code)].name += f", {name}"
-        else:
+        if id(code) not in found:  # its lines are traced once, whatever its names
             found[id(code)] = function_source(name, code)
     return [cell_source(codes, cell.source, cell.first_line, cell.tree), *found.values()]
 
@@ -161,28 +157,20 @@ def _code_of(name: str, value: Any) -> CodeType:
     What ``value`` is decides, not what attributes it has: a module may have any.
     """
     inner = value
-    for _ in range(20):  # wrappers may refer to each other in a circle
+    while introspection.is_a(inner, functools.partial):
+        inner = inner.func
+    if introspection.is_a(inner, type):
+        raise SpecError(_CLASS.format(name))
+    if type(inner) is property:
+        inner = inner.fget
+    elif not inspect.isroutine(inner):
         kind = type(inner)
-        if kind is FunctionType:
-            wrapped = inner.__dict__.get("__wrapped__")
-            if wrapped is None:
-                return cast(CodeType, inner.__code__)
-            inner = wrapped
-        elif kind in (MethodType, staticmethod, classmethod):
-            inner = inner.__func__
-        elif kind is property:
-            inner = inner.fget
-        elif introspection.is_a(inner, functools.partial):
-            inner = inner.func
-        elif kind is functools._lru_cache_wrapper:
-            inner = inner.__wrapped__
-        elif introspection.is_a(inner, type):
-            raise SpecError(_CLASS.format(name))
-        else:
-            inner = introspection.find(kind, "forward") or introspection.find(kind, "__call__")
-            if type(inner) is not FunctionType:
-                break
-    raise SpecError(f"-f {name} is no Python function: {type(value).__name__}")
+        inner = introspection.find(kind, "forward") or introspection.find(kind, "__call__")
+    inner = inspect.unwrap(inner)
+    code = getattr(getattr(inner, "__func__", inner), "__code__", None)
+    if not isinstance(code, CodeType):
+        raise SpecError(f"-f {name} is no Python function: {type(value).__name__}")
+    return code
 
 
 def function_source(name: str, code: CodeType) -> Source:

@@ -12,7 +12,7 @@ from dis import opmap
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from threading import get_ident
 from traceback import walk_tb
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any, Protocol
 
 from gpumagic.cells.line_sources import Line, Source
@@ -225,11 +225,11 @@ class LineTracer:
         self._tool = free[0]
         events = _MONITORING.events
         self._kinds = {
-            events.LINE: self._seen_line,
-            events.PY_RESUME: self._seen_resume,
-            events.PY_YIELD: self._seen_pause,
-            events.PY_RETURN: self._seen_leave,
-            events.PY_UNWIND: self._seen_leave,
+            events.LINE: lambda _, line: self._guarded(self._to_line, sys._getframe(1), line),
+            events.PY_RESUME: lambda *_: self._guarded(self._resume, sys._getframe(1)),
+            events.PY_YIELD: lambda *_: self._guarded(self._leave, sys._getframe(1), True),
+            events.PY_RETURN: lambda *_: self._guarded(self._leave, sys._getframe(1), False),
+            events.PY_UNWIND: lambda *_: self._guarded(self._leave, sys._getframe(1), False),
         }
         # After `_kinds`: from here on `stop` has something to undo, also after an interrupt.
         _MONITORING.use_tool_id(self._tool, _NAME)
@@ -252,15 +252,3 @@ class LineTracer:
                 _MONITORING.register_callback(self._tool, kind, None)
             _MONITORING.free_tool_id(self._tool)
         del self._kinds
-
-    def _seen_line(self, code: CodeType, number: int) -> None:
-        self._guarded(self._to_line, sys._getframe(1), number)
-
-    def _seen_resume(self, code: CodeType, at: int) -> None:
-        self._guarded(self._resume, sys._getframe(1))
-
-    def _seen_leave(self, code: CodeType, at: int, value: Any) -> None:
-        self._guarded(self._leave, sys._getframe(1), False)
-
-    def _seen_pause(self, code: CodeType, at: int, value: Any) -> None:
-        self._guarded(self._leave, sys._getframe(1), True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
 from textwrap import dedent
 from typing import Any
 
@@ -19,60 +19,47 @@ from gpumagic.errors import SpecError
 _CALL = re.compile(r"\s*get_ipython\(\)\.run_(line|cell)_magic\('([^']+)',")
 
 
-@dataclass(frozen=True, eq=False)
-class MagicCode:
-    """An input transformer of IPython for the call of one of our magics that ends a cell.
+def prepare_call(
+    lines: list[str],
+    shell: Any,
+    source: Callable[[str, str, str | None], str | None],
+    ours: object,
+) -> list[str]:
+    """Return a cell's lines, as IPython has transformed them, for a call of our magics at its end.
 
-    - It puts ``await`` before the call of a cell magic whose code awaits: IPython runs a cell in
+    - ``await`` is put before the call of a cell magic whose code awaits: IPython runs a cell in
       its event loop only if the cell's own code awaits. For such code the magic returns a
       coroutine (`CompiledCell.run_within`).
-    - It ends the call with ``;`` if the magic's code ends so: the value of ``-o`` is not displayed,
+    - The call ends with ``;`` if the magic's code ends so: the value of ``-o`` is not displayed,
       but can be assigned.
-    - It raises a syntax error in the magic's code as one of the cell: IPython shows the line
+    - A syntax error in the magic's code is raised as one of the cell: IPython shows the line
       without a traceback, and nothing runs.
 
-    ``source(name, line, cell)`` is the code that a magic runs in this process, or None.
-    ``is_ours`` knows the functions of our magics: the user may have registered another one of the
-    same name since, and other names for ours.
+    ``source(name, line, cell)`` is the code that a magic runs in this process, or None. ``ours`` is
+    the object of our magics: the user may have registered another one of the same name since, and
+    other names for ours.
     """
-
-    shell: Any
-    source: Callable[[str, str, str | None], str | None]
-    is_ours: Callable[[Any], bool]
-
-    def __call__(self, lines: list[str]) -> list[str]:
-        call = _CALL.match(lines[-1]) if lines else None
-        named = call and self._named(*call.groups())
-        if not named:
-            return lines
-        written = _strings(lines[-1])
-        if len(written) not in (2, 3):
-            return lines
-        last = lines[-1].rstrip()
-        name, line = named[0], f"{named[1]} {written[1]}".strip()
-        cell = written[2] if len(written) == 3 else None
-        if self._awaits(name, line, cell) and cell is not None:
+    call = _CALL.match(lines[-1]) if lines else None
+    written = _strings(lines[-1]) if call else []
+    if call is None or len(written) not in (2, 3):
+        return lines
+    magics, (kind, name) = shell.magics_manager.magics, call.groups()
+    line, cell = written[1], written[2] if len(written) == 3 else None
+    function = magics[kind].get(name)
+    if isinstance(function, MagicAlias):
+        name, line = function.magic_name, f"{function.magic_params or ''} {line}".strip()
+        function = magics[function.magic_kind].get(name)
+    if getattr(function, "__self__", None) is not ours:
+        return lines
+    last = lines[-1].rstrip()
+    header = None if cell is None else f"%%{name} {line}"
+    with suppress(SpecError):  # the magic reports it
+        code = source(name, line, cell)
+        if code is not None and source_awaits(shell, code, header) and cell is not None:
             last = f"await {last}"
-        if take_semicolon(dedent(written[-1]))[1]:
-            last += ";"
-        return [*lines[:-1], f"{last}\n"]
-
-    def _named(self, kind: str, name: str) -> tuple[str, str] | None:
-        """Return the magic of ours that has this name, or alias, and the alias's words, or None."""
-        magics, words = self.shell.magics_manager.magics, ""
-        function = magics[kind].get(name)
-        if isinstance(function, MagicAlias):
-            name, words = function.magic_name, function.magic_params or ""
-            function = magics[function.magic_kind].get(name)
-        return (name, words) if self.is_ours(function) else None
-
-    def _awaits(self, name: str, line: str, cell: str | None) -> bool:
-        header = None if cell is None else f"%%{name} {line}"
-        try:
-            source = self.source(name, line, cell)
-            return source is not None and source_awaits(self.shell, source, header)
-        except SpecError:
-            return False  # the magic reports it
+    if take_semicolon(dedent(written[-1]))[1]:
+        last += ";"
+    return [*lines[:-1], f"{last}\n"]
 
 
 def _strings(call: str) -> list[str]:

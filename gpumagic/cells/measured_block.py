@@ -84,8 +84,6 @@ class Measured(Generic[_Block, _Result]):
 
 def kind_of(function: Any) -> Literal["plain", "coroutine", "generator"]:
     """Return what a call of ``function`` returns: a value, a coroutine or a generator."""
-    while isinstance(function, functools.partial):
-        function = function.func
     called = type(function).__call__  # of a callable object
     for each in (function, called):
         if inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each):
@@ -101,12 +99,6 @@ def name_of(function: Any) -> str:
         return name_of(function.func)
     name = getattr(function, "__qualname__", None)
     return name if isinstance(name, str) else type(function).__qualname__
-
-
-def _compiling() -> bool:
-    """Return whether torch.compile is tracing this call; imports nothing."""
-    compiler = sys.modules.get("torch.compiler")
-    return compiler is not None and bool(compiler.is_compiling())
 
 
 def decorated(function: Any, measure: type[Measured[Any, Any]], *, quiet: bool = False) -> Any:
@@ -151,7 +143,8 @@ def decorated(function: Any, measure: type[Measured[Any, Any]], *, quiet: bool =
             return await function(*args, **kwargs)
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        if _compiling():
+        compiler = sys.modules.get("torch.compiler")
+        if compiler is not None and compiler.is_compiling():
             return function(*args, **kwargs)
         with measured_call():
             return function(*args, **kwargs)

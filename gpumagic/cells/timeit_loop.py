@@ -1,8 +1,7 @@
 """Compile a statement once into a function that runs it any number of times, as ``timeit`` does.
 
 No source text is executed per run, and the statement's variables are local to the function: they
-do not enter the user's namespace. The function's own names are no valid identifiers, so that they
-cannot collide with the user's.
+do not enter the user's namespace.
 """
 
 from __future__ import annotations
@@ -22,7 +21,14 @@ from gpumagic.errors import SpecError
 from gpumagic.system.import_path import Unrestricted
 
 #: The function's name in tracebacks, as that of a cell.
-_NAME, _TICKS, _TICK, _CLOCK = "<module>", "<ticks>", "<tick>", "<clock>"
+_NAME = "<module>"
+#: The function; its own names are not the user's.
+_OUTLINE = """\
+def loop(_gpumagic_ticks, _gpumagic_clock):
+    with _gpumagic_clock:
+        for _gpumagic_tick in _gpumagic_ticks:
+            pass
+"""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -96,16 +102,12 @@ def compile_statement(source: str, namespace: dict[str, Any], setup: str = "") -
 
 def _as_function(module: ast.Module, setup: ast.Module) -> ast.Module:
     """Return ``module`` with its body in a function's loop, and ``setup`` above the loop."""
-    outline = "def name(ticks, clock):\n with clock:\n  for tick in ticks: pass"
-    function: Any = ast.parse(outline)
+    function: Any = ast.parse(_OUTLINE)
     _put_on_line_1(function)
     (definition,) = function.body
     (timed,) = definition.body
     (loop,) = timed.body
     definition.name = _NAME
-    for argument, name in zip(definition.args.args, (_TICKS, _CLOCK), strict=True):
-        argument.arg = name
-    timed.items[0].context_expr.id, loop.iter.id, loop.target.id = _CLOCK, _TICKS, _TICK
     loop.body = module.body or loop.body
     definition.body = [*setup.body, timed]
     return cast(ast.Module, function)

@@ -21,14 +21,12 @@ from gpumagic.system import introspection
 CellOf = Callable[[str], "int | None"]
 
 
-def take_out_own(
-    error: BaseException, is_notebooks: Callable[[FrameType], bool], *, end: bool = False
-) -> None:
-    """Take gpumagic's frames out of the traceback that leads to the notebook's code.
+def take_out_own(error: BaseException, is_notebooks: Callable[[FrameType], bool]) -> None:
+    """Take gpumagic's frames out of a traceback.
 
-    ``is_notebooks`` knows the frames of that code. What it called stays; with ``end`` only as far
-    as gpumagic's next frame, and nothing where the notebook's code did not run at all. The first
-    frame is that of the caller, which raises the exception again.
+    ``is_notebooks`` knows the frames of the notebook's code. What that called stays, as far as
+    gpumagic's next frame; nothing where it did not run at all. The first frame is that of the
+    caller, which raises the exception again.
     """
     own = str(Path(__file__).parents[1]) + os.sep
     steps = []
@@ -39,12 +37,11 @@ def take_out_own(
     last = max((i for i, each in enumerate(steps) if is_notebooks(each.tb_frame)), default=0)
     kept = steps[:1]
     for i, step in enumerate(steps[1:], start=1):
-        is_own = step.tb_frame.f_code.co_filename.startswith(own)
-        if end and is_own and i > last:
-            break
-        if not is_own or i > last:
+        if not step.tb_frame.f_code.co_filename.startswith(own):
             kept.append(step)
-    if end and not last:
+        elif i > last:
+            break
+    if not last:
         error.__traceback__ = None
         del kept[1:]  # before Python 3.11, `raise` has a reference of its own to the first one
     for before, after in zip(kept, [*kept[1:], None], strict=True):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import keyword
 import re
 from argparse import ArgumentTypeError
-from collections.abc import Callable
 from typing import Any
 
 #: Larger numbers are refused: no loop ends after so many runs, no machine has so many threads.
@@ -27,17 +26,13 @@ _LONGEST = 1e6
 _NO_FRAME = 10**6
 
 
-def count(least: int = 1) -> Callable[[str], int]:
-    """Return the type of a number from ``least``."""
-
-    def convert(text: str) -> int:
-        # Python converts no text of thousands of digits.
-        number = int(text) if text.isdecimal() and len(text) <= len(str(_MOST)) else -1
-        if number < least:
-            raise ArgumentTypeError(f"{text[:20]!r} is not a number from {least} to {_MOST:,}")
-        return number
-
-    return convert
+def count(text: str, least: int = 1) -> int:
+    """Return a number from ``least``."""
+    # Python converts no text of thousands of digits.
+    number = int(text) if text.isdecimal() and len(text) <= len(str(_MOST)) else -1
+    if number < least:
+        raise ArgumentTypeError(f"{text[:20]!r} is not a number from {least} to {_MOST:,}")
+    return number
 
 
 def variable_name(text: str) -> str:
@@ -77,20 +72,31 @@ def size(text: str) -> int:
     return int(value)
 
 
-def duration(*, zero: bool = False) -> Callable[[str], float]:
-    """Return the type of seconds, above 0 or ``zero``: ``0.5``, ``0.5s``, ``500ms``, ``2min``."""
+def size_or_off(text: str) -> int:
+    """Return bytes; 0 for ``off``."""
+    if text.lower() == "off":
+        return 0
+    if found := size(text):
+        return found
+    raise ArgumentTypeError("0 bytes are no limit; write 16GiB, or off")
 
-    def convert(text: str) -> float:
-        match = _DURATION.fullmatch(text)
-        value = float(match[1]) * _SECONDS[match[2]] if match else 0.0
-        if match is None or not (value or zero):
-            what = "a time" if zero else "a time above 0"
-            raise ArgumentTypeError(f"{text[:20]!r} is not {what}; write 0.5s, 500ms or 2min")
-        if value > _LONGEST:
-            raise ArgumentTypeError(f"{text[:20]!r} is too long; at most {_LONGEST:.0f}s")
-        return value
 
-    return convert
+def duration(text: str) -> float:
+    """Return seconds above 0: ``0.5``, ``0.5s``, ``500ms``, ``2min``."""
+    if seconds := duration_or_zero(text):
+        return seconds
+    raise ArgumentTypeError(f"{text[:20]!r} is not a time above 0; write 0.5s, 500ms or 2min")
+
+
+def duration_or_zero(text: str) -> float:
+    """Return seconds, which may be 0."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ArgumentTypeError(f"{text[:20]!r} is not a time; write 0.5s, 500ms or 2min")
+    value = float(match[1]) * _SECONDS[match[2]]
+    if value > _LONGEST:
+        raise ArgumentTypeError(f"{text[:20]!r} is too long; at most {_LONGEST:.0f}s")
+    return value
 
 
 def expanded(shell: Any, text: str) -> str:

@@ -52,6 +52,13 @@ class Extension:
         #: a later result may have once this one is gone.
         self._displayed: tuple[Callable[[], Result | None], int] = (lambda: None, 0)
 
+    def note_timing(self, name: str | None, timing: CudaTiming) -> None:
+        """Keep a timing under its name, in place of an earlier one, and for the cell's own line."""
+        if name is not None:
+            self.named_timings[name] = timing
+        if self.cell_timing is not None and self.cell_timing.watching:
+            self.cell_timing.measured.append(timing)
+
     def note_displayed(self, result: Result) -> None:
         """Note that ``result`` was displayed: as this cell's value it is one line then."""
         self._displayed = (weakref.ref(result), self.shell.execution_count)
@@ -73,6 +80,5 @@ def find(shell: Any) -> Extension | None:
 
 def of(shell: Any) -> Extension:
     """Return the extension of ``shell``, in which gpumagic is loaded."""
-    extension = find(shell)
-    assert extension is not None
+    extension: Extension = shell.magics_manager.registry[NAME].extension
     return extension

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from inspect import cleandoc
 
 from gpumagic.magics.commands import grammar_of
-from gpumagic.magics.parsing import Parser
 
 #: Columns of a terminal, and of the verbs and options on the left.
 _WIDTH, _LEFT = 79, 30
@@ -22,19 +21,9 @@ def page(name: str, text: str) -> str:
         for title, added in form.sections.items():
             sections.setdefault(title, {}).update(added)
     sections["result"] = sections.pop("result")  # each form's first one
-    verbs = _rows((_written(form), form.about) for form in forms if form.about)
+    verbs = _rows((form.written, form.about) for form in forms if form.about)
     options = [line for title, rows in sections.items() for line in (title, *_rows(rows.items()))]
     return "\n".join([text, *verbs, "", *options]) + heading + examples
-
-
-def _written(form: Parser) -> str:
-    """Return a verb with its arguments: ``%gpu plot [FILE]``."""
-    arguments = (each for each in form._actions if not each.option_strings)
-    names = (
-        (str(each.metavar or "|".join(each.choices or ())), each.nargs is None)
-        for each in arguments
-    )
-    return " ".join([form.prog, *(name if needed else f"[{name}]" for name, needed in names)])
 
 
 def _rows(rows: Iterable[tuple[str, str]]) -> list[str]:

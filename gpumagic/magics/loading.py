@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from operator import attrgetter
 from traceback import walk_stack
 from typing import TYPE_CHECKING, Any
@@ -62,7 +62,6 @@ def load(shell: Any) -> None:
     undo(init_trace.detach)
     undo(extension.hooks.clear)
     undo(_leave_cluster, shell)
-    undo(_end_modes, extension)
     if not hasattr(shell.compile, "_filename_map"):  # before IPython 8
         from gpumagic.cells.compile import keep_numbers
 
@@ -84,7 +83,9 @@ def unload(shell: Any) -> None:
     name is lost by it.
     """
     extension = find(shell)
-    if extension is None or _is_reloading():
+    # IPython says that it reloads by the calling function alone.
+    callers = (frame.f_code.co_name for frame, _ in walk_stack(sys._getframe()))
+    if extension is None or "reload_extension" in callers:
         return
     try:
         extension.undo.close()
@@ -152,16 +153,12 @@ def explain(extension: Extension, error: BaseException | None) -> None:
 
 
 def _transformer(extension: Extension) -> Callable[[list[str]], list[str]]:
-    """Return what has the shell await a statement of ours that awaits: see `MagicCode`."""
-    magics = extension.magics
+    """Return what has the shell await a cell of ours that awaits."""
 
     def transform(lines: list[str]) -> list[str]:
-        from gpumagic.cells.magic_code import MagicCode
+        from gpumagic.cells.magic_code import prepare_call
 
-        def is_ours(function: object) -> bool:
-            return getattr(function, "__self__", None) is magics
-
-        return MagicCode(extension.shell, commands.source, is_ours)(lines)
+        return prepare_call(lines, extension.shell, commands.source, extension.magics)
 
     return transform
 
@@ -175,15 +172,12 @@ def _matcher(shell: Any) -> Any:
 
     @context_matcher(identifier="gpumagic")  # type: ignore[untyped-decorator]
     def match(context: Any) -> Any:
-        nothing = {"completions": [], "suppress": False}
-        if "%" not in context.text_until_cursor:
-            return nothing
-        try:
-            from gpumagic.magics import completion
+        with suppress(Exception):  # IPython's own completions must go on
+            if "%" in context.text_until_cursor:
+                from gpumagic.magics import completion
 
-            return completion.match(shell, context)
-        except Exception:  # IPython's own completions must go on
-            return nothing
+                return completion.match(shell, context)
+        return {"completions": [], "suppress": False}
 
     return match
 
@@ -206,26 +200,10 @@ def _add_format(extension: Extension) -> None:
 # --- what the magics have changed -----------------------------------------------------------------
 
 
-def _end_modes(extension: Extension) -> None:
-    if extension.watch is not None:
-        extension.watch.end("gpumagic was unloaded")
-    if extension.memory_history is not None:
-        extension.memory_history.release()
-    for mode in (extension.cell_memory, extension.cell_timing):
-        if mode is not None:
-            mode.off()
-
-
 def _leave_cluster(shell: Any) -> None:
     connection = sys.modules.get("gpumagic.cluster.connection")
     if connection is not None:
         connection.close(shell)
-
-
-def _is_reloading() -> bool:
-    # IPython says so by the calling function alone.
-    callers = (frame.f_code.co_name for frame, _ in walk_stack(sys._getframe()))
-    return "reload_extension" in callers
 
 
 def _undo_of_process(extension: Extension) -> None:

@@ -41,13 +41,11 @@ def _for_a_notebook(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             with restricted_to({}):
                 return function(magics, *arguments, **scope)
-        except (KeyboardInterrupt, UserWarning) as error:
-            tracebacks.take_out_own(error, is_users, end=True)
-            raise
-        except Exception as error:
-            if any(is_users(frame) for frame, _ in walk_tb(error.__traceback__)):
+        except (Exception, KeyboardInterrupt) as error:
+            of_cell = any(is_users(frame) for frame, _ in walk_tb(error.__traceback__))
+            if of_cell or isinstance(error, (KeyboardInterrupt, UserWarning)):
                 tracebacks.take_out_own(error, is_users)
-                raise  # of the code that the magic ran
+                raise
             if not isinstance(error, GpuMagicError):
                 clear_frames(error.__traceback__)
                 raise

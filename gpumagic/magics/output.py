@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from gpumagic.errors import GpuMagicWarning, SpecError
 from gpumagic.magics import terminal
-from gpumagic.magics.extension import find
+from gpumagic.magics.extension import of
 from gpumagic.results.base import Result
 from gpumagic.system.import_path import Unrestricted
 from gpumagic.system.output import Output
@@ -28,48 +28,42 @@ def show(shell: Any, result: Result, metadata: dict[str, Any] | None = None) -> 
     ``metadata`` is the output's, for readers of the notebook file.
     """
     _show(shell, result.blocks(), metadata)
-    extension = find(shell)
-    if extension is not None:
-        # With -o the same object is Out[n], too: the formatter then shows one line of it.
-        extension.note_displayed(result)
+    # With -o the same object is Out[n], too: the formatter then shows one line of it.
+    of(shell).note_displayed(result)
 
 
 def show_below(shell: Any, line: Result, metadata: dict[str, Any] | None = None) -> None:
     """Display the line of a cell below it; nothing where quiet is the default."""
-    extension = find(shell)
-    if extension is None or not extension.magics.quiet:
+    if not of(shell).magics.quiet:
         show(shell, line, metadata)
 
 
 def say(shell: Any, line: str) -> None:
     """Show a line of text: what is printed in a notebook is broken within words."""
+    from gpumagic.render import text
     from gpumagic.render.blocks import Line
 
-    _show(shell, [Line.of(line)], printed=not hasattr(shell, "kernel"))
+    blocks = [Line.of(line)]
+    if hasattr(shell, "kernel"):
+        _show(shell, blocks)
+    else:
+        output = terminal.output_of(shell)
+        output.print(text.drawn(blocks, output))
 
 
-def _show(
-    shell: Any,
-    blocks: Sequence[Block],
-    metadata: dict[str, Any] | None = None,
-    *,
-    printed: bool = False,
-) -> None:
-    """Print blocks in a terminal, and display them elsewhere unless they are to be ``printed``.
-
-    Where the user's output has no way for it, nothing is raised.
-    """
+def _show(shell: Any, blocks: Sequence[Block], metadata: dict[str, Any] | None = None) -> None:
+    """Print blocks in a terminal, and display them elsewhere; raises nothing."""
     from gpumagic.render import text
 
     output = terminal.output_of(shell)
-    if not printed and not output.is_terminal:
-        bundle = terminal.mime_bundle(shell, blocks)
-        try:
-            _display(bundle, metadata)
-        except Exception:  # a stream of the user's that cannot be flushed, for example
-            output.print(bundle["text/plain"])
+    if output.is_terminal:
+        output.print(text.drawn(blocks, output, color=output.has_colors))
         return
-    output.print(text.drawn(blocks, output, color=output.has_colors and not printed))
+    bundle = terminal.mime_bundle(shell, blocks)
+    try:
+        _display(bundle, metadata)
+    except Exception:  # a stream of the user's that cannot be flushed, for example
+        output.print(bundle["text/plain"])
 
 
 def _display(bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -> None:
@@ -126,11 +120,10 @@ def show_picture(
         if not quiet:
             say(shell, f"{title}: written to {path}")
     elif not quiet:
-        from gpumagic.render import text
         from gpumagic.render.blocks import Line
 
         hint = "" if hasattr(shell, "kernel") else f"; '{command} FILE' writes it to a file"
-        line = text.drawn([Line.of(f"{title}{hint}")], terminal.output_of(shell))
+        line = terminal.mime_bundle(shell, [Line.of(f"{title}{hint}")])["text/plain"]
         bundle, size = picture.bundle(line)
         _display(bundle, size)
 
@@ -148,9 +141,10 @@ class LiveDisplay(AbstractContextManager["LiveDisplay"]):
     """
 
     def __init__(self, shell: Any, *, quiet: bool = False, stream: TextIO | None = None) -> None:
-        self._quiet = quiet
         self._notebook = hasattr(shell, "kernel")
         self._output = terminal.output_of(shell, stream)
+        #: Whether nothing is shown.
+        self.quiet = quiet or not (self._notebook or self._output.is_terminal)
         self._handle: Any = None
         self._live: Any = None
 
@@ -164,7 +158,7 @@ class LiveDisplay(AbstractContextManager["LiveDisplay"]):
         """Show blocks."""
         from gpumagic.render import html, text
 
-        if self._quiet or not (self._notebook or self._output.is_terminal):
+        if self.quiet:
             return
         try:
             if self._notebook:
@@ -172,7 +166,7 @@ class LiveDisplay(AbstractContextManager["LiveDisplay"]):
             else:
                 self._print(text.drawn(blocks, self._output, color=self._output.has_colors))
         except Exception:  # the user's output has no way for it
-            self._quiet = True
+            self.quiet = True
 
     def _update(self, bundle: dict[str, str]) -> None:
         if self._handle is None:
@@ -224,16 +218,14 @@ class Progress:
     DELAY, PERIOD = 1.0, 0.2
 
     def __init__(self, shell: Any, *, enabled: bool = True) -> None:
-        in_kernel = getattr(shell, "kernel", None) is not None
-        self._enabled = enabled and (in_kernel or Output(sys.stderr).is_terminal)
         self._started = perf_counter()
         self._next = self._started + self.DELAY
-        self._live = LiveDisplay(shell, stream=sys.stderr)
+        self._live = LiveDisplay(shell, quiet=not enabled, stream=sys.stderr)
 
     def update(self, done: float) -> None:
         """Show that the share ``done``, 0 to 1, is done."""
         now = perf_counter()
-        if not self._enabled or now < self._next:
+        if self._live.quiet or now < self._next:
             return
         from gpumagic.render.blocks import Cell, Column, Grid
         from gpumagic.render.units import seconds, share

@@ -13,21 +13,18 @@ import keyword
 import re
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from gpumagic.cells.semicolon import take_semicolon
 from gpumagic.errors import SpecError
-from gpumagic.magics.argument_types import excess, variable_name
+from gpumagic.magics.argument_types import excess, size_or_off, variable_name
 from gpumagic.system.text import did_you_mean
 
 #: The form of a line without a verb; and that of a choice of GPUs.
 PLAIN, SPEC = "", "SPEC"
-#: What other programs show their help for.
-_HELP = frozenset({"--help", "-h"})
-#: The options of `Parser.add_baseline`.
+#: The options of every form, and those of `Parser.add_baseline`.
+RESULT = ("-o", "-v", "-q")
 BASELINE = ("--against", "--fail-above", "--save")
-#: What argparse says of an option at the end of the line.
-_WITHOUT_VALUE = re.compile(r"argument (\S+): expected (at least )?one argument")
 #: A word in quotes, perhaps joined to its option; within other words quotes are themselves, since
 #: they are code: -s x='a'. A backslash is one, since paths of Windows have them.
 _QUOTED = re.compile(r"""(--?[\w-]+=?)?(?:'([^']*)'|"([^"]*)")(?=[\s;,]|$)""")
@@ -39,19 +36,22 @@ _OPERATOR = re.compile(
 )
 #: A verb that was mistyped, with its arguments; no statement of Python's, but perhaps a magic.
 _LIKE_A_VERB = re.compile(r"([A-Za-z_]\w*)(\s+[\w.]+)*\s*;?")
-#: What an option takes of the words that follow it.
-_Takes = Literal["nothing", "one", "many"]
 
 
 class Parser(argparse.ArgumentParser):
     """The options and arguments of a form, and their help; an error is a `SpecError` of one line.
 
-    ``about`` is the help of a verb: what it does.
+    ``written`` is the form as it is written: ``%gpu SPEC``, or a verb with its argument, as
+    ``%gpumem limit [SIZE|off]``. ``about`` is the help of a verb: what it does.
     """
 
-    def __init__(self, name: str, about: str = "") -> None:
-        super().__init__(prog=name, add_help=False, allow_abbrev=False)
-        self.about = about
+    def __init__(self, written: str, about: str = "") -> None:
+        words = written.split()
+        super().__init__(prog=" ".join(words[:2]), add_help=False, allow_abbrev=False)
+        self.written, self.about = written, about
+        self.form = PLAIN if words[1:] in ([], ["STATEMENT"]) else words[1]
+        for argument in words[2:]:
+            self._add_argument_as_written(argument)
         #: By title of the help: the options as they are written, and what they do.
         self.sections: dict[str, dict[str, str]] = {}
         # A word that begins with a number is no option: -1,0 has a message of its own.
@@ -64,7 +64,7 @@ class Parser(argparse.ArgumentParser):
         add("-q", "print nothing, as does a ; that ends no code", dest="quiet")
 
     def section(self, title: str) -> Callable[..., None]:
-        """Return what adds options to a section of the help: ``add("-n N", "loops", count())``."""
+        """Return what adds options to a section of the help: ``add("-n N", "loops", count)``."""
         return partial(self._add_option, self.sections.setdefault(title, {}))
 
     def _add_option(
@@ -91,6 +91,19 @@ class Parser(argparse.ArgumentParser):
         """Refuse an option beside any of the others."""
         self._apart.append((option, tuple(others)))
 
+    def _add_argument_as_written(self, written: str) -> None:
+        """Add an argument: ``FILE``, ``[FILE]``, ``[NAMES]``, ``[on|off]``."""
+        name = written.strip("[]")
+        words = name.split("|")
+        optional = "*" if name == "NAMES" else "?"
+        self.add_argument(
+            "switch" if name.islower() else words[0].lower(),
+            nargs=optional if name != written else None,
+            choices=words if name.islower() else None,
+            metavar=name,
+            type=size_or_off if name == "SIZE|off" else str,
+        )
+
     # --- options of several magics ---------------------------------------------------------------
 
     def add_baseline(self) -> None:
@@ -109,65 +122,50 @@ class Parser(argparse.ArgumentParser):
         add("-f FUNC", more, dest="functions", action="append", default=[])
         self.needs("--lines", "-f")
 
-    def add_targets(self) -> None:
-        """Add ``--cluster`` and ``-t``, which every magic has."""
+    def add_targets(self, only_here: Collection[str] = ()) -> None:
+        """Add ``--cluster`` and ``-t``; ``only_here`` has no meaning for the engines."""
         add = self.section("cluster (needs ipyparallel)")
         add("--cluster", "on the engines, not in this process")
         add("-t, --targets ENGINES", "only these engines: 2, 0,3, 0:4")
+        if only_here:
+            self.needs("--cluster", "-t")
+            self.apart("--cluster", only_here)
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def read(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-        """Return the options, and the words that are none of this form.
+    def read(self, words: Sequence[str]) -> tuple[argparse.Namespace, Mapping[str, Any], list[str]]:
+        """Return the options, those that were given, and the words that are none of this form.
 
         Raises:
             SpecError: a value does not fit, or options do not go together.
         """
         options, rest = self.parse_known_intermixed_args(words)
-        given = self.given(options)
-        for option, partner in self._partners:
-            if option in given and partner not in given:
-                typed = f"{partner} … {option} …"
-                if option in words and self._option_string_actions[partner].nargs == 0:
-                    at = words.index(option)
-                    typed = " ".join([*words[:at], partner, *words[at:]])
-                raise SpecError(f"{option} goes with {partner}: {self.prog} {typed}")
-        for option, others in self._apart:
-            beside = ", ".join(each for each in others if each in given)
-            if option in given and beside:
-                raise SpecError(f"{option} does not go with {beside}: leave one of them out")
-        return options, rest
-
-    def given(self, options: argparse.Namespace) -> dict[str, Any]:
-        """Return the options that differ from their defaults, by first name: ``{"-n": 5}``."""
-        return {
+        given = {
             action.option_strings[0]: getattr(options, action.dest)
             for action in self._actions
             if action.option_strings and getattr(options, action.dest) != action.default
         }
+        for option, partner in self._partners:
+            if option in given and partner not in given:
+                typed = f"{self.prog.split()[0]} {partner} … {option} …"
+                raise SpecError(f"{option} goes with {partner}: {typed}")
+        for option, others in self._apart:
+            beside = ", ".join(each for each in others if each in given)
+            if option in given and beside:
+                raise SpecError(f"{option} does not go with {beside}: leave one of them out")
+        return options, given, rest
 
     def option_strings(self) -> list[str]:
         return [option for action in self._actions for option in action.option_strings]
 
     def error(self, message: str) -> NoReturn:
-        if (bare := _WITHOUT_VALUE.fullmatch(message)) is not None:
-            option = bare[1].split("/")[-1]
-            action = next(each for each in self._actions if option in each.option_strings)
-            message = f"{option} needs a value: {option} {action.metavar or action.dest.upper()}"
         stop = "" if message.endswith("?") else "."
         raise SpecError(f"{self.prog}: {message}{stop} Try {self.prog.split()[0]}?")
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse a word that is none of the ``choices``, without argparse's internal names."""
-        if action.choices is not None and value not in action.choices:
-            or_nothing = ", or nothing" if action.nargs == "?" else ""
-            self.error(f"write {' or '.join(map(str, action.choices))}{or_nothing}, not {value!r}")
 
 
 class MagicLine(NamedTuple):
     """The line of a magic, parsed."""
 
-    text: str
     #: The first word if it is a verb; else empty.
     verb: str
     #: The options of the form, and the defaults of those of other forms.
@@ -181,23 +179,20 @@ class MagicLine(NamedTuple):
 class Grammar:
     """The forms of a magic's line."""
 
-    def __init__(self, magic: str, forms: Mapping[str, Parser], words: Sequence[str] = ()) -> None:
+    def __init__(self, magic: str, *forms: Parser, words: Sequence[str] = ()) -> None:
         self.magic = magic
         #: Choices of GPUs that are words.
-        self._words = words
+        self.words = words
         #: By verb; `PLAIN` is a statement, or nothing, or with `SPEC` nothing.
-        self.forms = forms
-        self.verbs = [verb for verb in forms if verb not in (PLAIN, SPEC)]
-        self._takes_code = SPEC not in forms
-        actions = [action for form in forms.values() for action in form._actions]
+        self.forms = {form.form: form for form in forms}
+        self.verbs = [verb for verb in self.forms if verb not in (PLAIN, SPEC)]
+        self._takes_code = SPEC not in self.forms
+        actions = [action for form in forms for action in form._actions]
         self._defaults = {action.dest: action.default for action in actions}
-        self._options: dict[str, _Takes] = {
-            option: "nothing" if action.nargs == 0 else "one" if action.nargs is None else "many"
-            for action in actions
-            for option in action.option_strings
-        }
-        # A form may be chosen by an option: --compare.
-        self._options.update({verb: "nothing" for verb in self.verbs if verb.startswith("-")})
+        #: Whether an option takes a value. A form may be chosen by one that takes none: --compare.
+        self._options = {verb: False for verb in self.verbs if verb.startswith("-")}
+        for action in actions:
+            self._options.update(dict.fromkeys(action.option_strings, action.nargs != 0))
 
     def read(self, line: str, *, cell: bool = False, quiet: bool = False) -> MagicLine:
         """Parse a line; with a ``cell`` below it has no verb. ``quiet``: as if ``-q`` were given.
@@ -205,38 +200,40 @@ class Grammar:
         Raises:
             SpecError: an option or argument does not fit.
         """
-        words, rest, is_code = self._take_options(line.strip())
+        words, rest, is_code = self.take_options(line.strip())
         if words and not rest and words[-1].endswith(";"):
             words[-1], rest = words[-1][:-1], ";"
         if rest.startswith("#"):
             rest = ""  # behind words `split` leaves it out; behind code it is Python's
         statement, silent = take_semicolon(rest)
-        first = statement.split(None, 1)[0] if statement else ""
-        after = statement[len(first) :].lstrip()
+        first, *behind = statement.split(None, 1) or [""]
+        after = "".join(behind)
         first = "auto" if first.lower() == "auto" else first
         form = next((word for word in words if word in self.verbs), PLAIN)
         if cell and self._takes_code and (form or statement in self.verbs):
             form = form or statement
             raise SpecError(f"{form} is for a line: write {self.magic} {form}")
         if form != PLAIN:
-            words = [*(word for word in words if word != form), *split(statement)]
-            statement = ""
+            words.remove(form)
         elif not self._takes_code:
             form = first if first in self.verbs else SPEC if first or cell else PLAIN
-            arguments = statement if form in (SPEC, "auto") else after
-            words += split(arguments)
-            statement = ""
         elif first in self.verbs and not (cell or is_code or _OPERATOR.match(after)):
             form = first
-            words += split(after)
-            statement = ""
-        options, given = self._parse(form, words)
-        options.quiet = options.quiet or quiet
-        verb = form if form in self.verbs else ""
-        code = rest if self._takes_code and not verb and statement else ""
-        if silent and not code:
-            options.quiet = True  # the ``;`` of code keeps its value alone from being shown
-        return MagicLine(line, verb, options, given, code)
+        code = rest if statement and form == PLAIN and self._takes_code else ""
+        if not code:
+            words += split(after if form == first != "auto" else statement)
+        parser = self.forms[form]
+        if "--help" in words or "-h" in words or (form == SPEC and words == ["help"]):
+            raise SpecError(f"{self.magic}: the help is shown by {self.magic}?")
+        options, given, more = parser.read(words)
+        if more and more[0].startswith("-"):
+            self._refuse(more[0], parser)
+        if more:
+            parser.error(f"unexpected {more[0]!r}")
+        options = argparse.Namespace(**{**self._defaults, **vars(options)})
+        # The ``;`` of code keeps its value alone from being shown.
+        options.quiet = options.quiet or quiet or (silent and not code)
+        return MagicLine(form if form in self.verbs else "", options, given, code)
 
     def check_statement(self, code: str, *scopes: Container[str]) -> None:
         """Refuse a mistyped verb: of IPython's ``reset`` and ``clear`` it would be a magic.
@@ -259,40 +256,21 @@ class Grammar:
             "shows the verbs"
         )
 
-    def _parse(
-        self, form: str, words: Sequence[str]
-    ) -> tuple[argparse.Namespace, Mapping[str, Any]]:
-        parser = self.forms[form]
-        if not _HELP.isdisjoint(words) or (form == SPEC and words == ["help"]):
-            raise SpecError(f"{self.magic}: the help is shown by {self.magic}?")
-        options, rest = parser.read(words)
-        if rest and rest[0].startswith("-"):
-            self._refuse(rest[0], parser)
-        if rest:
-            parser.error(f"unexpected {rest[0]!r}")
-        given = parser.given(options)
-        return argparse.Namespace(**{**self._defaults, **vars(options)}), given
-
     def _refuse(self, word: str, parser: Parser) -> NoReturn:
         """Raise what is wrong with an option, and what it goes with or what is like it."""
         option = word.split("=", 1)[0] if word[1:2] == "-" else word[:2]
-
-        names = {
-            f"{self.magic} {verb or 'STATEMENT' * self._takes_code}".rstrip(): form
-            for verb, form in self.forms.items()
-        }
-        has = [name for name, form in names.items() if option in form.option_strings()]
+        has = [form.prog for form in self.forms.values() if option in form.option_strings()]
         if has:
-            here = next(name for name, form in names.items() if form is parser)
-            raise SpecError(f"{option} does not go with {here}; it goes with {', '.join(has)}")
+            others = ", ".join(has)
+            raise SpecError(f"{option} does not go with {parser.prog}; it goes with {others}")
         bare = option.lstrip("-")
-        if bare in (*self.verbs, *self._words):
+        if bare in (*self.verbs, *self.words):
             raise SpecError(f"{bare} is written without dashes: {self.magic} {bare}")
         parser.error(f"unknown option {option}{did_you_mean(option, [*self._options])}")
 
     # --- words -----------------------------------------------------------------------------------
 
-    def _take_options(self, text: str) -> tuple[list[str], str, bool]:
+    def take_options(self, text: str) -> tuple[list[str], str, bool]:
         """Return the options at the beginning of a text, the rest, and whether ``--`` ended them.
 
         A value is joined to its option: argparse takes one with a minus sign for an option.
@@ -302,30 +280,27 @@ class Grammar:
             word, text = _take_word(text)
             if word == "--":
                 return words, text, True
-            takes = self.takes(word)
-            if takes == "one" and text and self.takes(re.split(r"[\s;]", text)[0]) is None:
+            is_option = self.takes(re.split(r"[\s;]", text)[0]) is not None
+            if self.takes(word) and text and not is_option:
                 value, text = _take_word(text)
                 word += value if word[1:2] != "-" else f"={value}"
             words.append(word)
-            while takes == "many" and text and not text.startswith("-"):
-                value, text = _take_word(text)
-                words.append(value)
         return words, text, False
 
-    def takes(self, word: str) -> _Takes | None:
-        """Return what an option takes of the words after it; None if the word is no option."""
+    def takes(self, word: str) -> bool | None:
+        """Return whether an option takes the word after it; None if the word is no option."""
         name, joined, _ = word.partition("=")
         if name in self._options:
-            return "nothing" if joined else self._options[name]
+            return self._options[name] and not joined
         if word == "--":
-            return "nothing"
+            return False
         if not re.match(r"-[^-]", word):
             return None
         for place, letter in enumerate(word[1:], start=2):  # -qon 2, -n2
             takes = self._options.get(f"-{letter}")
-            if takes != "nothing":
-                return takes if place == len(word) or takes is None else "nothing"
-        return "nothing"
+            if takes is not False:
+                return takes and place == len(word)
+        return False
 
 
 def _take_word(text: str) -> tuple[str, str]:

@@ -145,9 +145,9 @@ def report(events: Iterable[Any], trace: str | None = None) -> KernelReport:
 
 
 @contextmanager
-def nvtx_range(name: str) -> Iterator[None]:
-    """Open an NVTX range, for Nsight; nothing where torch has none."""
-    nvtx = None if torch_cuda.loaded() is None else torch_cuda.nvtx()
+def nvtx_range(name: str | None) -> Iterator[None]:
+    """Open an NVTX range, for Nsight; nothing without a name, and where torch has none."""
+    nvtx = None if name is None or torch_cuda.loaded() is None else torch_cuda.nvtx()
     if nvtx is None:
         yield
         return

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from gpumagic.cells.compile import compile_cell
-from gpumagic.cells.coroutines import run_sync
 from tests.support.shells import Ran
 
 
 def run(cell: Any) -> Any:
-    return run_sync(cell.run(nullcontext()))
+    return cell.run(nullcontext())
 
 
 def test_indented_code(ip: Any) -> None:

@@ -154,14 +154,6 @@ def test_an_interrupt_after_a_cell_is_the_cells(bare: Any, capsys: Any) -> None:
     hooks.clear()
 
 
-def test_one_that_fails_as_it_is_added_is_not(bare: Any) -> None:
-    calls, hooks = list[str](), CellHooks(bare)
-    bare.user_ns["add"] = lambda: hooks.add(_noting(calls, before=_fail), running=True)
-    result = bare.run_cell("add()")
-    assert isinstance(result.error_in_exec, OSError)
-    assert [*hooks] == calls == []
-
-
 def test_cancelled_cells_have_no_result(bare: Any) -> None:
     calls, hooks = list[str](), CellHooks(bare)
     hooks.add(_noting(calls))

@@ -110,7 +110,7 @@ def test_the_end_in_gpumagic_is_cut() -> None:
         try:
             call()
         except KeyboardInterrupt as error:
-            tracebacks.take_out_own(error, lambda f: f.f_globals is notebook, end=True)
+            tracebacks.take_out_own(error, lambda f: f.f_globals is notebook)
             return [frame.f_code.co_name for frame, _ in walk_tb(error.__traceback__)]
         raise AssertionError("it was not interrupted")
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gpumagic.magics.commands import grammar_of
 from gpumagic.magics.gpu.cluster import options_sent
 from gpumagic.results.cluster import ClusterMemory, ClusterTiming
 from tests.cluster.conftest import ENGINE_ID, INITIALISE_CUDA, once_begun
@@ -59,13 +60,15 @@ def test_repeated(cuda_engines: Cluster, run: Run) -> None:
         ("--cluster -vtiming", ""),
         ("-q -o --cluster -t 0:2 -n 5 -v timing -r 3", "-n 5  -r 3"),
         ("--targets=0 --max-time 10s --cluster --", "--max-time 10s"),
-        ("--cluster -t '0, 1' -n 5", "-n 5"),
+        ("--cluster -t '0, 1' -n 5 --cold", "-n 5 --cold"),
         ('--cluster --targets="0, 1" -s "-v y"', '-s "-v y"'),
         ("--cluster -s 'x = \"-o -t 1\"' -n 2", "-s 'x = \"-o -t 1\"' -n 2"),
+        ("--cluster -s \"x = '\\n'\"", "-s \"x = '\\n'\""),
     ],
 )
-def test_options_are_sent_as_they_are_written(written: str, sent: str) -> None:
-    assert options_sent(written).split() == sent.split()
+def test_the_options_of_the_code_are_sent(written: str, sent: str) -> None:
+    read = grammar_of("cudatime").read
+    assert read(options_sent(read(written).given)).given == read(sent).given
 
 
 def test_results_go_where_the_options_say(two_engines: Cluster, run: Run) -> None:

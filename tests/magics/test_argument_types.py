@@ -4,22 +4,31 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
-from gpumagic.magics.argument_types import count, duration, excess, expanded, size, variable_name
+from gpumagic.magics.argument_types import (
+    count,
+    duration,
+    duration_or_zero,
+    excess,
+    expanded,
+    size,
+    variable_name,
+)
 
 Type = Callable[[str], Any]
-LENGTH, OR_ZERO = duration(), duration(zero=True)
+LENGTH, OR_ZERO = duration, duration_or_zero
 
 
 @pytest.mark.parametrize(
     ("type_", "text", "value"),
     [
-        (count(), "1", 1),
-        (count(0), "0", 0),
-        (count(), "999999999", 10**9 - 1),
+        (count, "1", 1),
+        (partial(count, least=0), "0", 0),
+        (count, "999999999", 10**9 - 1),
         (variable_name, "größe_1", "größe_1"),
         (excess, "10%", 0.1),
         (excess, "10 %", 0.1),
@@ -55,9 +64,9 @@ def test_values(type_: Type, text: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("type_", "text", "message"),
     [
-        (count(), "0", "'0' is not a number from 1 to 999,999,999"),
-        (count(), "1.0", "'1.0' is not a number from 1 to 999,999,999"),
-        (count(), "", "'' is not a number from 1 to 999,999,999"),
+        (count, "0", "'0' is not a number from 1 to 999,999,999"),
+        (count, "1.0", "'1.0' is not a number from 1 to 999,999,999"),
+        (count, "", "'' is not a number from 1 to 999,999,999"),
         (variable_name, "a.b", "'a.b' is not a variable name"),
         (variable_name, "class", "'class' is not a variable name"),
         (excess, "x", "'x' is not a percentage; write 10%"),
@@ -66,7 +75,7 @@ def test_values(type_: Type, text: str, value: object) -> None:
         (size, "much", "'much' is not a size; write 20GiB or 500MiB"),
         (size, "8388608T", "'8388608T' is more than any memory has"),
         (LENGTH, "0s", "'0s' is not a time above 0; write 0.5s, 500ms or 2min"),
-        (LENGTH, "2min or so", "'2min or so' is not a time above 0; write 0.5s, 500ms or 2min"),
+        (LENGTH, "2min or so", "'2min or so' is not a time; write 0.5s, 500ms or 2min"),
         (OR_ZERO, "soon", "'soon' is not a time; write 0.5s, 500ms or 2min"),
         (OR_ZERO, "inf", "'inf' is not a time; write 0.5s, 500ms or 2min"),
         (LENGTH, "1000001", "'1000001' is too long; at most 1000000s"),
@@ -80,7 +89,7 @@ def test_messages(type_: Type, text: str, message: str) -> None:
 
 #: More digits than Python converts, more than a float has, and more than 64 bits hold.
 @pytest.mark.parametrize("number", ["9" * 5000, "9" * 400, "9" * 20])
-@pytest.mark.parametrize("type_", [count(), size, LENGTH])
+@pytest.mark.parametrize("type_", [count, size, LENGTH])
 def test_a_number_that_is_too_large(type_: Type, number: str) -> None:
     with pytest.raises(ArgumentTypeError) as raised:
         type_(number)

@@ -14,7 +14,8 @@ from IPython.core.error import UsageError
 import gpumagic
 from gpumagic.cuda import torch_cuda
 from gpumagic.errors import RegressionError, SpecError
-from gpumagic.magics.baseline import Baseline
+from gpumagic.magics.delivery import Delivery
+from gpumagic.magics.extension import of
 from gpumagic.results.memory import MemoryDelta
 from gpumagic.results.timing import CudaTiming, Sample
 from tests.support.shells import Ran
@@ -190,8 +191,10 @@ def test_what_was_measured_under_other_conditions_is_compared_and_does_not_fail(
 
 def test_a_result_without_figures_is_not_saved(ip: Any, tmp_path: Path) -> None:
     file = tmp_path / "peak.json"
-    options = Namespace(save=str(file), against=None, fail_above=None, quiet=True)
+    options = Namespace(save=str(file), against=None)
     no_figures = MemoryDelta(error="no GPU has been used in this process")
+    delivery = Delivery(of(ip).magics, options, MemoryDelta)
+    delivery.keep(no_figures)
     with pytest.raises(SpecError, match=r"^--save: no GPU has been used in this process: "):
-        Baseline(ip, options, MemoryDelta).finish(no_figures)
+        delivery.finish(None)
     assert not file.exists()

@@ -60,7 +60,7 @@ def test_options_and_a_statement(line: str, given: dict[str, Any], code: str) ->
         ("gpu", "-q auto 2 --min-free 2GiB", "auto", {"spec": ["auto", "2"], "min_free": 2**31}),
         ("gpu", "-1,0", "", {"spec": ["-1,0"]}),
         ("gpu", r"plot C:\temp\x.png", "plot", {"file": r"C:\temp\x.png"}),
-        ("gpu", "watch off;", "watch", {"state": "off"}),
+        ("gpu", "watch off;", "watch", {"switch": "off"}),
     ],
 )
 def test_verbs_and_choices(magic: str, line: str, verb: str, fields: dict[str, Any]) -> None:
@@ -76,7 +76,7 @@ def test_verbs_and_choices(magic: str, line: str, verb: str, fields: dict[str, A
         ("%cudatime", "%cudatime: no statement to time. Try %cudatime?"),
         ("%cudatime -n x 1", "argument -n: 'x' is not a number from 1 to 999,999,999"),
         ("%cudatime -v 1x 1", "'1x' is not a variable name"),
-        ("%cudatime --save --repeat y", "--save needs a value: --save FILE"),
+        ("%cudatime --save --repeat y", "argument --save: expected one argument"),
         ("%cudatime -s 'x", "no closing quotation"),
         ("%cudatime -s 'x'y z", "or no blank behind it"),
         ("%cudatime --repet y", "unknown option --repet; did you mean --repeat?"),
@@ -129,7 +129,7 @@ def test_verbs_and_choices(magic: str, line: str, verb: str, fields: dict[str, A
         ("%gpu 0 -v class", "'class' is not a variable name"),
         ("%gpu 1 --soft", "--soft goes with off; for other GPUs: %gpu 1 --restart"),
         ("%gpu doctor x", "%gpu doctor: unexpected 'x'"),
-        ("%gpu watch 0", "%gpu watch: write off, or nothing, not '0'"),
+        ("%gpu watch 0", "argument off: invalid choice: '0'"),
         ("%gpu --off", "off is written without dashes: %gpu off"),
         ("%gpu --watch", "watch is written without dashes: %gpu watch"),
         ("%gpu auto --min-free 20", "'20' has no unit; write 20GiB"),

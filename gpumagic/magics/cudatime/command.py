@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpumagic.cells.compile import CompiledCell, compile_cell
-from gpumagic.cells.timeit_loop import Loop, compile_loop
+from gpumagic.cells.compile import compile_cell
+from gpumagic.cells.timeit_loop import compile_loop
 from gpumagic.errors import SpecError
 from gpumagic.magics.cudatime import comparing, execution, per_cell
-from gpumagic.magics.cudatime.delivery import Delivery
-from gpumagic.magics.cudatime.options import COMPARE, REPEATING, grammar
-from gpumagic.magics.parsing import MagicLine
+from gpumagic.magics.cudatime.options import AGAIN, COMPARE, REPEATING, grammar
 from gpumagic.timing.plan import Plan
 
 
@@ -43,32 +41,15 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
         from gpumagic.magics.gpu import cluster
 
         return cluster.run_cell(magics, "cudatime", parsed, cell)
-    setup = "\n".join(each for each in (options.setup, parsed.code if cell else "") if each)
-    plan = Plan(options.loops, options.repeats, options.warmup, options.max_time, options.cold)
-    delivery = Delivery(magics, options)
-    code = _compile(magics.shell, parsed, cell, local_ns, setup if repeated else None)
-    if isinstance(code, Loop) and options.on:
-        return comparing.run_on_devices(delivery, code, plan)
-    return execution.run(delivery, code, plan)
-
-
-def _compile(
-    shell: Any,
-    line: MagicLine,
-    cell: str | None,
-    local_ns: dict[str, Any] | None,
-    setup: str | None,
-) -> CompiledCell | Loop:
-    """Compile the code for one run; with a ``setup``, also an empty one, for repeated runs."""
-    source = line.code if cell is None else cell
+    source = parsed.code if cell is None else cell
     # The magic's own line, by which tracebacks count a cell's lines.
-    header = None if cell is None else f"%%cudatime {line.text}"
-    try:
-        if setup is None:
-            return compile_cell(shell, source, header=header, local_ns=local_ns)
-        return compile_loop(shell, source, header=header, local_ns=local_ns, setup=setup)
-    except SyntaxError as error:
-        # IPython shows every frame of a SyntaxError that a magic raises: the fewer the better.
-        raise error.with_traceback(None) from None
-    except RecursionError:
-        raise SpecError("the code is nested too deeply for Python's compiler") from None
+    header = None if cell is None else f"%%cudatime {line}"
+    if not repeated:
+        single = compile_cell(magics.shell, source, header=header, local_ns=local_ns)
+        single.check_runs_again(*AGAIN & parsed.given.keys())
+        return execution.run_once(magics, options, single)
+    setup = "\n".join(each for each in (options.setup, parsed.code if cell else "") if each)
+    loop = compile_loop(magics.shell, source, header=header, local_ns=local_ns, setup=setup)
+    plan = Plan(options.loops, options.repeats, options.warmup, options.max_time, options.cold)
+    run_repeatedly = comparing.run_on_devices if options.on else execution.run_repeatedly
+    return run_repeatedly(magics, options, loop, plan)

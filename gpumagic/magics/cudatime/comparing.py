@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,8 +13,9 @@ from typing import Any
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.cuda import torch_cuda
 from gpumagic.errors import SpecError
-from gpumagic.magics.cudatime.delivery import Delivery, store
-from gpumagic.magics.output import Progress, hand_over
+from gpumagic.magics.cudatime.execution import benchmark
+from gpumagic.magics.delivery import Delivery, saying_failures
+from gpumagic.magics.output import hand_over
 from gpumagic.results.comparison import Compared, Comparison
 from gpumagic.results.timing import CudaTiming
 from gpumagic.timing.comparison import compare
@@ -44,55 +45,47 @@ def show(magics: Any, options: argparse.Namespace) -> Any:
 # --- one device after the other -------------------------------------------------------------------
 
 
-def run_on_devices(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
+def run_on_devices(magics: Any, options: argparse.Namespace, loop: Loop, plan: Plan) -> Any:
     """Run ``loop`` on every device that ``--on`` names.
 
     Raises:
         SpecError: this process has no such device.
         DeviceError: torch cannot be imported.
     """
-    options = delivery.options
     torch: Any = torch_cuda.require()
     for name in options.on:
         if name != "cpu" and torch.device(name).index >= torch.cuda.device_count():
             raise SpecError(f"there is no {name} in this process; %gpu shows its GPUs")
-    timings: dict[str, CudaTiming] = {}
-    returned = None
+    delivery, timings = Delivery(magics, options, CudaTiming), dict[str, CudaTiming]()
+
+    def keep(device: str, timing: CudaTiming | None) -> None:
+        if timing is not None:
+            timings[device] = timing
+            name = None if options.name is None else f"{options.name} {device}"
+            magics.extension.note_timing(name, timing)
+
     try:
-        with closing(Progress(delivery.shell, enabled=not options.quiet)) as progress:
-
-            def show_part(number: int, done: float) -> None:
-                progress.update((number + done) / len(options.on))
-
-            for number, device in enumerate(options.on):
-                with _default_device(device):
-                    try:
-                        delivery.benchmark(loop, plan, partial(show_part, number))
-                    finally:
-                        if delivery.result is not None:
-                            timings[device] = delivery.result
-                            name = options.name and f"{options.name} {device}"
-                            store(delivery.magics, name, delivery.result)
+        for device in options.on:
+            with _default_device(device):
+                benchmark(delivery, loop, plan, partial(keep, device))
     finally:
-        with delivery.saying_failures():
+        with saying_failures(magics.shell):
             if timings:
-                returned = hand_over(delivery.shell, _compared(options.on, timings), options)
-    return returned
+                delivery.keep(_compared(options.on, timings))
+                delivery.deliver()
+    return delivery.finish(None)
 
 
 def _compared(devices: list[str], timings: dict[str, CudaTiming]) -> CudaTiming | Comparison:
-    first, timing = next(iter(timings.items()))
-    if len(devices) == 1:
-        return timing
-    if len(timings) > 1:
-        compared = compare(timings)
-    else:
-        compared = Comparison((Compared(first, timing, 1.0),), "gpu" if timing.gpu else "wall")
     notes = tuple(
         f"stopped early on {device}"
         for device in devices
         if device not in timings or timings[device].partial
     )
+    if len(timings) == 1:
+        (timing,) = timings.values()
+        return replace(timing, notes=(*timing.notes, *notes))
+    compared = compare(timings)
     elsewhere = [_elsewhere(device, timing) for device, timing in timings.items()]
     if wrong := [*filter(None, elsewhere)]:
         entries = tuple(Compared(each.name, each.timing) for each in compared)

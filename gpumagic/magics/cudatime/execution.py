@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, closing, nullcontext
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Any
 
 from gpumagic.cells.compile import CompiledCell
-from gpumagic.cells.coroutines import run_or_await, run_sync
 from gpumagic.cells.line_sources import selected_sources
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.errors import SpecError
-from gpumagic.magics.baseline import Baseline
-from gpumagic.magics.cudatime.delivery import Delivery
 from gpumagic.magics.cudatime.further_runs import FurtherRuns
-from gpumagic.magics.output import Progress, say, value_of
+from gpumagic.magics.delivery import Delivery, saying_failures
+from gpumagic.magics.output import Progress, say
 from gpumagic.results.timing import CudaTiming
+from gpumagic.timing.benchmark import Benchmark
 from gpumagic.timing.event_timer import Started, gave_up, read, start, stop
 from gpumagic.timing.lines import LineProfiler
 from gpumagic.timing.plan import LEAST_REPEATS, Plan
@@ -22,69 +23,61 @@ from gpumagic.timing.profiler import nvtx_range
 from gpumagic.timing.run import INTERRUPTED, compiled_frames, counted, summarize
 
 
-def run(delivery: Delivery, code: CompiledCell | Loop, plan: Plan) -> Any:
-    """Run and time code: a cell once, a loop repeatedly; return what the magic returns.
+class _Timed(Delivery):
+    """The result of ``%cudatime``. ``repeats`` is their number, None where not known before.
 
-    Of a cell that awaits, return a coroutine that does.
+    Raises:
+        SpecError: a file cannot be read or written, or too few repeats for ``--fail-above``.
+    """
+
+    def __init__(self, magics: Any, options: argparse.Namespace, repeats: int | None) -> None:
+        super().__init__(magics, options, CudaTiming)
+        self._session = magics.extension
+        counts = (repeats, None if self.before is None else self.before.repeat)
+        few = any(count is not None and count < LEAST_REPEATS for count in counts)
+        if few and options.fail_above is not None:
+            raise SpecError(
+                "--fail-above: fewer repeats cannot tell a slowdown from noise; save and compare "
+                f"with -r {LEAST_REPEATS} or more, or --repeat"
+            )
+
+    def deliver(self) -> None:
+        if self.result is not None:
+            self._session.note_timing(self.options.name, self.result)
+        super().deliver()
+
+
+# --- once -----------------------------------------------------------------------------------------
+
+
+def run_once(magics: Any, options: argparse.Namespace, cell: CompiledCell) -> Any:
+    """Run and time a cell, and return what the magic returns; a coroutine if the cell awaits.
 
     Raises:
         SpecError: a file cannot be read or written, or there is no such function.
     """
-    options, further = delivery.options, FurtherRuns(delivery)
-    baseline = _baseline(delivery, code, plan)
-    once = None if isinstance(code, Loop) else _SingleRun(delivery, code)
+    delivery = _Timed(magics, options, repeats=1)
+    further = FurtherRuns(delivery)
+    single = _SingleRun(delivery, cell)
 
-    async def again(scope: AbstractContextManager[Any]) -> Any:
-        return code.run(1, scope) if isinstance(code, Loop) else await code.run(scope)
-
-    async def timed() -> Any:
-        value = None
+    @contextmanager
+    def timed() -> Iterator[None]:
         try:
-            with nullcontext() if options.nvtx is None else nvtx_range(options.nvtx):
-                if once is not None:
-                    with closing(once):  # an interrupt may come before its exit has begun
-                        value = await again(once)
-                elif isinstance(code, Loop):
-                    _repeat(delivery, code, plan)
-            value = await further.run(again, value)
-            if isinstance(code, Loop):
-                await further.measure_energy(code)
+            # `close`: an interrupt may come before the end of the run has begun.
+            with nvtx_range(options.nvtx), closing(single), single:
+                yield
+        except BaseException:
+            delivery.deliver()
+            raise
+
+    def finish(value: Any) -> Any:
+        try:
+            value = further.run(cell.run, value)
         finally:
             delivery.deliver()
-        baseline.finish(delivery.result)
-        return value_of(value, delivery.result, options)
+        return delivery.finish(value)
 
-    if isinstance(code, Loop):
-        return run_sync(timed())
-    return run_or_await(timed, code.globals, is_async=code.is_async)
-
-
-def _baseline(delivery: Delivery, code: CompiledCell | Loop, plan: Plan) -> Baseline[CudaTiming]:
-    """Return the files to save to, and to compare with.
-
-    Raises:
-        SpecError: there will be too few repeats for ``--fail-above``, or there are in the file.
-    """
-    baseline = Baseline(delivery.shell, delivery.options, CudaTiming)
-    few = not isinstance(code, Loop) or (not plan.open_end and plan.repeats < LEAST_REPEATS)
-    if baseline.before is not None:
-        few = few or baseline.before.repeat < LEAST_REPEATS
-    if few and delivery.options.fail_above is not None:
-        raise SpecError(
-            "--fail-above: fewer repeats cannot tell a slowdown from noise; save and compare with "
-            f"-r {LEAST_REPEATS} or more, or --repeat"
-        )
-    return baseline
-
-
-def _repeat(delivery: Delivery, loop: Loop, plan: Plan) -> None:
-    quiet = delivery.options.quiet
-    try:
-        with closing(Progress(delivery.shell, enabled=not quiet)) as progress:
-            delivery.benchmark(loop, plan, progress.update)
-    finally:
-        if delivery.result is None and not quiet:
-            say(delivery.shell, "%cudatime: stopped before the first repeat was complete")
+    return cell.run_within(timed(), finish)
 
 
 class _SingleRun(AbstractContextManager[None]):
@@ -121,10 +114,9 @@ class _SingleRun(AbstractContextManager[None]):
             self._lines.close()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._started is None:  # closed
-            return
+        assert self._started is not None
         interrupt: KeyboardInterrupt | None = None
-        with self._delivery.saying_failures():
+        with saying_failures(self._delivery.shell):
             if self._lines is not None:
                 self._lines.stop(failed=kind is not None)
             stopped = stop(self._started)
@@ -141,6 +133,45 @@ class _SingleRun(AbstractContextManager[None]):
             )
             if self._lines is not None:  # they may show work that left no sign outside
                 result = self._lines.result(result)
-            self._delivery.result = result
+            self._delivery.keep(result)
         if interrupt is not None:
             raise interrupt.with_traceback(None)  # the frames are gpumagic's, not the cell's
+
+
+# --- repeatedly -----------------------------------------------------------------------------------
+
+
+def run_repeatedly(magics: Any, options: argparse.Namespace, loop: Loop, plan: Plan) -> Any:
+    """Run and time a loop, and return what the magic returns.
+
+    Raises:
+        SpecError: a file cannot be read or written.
+    """
+    delivery = _Timed(magics, options, None if plan.open_end else plan.repeats)
+    further = FurtherRuns(delivery)
+    try:
+        with nvtx_range(options.nvtx):
+            benchmark(delivery, loop, plan, delivery.keep)
+        further.run(lambda scope: loop.run(1, scope), None)
+        further.measure_energy(loop)
+    finally:
+        if delivery.result is None and not options.quiet:
+            say(delivery.shell, "%cudatime: stopped before the first repeat was complete")
+        delivery.deliver()
+    return delivery.finish(None)
+
+
+def benchmark(
+    delivery: Delivery, loop: Loop, plan: Plan, keep: Callable[[CudaTiming | None], None]
+) -> None:
+    """Run a loop and ``keep`` its timing: also a partial one, if one repeat is complete."""
+    progress = Progress(delivery.shell, enabled=not delivery.options.quiet)
+    with closing(progress):
+        running = Benchmark(loop, plan, progress.update)
+        is_complete = False
+        try:
+            running.run()
+            is_complete = True
+        finally:
+            with saying_failures(delivery.shell):
+                keep(running.result(loop.compile_time, partial=not is_complete))

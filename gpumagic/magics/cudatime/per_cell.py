@@ -6,13 +6,12 @@ import argparse
 import re
 from typing import Any
 
-from gpumagic.magics.cudatime.options import VERBS
 from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.output import hand_over, say, show_below, store
 from gpumagic.results.logs import CellTiming
 from gpumagic.timing.per_cell import CellTimer
 
-_OWN = re.compile(rf"\s*%cudatime\s+(-\S+\s+)*({'|'.join(VERBS)})\b[^\n]*\s*")
+_OWN = re.compile(r"\s*%cudatime\s+(-\S+\s+)*(on|off|log)\b[^\n]*\s*")
 #: Cells that have shown their times themselves.
 _TIMED = re.compile(r"\s*%%cudatime\b|\s*%cudatime\b[^\n]*\s*\Z")
 
@@ -47,6 +46,7 @@ def cell_timer(shell: Any) -> CellTimer:
             show=lambda cell, source: _show(shell, cell, source),
             includes=lambda source: _OWN.fullmatch(source) is None,
         )
+        extension.undo.callback(extension.cell_timing.off)
     return extension.cell_timing
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from threading import get_ident
@@ -21,12 +21,10 @@ from gpumagic.selection import apply, cpu_threads, environment, gate, verify
 from gpumagic.selection.auto import Wants
 from gpumagic.selection.spec import Spec
 
-_LIFTED, _AGAIN = "the gate is lifted", ", and the choice before it is in effect"
 
-
-def wants(options: argparse.Namespace, magics: Any, spec: str) -> Wants:
+def wants(magics: Any, spec: Spec, options: argparse.Namespace) -> Wants:
     """Return what ``auto`` requires of a device, by the options or by the configuration."""
-    if spec.split(" ")[0].lower() != "auto":
+    if spec.kind != "auto":
         return Wants()
     min_free = options.min_free
     if min_free is None and magics.min_free:
@@ -34,9 +32,7 @@ def wants(options: argparse.Namespace, magics: Any, spec: str) -> Wants:
     return Wants(min_free=min_free, idle=options.idle)
 
 
-def choose_for_kernel(
-    magics: Any, spec: Spec, wants: Wants, options: argparse.Namespace
-) -> Selection:
+def choose_for_kernel(magics: Any, spec: Spec, options: argparse.Namespace) -> Selection:
     """Choose devices until the next choice; does not return where the kernel is restarted.
 
     Raises:
@@ -45,7 +41,7 @@ def choose_for_kernel(
     """
     before = STATE.snapshot()
     try:
-        chosen = choose(magics, spec, wants, options)
+        chosen = choose(magics, spec, options)
     except KeyboardInterrupt:
         raise DeviceError("interrupted; nothing was changed") from None
     # Without --restart only the errors of cells are known.
@@ -70,7 +66,7 @@ def choose_for_kernel(
     return cpu_threads.with_threads(chosen, spec, options.threads)
 
 
-def choose(magics: Any, spec: Spec, wants: Wants, options: argparse.Namespace) -> Selection:
+def choose(magics: Any, spec: Spec, options: argparse.Namespace) -> Selection:
     """Choose devices by the variables; close the gate for ``--soft`` where that is too late.
 
     An exception undoes it.
@@ -84,7 +80,7 @@ def choose(magics: Any, spec: Spec, wants: Wants, options: argparse.Namespace) -
         lifted = spec.kind in ("on", "reset") and gate.lift()
         # An earlier choice is in effect again: 'on' here undoes only the gate.
         again = verify.as_initialised(spec) if lifted and spec.kind == "on" else None
-        chosen = again or _choose_by_variables(magics, spec, wants, options)
+        chosen = again or _choose_by_variables(magics, spec, options)
         if options.soft and chosen.status == "too-late":
             STATE.restore(before)
             return gate.close(spec.text)
@@ -95,12 +91,13 @@ def choose(magics: Any, spec: Spec, wants: Wants, options: argparse.Namespace) -
         return gate.under_gate(chosen)
     # The variables may be unchanged; which devices this process can use is not.
     status: Status = "applied" if chosen.status == "unchanged" else chosen.status
-    return replace(chosen, status=status, notes=(_LIFTED + _AGAIN * bool(again), *chosen.notes))
+    note = "the gate is lifted"
+    if again is not None:
+        note += ", and the choice before it is in effect"
+    return replace(chosen, status=status, notes=(note, *chosen.notes))
 
 
-def _choose_by_variables(
-    magics: Any, spec: Spec, wants: Wants, options: argparse.Namespace
-) -> Selection:
+def _choose_by_variables(magics: Any, spec: Spec, options: argparse.Namespace) -> Selection:
     with LiveDisplay(magics.shell, quiet=options.quiet) as live:
 
         def progress(waited: float, reason: str) -> None:
@@ -108,7 +105,7 @@ def _choose_by_variables(
 
         return apply.choose(
             spec,
-            wants,
+            wants(magics, spec, options),
             wait=options.wait,
             progress=progress,
             claim=magics.claim and not options.no_claim,
@@ -133,49 +130,39 @@ def warn(chosen: Selection, *, shown: bool) -> None:
 # --- ``%%gpu SPEC``: for one cell -----------------------------------------------------------------
 
 
-def run_cell(
-    magics: Any, spec: Spec, wants: Wants, options: argparse.Namespace, cell: str, header: str
-) -> Any:
+def run_cell(magics: Any, spec: Spec, options: argparse.Namespace, cell: str, header: str) -> Any:
     """Run ``cell`` under a choice; return its value, or the selection for ``-o``."""
     shell = magics.shell
     compiled = compile_cell(shell, cell, header=header)
-    selections: list[Selection] = []
+    selected: Selection | None = None
+
+    @contextmanager
+    def under_choice() -> Iterator[None]:
+        """Choose devices for the block; restore the previous choice, also after an exception."""
+        nonlocal selected
+        before = STATE.snapshot()
+        chosen = choose(magics, spec, options)
+        failed = STATE.init_failure.failed
+        outer, STATE.cell_thread = STATE.cell_thread, get_ident()
+        try:
+            selected = chosen = cpu_threads.with_threads(chosen, spec, options.threads)
+            if not options.quiet:
+                output.show(shell, chosen)
+            warn(chosen, shown=not options.quiet)
+            yield
+        finally:
+            STATE.cell_thread = outer
+            failure.note_mask(environment.now())
+            STATE.restore(before)
+            if not options.quiet and not chosen.cuda_initialized:
+                with suppress(Exception, KeyboardInterrupt):  # the cell's own comes first
+                    _say_what_stays(shell, failed)
 
     def finish(value: Any) -> Any:
-        output.store(shell, selections[0], options)  # it was shown above the cell's own output
-        return output.value_of(value, selections[0], options)
+        output.store(shell, selected, options)  # it was shown above the cell's own output
+        return output.value_of(value, selected, options)
 
-    scope = _chosen(magics, spec, wants, options, selections.append)
-    return compiled.run_within(scope, finish)
-
-
-@contextmanager
-def _chosen(
-    magics: Any,
-    spec: Spec,
-    wants: Wants,
-    options: argparse.Namespace,
-    chosen_as: Callable[[Selection], None],
-) -> Iterator[None]:
-    """Choose devices for the block; restore the previous choice, also after an exception."""
-    before = STATE.snapshot()
-    chosen = choose(magics, spec, wants, options)
-    failed = STATE.init_failure.failed
-    outer, STATE.cell_thread = STATE.cell_thread, get_ident()
-    try:
-        chosen = cpu_threads.with_threads(chosen, spec, options.threads)
-        chosen_as(chosen)
-        if not options.quiet:
-            output.show(magics.shell, chosen)
-        warn(chosen, shown=not options.quiet)
-        yield
-    finally:
-        STATE.cell_thread = outer
-        failure.note_mask(environment.now())
-        STATE.restore(before)
-        if not options.quiet and not chosen.cuda_initialized:
-            with suppress(Exception, KeyboardInterrupt):  # the cell's own exception comes first
-                _say_what_stays(magics.shell, failed)
+    return compiled.run_within(under_choice(), finish)
 
 
 def _say_what_stays(shell: Any, failed: bool) -> None:

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import re
+from collections.abc import Mapping
 from typing import Any
 
 from gpumagic.cluster import cells, connection, selection
 from gpumagic.cluster.connection import Cluster
 from gpumagic.errors import DeviceError
+from gpumagic.magics.gpu.choosing import wants
 from gpumagic.magics.output import LiveDisplay, hand_over, warn
-from gpumagic.magics.parsing import MagicLine
+from gpumagic.magics.parsing import RESULT, MagicLine
 from gpumagic.results.cluster import ClusterMemory, ClusterSelection, ClusterTiming, engine_ids
-from gpumagic.selection.auto import Wants
+from gpumagic.selection.spec import parse
 from gpumagic.system.text import harmless
 
 _RESULTS = {"cudatime": ClusterTiming, "gpumem": ClusterMemory}
-_IN_QUOTES = r"'[^']*'|\"[^\"]*\""
-#: The options that are for this process, and do not go to the engines; or a text in quotes.
-_HERE = re.compile(
-    rf"(?<!\S)(?:--cluster|-[oq]+|(?:-t|--targets|-v)[ =]*(?:{_IN_QUOTES}|\S+))(?!\S)"
-    rf"|({_IN_QUOTES})"
-)
+#: The options that are for this process, and do not go to the engines.
+_HERE = {*RESULT, "--cluster", "-t"}
 
 
 def current(magics: Any, profile: str | None = None) -> Cluster:
@@ -33,7 +30,7 @@ def current(magics: Any, profile: str | None = None) -> Cluster:
     return found
 
 
-def run(magics: Any, verb: str, options: argparse.Namespace, wants: Wants) -> Any:
+def run(magics: Any, verb: str, options: argparse.Namespace) -> Any:
     """Run a verb, or a choice with ``--cluster``.
 
     Raises:
@@ -50,13 +47,10 @@ def run(magics: Any, verb: str, options: argparse.Namespace, wants: Wants) -> An
         if verb == "pin":
             chosen = selection.pin(cluster, engines, claim=claim)
         else:
+            text = " ".join(options.spec)
+            asked = wants(magics, parse(text), options)
             chosen = selection.choose(
-                cluster,
-                " ".join(options.spec),
-                engines,
-                min_free=wants.min_free,
-                idle=wants.idle,
-                claim=claim,
+                cluster, text, engines, min_free=asked.min_free, idle=asked.idle, claim=claim
             )
     except KeyboardInterrupt:
         raise DeviceError(
@@ -97,7 +91,7 @@ def run_cell(magics: Any, magic: str, line: MagicLine, cell: str | None) -> Any:
             if seconds > 2:
                 live.text(f"{done} of {of} engines done ({seconds:.0f} s)")
 
-        sent = options_sent(line.text.strip().removesuffix(line.code))
+        sent = options_sent(line.given)
         outcome = cells.run(cluster, engines, magic, sent, cell, line.code, progress)
     result = _RESULTS[magic](outcome.engines)
     returned = hand_over(magics.shell, result, line.options)
@@ -106,7 +100,10 @@ def run_cell(magics: Any, magic: str, line: MagicLine, cell: str | None) -> Any:
     return returned
 
 
-def options_sent(written: str) -> str:
-    """Return the options for the engines as they were written, without those for this process."""
-    kept = _HERE.sub(lambda match: match[1] or "", written)
-    return kept.strip().removesuffix("--").rstrip()
+def options_sent(given: Mapping[str, Any]) -> str:
+    """Return the options for the engines, as they may be written."""
+    written = []
+    for name in given.keys() - _HERE:
+        quote = '"' if "'" in str(given[name]) else "'"
+        written.append(name if given[name] is True else f"{name}={quote}{given[name]}{quote}")
+    return " ".join(written)

@@ -16,9 +16,6 @@ from gpumagic.selection import gate
 from gpumagic.selection.claims import devices
 from gpumagic.selection.spec import parse
 
-#: The verbs for the engines of a cluster.
-_ON_ENGINES = ("cluster", "pin")
-
 
 def run(magics: Any, line: str, cell: str | None) -> Any:
     """Show the table, choose devices, or run ``cell`` under a choice."""
@@ -31,11 +28,10 @@ def run(magics: Any, line: str, cell: str | None) -> Any:
         for name in LASTING:
             if name in parsed.given:
                 raise SpecError(f"{name} goes with %gpu, not with %%gpu, which is for one cell")
-    if options.cluster or parsed.verb in _ON_ENGINES:
-        from gpumagic.magics.gpu import choosing, cluster
+    if options.cluster or parsed.verb in ("cluster", "pin"):
+        from gpumagic.magics.gpu import cluster
 
-        wants = choosing.wants(options, magics, text)
-        return cluster.run(magics, parsed.verb, options, wants)
+        return cluster.run(magics, parsed.verb, options)
     if parsed.verb == "restart":
         from gpumagic.magics.gpu import restarting
 
@@ -48,10 +44,9 @@ def run(magics: Any, line: str, cell: str | None) -> Any:
     if text:
         from gpumagic.magics.gpu import choosing
 
-        spec, wants = parse(text), choosing.wants(options, magics, text)
         if cell is not None:
-            return choosing.run_cell(magics, spec, wants, options, cell, f"%%gpu {line}")
-        result = choosing.choose_for_kernel(magics, spec, wants, options)
+            return choosing.run_cell(magics, parse(text), options, cell, f"%%gpu {line}")
+        result = choosing.choose_for_kernel(magics, parse(text), options)
     elif parsed.verb == "doctor":
         from gpumagic.doctor import diagnose
 

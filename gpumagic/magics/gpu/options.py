@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from gpumagic.magics.argument_types import count, duration, size
-from gpumagic.magics.parsing import PLAIN, SPEC, Grammar, Parser
+from gpumagic.magics.argument_types import count, duration, duration_or_zero, size
+from gpumagic.magics.parsing import Grammar, Parser
 
 #: The options of a choice that outlast one cell.
 LASTING = ("--restart", "--keep", "--force", "--cluster")
@@ -19,52 +19,43 @@ def grammar() -> Grammar:
     """Return the forms of ``%gpu``."""
     table = Parser("%gpu")
     table.section("the table")("-p", "with the processes on each device", dest="processes")
-    plot = Parser("%gpu plot", "draw what it saw since it began, with the cells")
-    plot.add_argument("file", nargs="?", metavar="FILE")
-    cluster = _on_engines("cluster", "the GPUs of ipyparallel's engines, on all hosts")
-    cluster.add_argument("profile", nargs="?", metavar="PROFILE")
-    pin = _on_engines("pin", "each engine its own GPU")
-    pin.section("a choice of GPUs")("--no-claim", _NO_CLAIM)
-    forms = {
-        PLAIN: table,
-        SPEC: _choice(),
-        "auto": _auto(),
-        "watch": _watch(),
-        "plot": plot,
-        "doctor": Parser("%gpu doctor", "why torch can, or cannot, use the GPU; what helps"),
-        "cluster": cluster,
-        "pin": pin,
-        "restart": _restart(),
-    }
-    return Grammar("%gpu", forms, ("off", "none", "cpu", "on", "all", "reset"))
-
-
-def _watch() -> Parser:
-    form = Parser("%gpu watch", "a panel beside the cells; off ends it")
-    form.add_argument("state", nargs="?", choices=("off",))
+    auto = _choice("auto")
+    add = auto.section("auto [N]: the N GPUs with the most free memory")
+    add("--min-free SIZE", "with at least so much free memory, e.g. 20GiB", size)
+    add("--idle", "without other processes, and not busy")
+    add("--wait SECONDS", "wait for such GPUs", duration_or_zero, default=0.0)
+    auto.apart("--wait", ("--soft", "--cluster"))
+    watch = Parser("%gpu watch [off]", "a panel beside the cells; off ends it")
     about = "between two updates (default: 1)"
-    form.section("watch")("--every SECONDS", about, duration(), default=1.0)
-    return form
-
-
-def _on_engines(verb: str, about: str) -> Parser:
-    form = Parser(f"%gpu {verb}", about)
-    form.add_targets()
-    return form
-
-
-def _restart() -> Parser:
-    form = Parser(
+    watch.section("watch")("--every SECONDS", about, duration, default=1.0)
+    cluster = Parser("%gpu cluster [PROFILE]", "the GPUs of ipyparallel's engines, on all hosts")
+    pin = Parser("%gpu pin", "each engine its own GPU")
+    for form in (cluster, pin):
+        form.add_targets()
+    pin.section("a choice of GPUs")("--no-claim", _NO_CLAIM)
+    restart = Parser(
         "%gpu restart",
         "a fresh process in place of this one, with its GPUs; CUDA is not started; the next cells "
         "go on",
     )
-    _add_what_goes_on(form)
-    return form
+    _add_what_goes_on(restart)
+    return Grammar(
+        "%gpu",
+        table,
+        _choice("SPEC"),
+        auto,
+        watch,
+        Parser("%gpu plot [FILE]", "draw what it saw since it began, with the cells"),
+        Parser("%gpu doctor", "why torch can, or cannot, use the GPU; what helps"),
+        cluster,
+        pin,
+        restart,
+        words=("off", "none", "cpu", "on", "all", "reset", "auto"),
+    )
 
 
-def _choice() -> Parser:
-    form = Parser("%gpu")
+def _choice(written: str) -> Parser:
+    form = Parser(f"%gpu {written}")
     form.add_argument("spec", nargs="*", metavar="SPEC", default=[])
     add = form.section("a choice of GPUs")
     add("--restart", "if it is too late, or CUDA has failed: restart")
@@ -74,13 +65,11 @@ def _choice() -> Parser:
         "with off, if it is too late: keeps the process and all variables; device-agnostic code "
         "goes to the CPU, what is on a GPU goes on there; %gpu on ends it",
     )
-    add("--threads N", "compute with N CPU threads; on and reset undo it", count())
+    add("--threads N", "compute with N CPU threads; on and reset undo it", count)
     add("--no-claim", _NO_CLAIM)
     form.needs("--restart", "--keep", "--force")
     form.apart("--soft", ("--restart",))
-    form.add_targets()
-    form.needs("--cluster", "-t")
-    form.apart("--cluster", _ONLY_HERE)
+    form.add_targets(_ONLY_HERE)
     return form
 
 
@@ -89,13 +78,3 @@ def _add_what_goes_on(form: Parser) -> None:
     about = "with both: bring these variables back, or all"
     add("--keep NAMES", about, nargs="+", action="extend")
     add("--force", "with both: go on although something is lost")
-
-
-def _auto() -> Parser:
-    form = _choice()
-    add = form.section("auto [N]: the N GPUs with the most free memory")
-    add("--min-free SIZE", "with at least so much free memory, e.g. 20GiB", size)
-    add("--idle", "without other processes, and not busy")
-    add("--wait SECONDS", "wait for such GPUs", duration(zero=True), default=0.0)
-    form.apart("--wait", ("--soft", "--cluster"))
-    return form

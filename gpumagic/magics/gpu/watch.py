@@ -12,7 +12,7 @@ from uuid import uuid4
 from gpumagic.errors import SpecError
 from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.gpu.watch_thread import Watch
-from gpumagic.magics.output import LiveDisplay, hand_over, say, show_picture, store
+from gpumagic.magics.output import LiveDisplay, hand_over, show_picture, store
 from gpumagic.magics.terminal import output_of
 from gpumagic.results.base import as_html
 from gpumagic.results.devices import DeviceTable
@@ -21,10 +21,6 @@ from gpumagic.system.text import plural
 
 #: The least seconds between two samples of a panel beside running cells.
 _LEAST = 0.1
-_NEW_VIEW = (
-    "To keep it in view in JupyterLab: right-click here, 'Create New View for Output' puts it "
-    "beside the notebook"
-)
 
 
 def run(
@@ -33,27 +29,21 @@ def run(
     """Watch the devices: in a notebook by a panel while cells run, else until interrupted; or plot.
 
     ``table`` is what ``%gpu`` shows.
+
+    Raises:
+        SpecError: there is no panel to end.
     """
     if verb == "plot":
         return store(shell, _plot(shell, options), options)
-    if options.state == "off":
-        return hand_over(shell, _watch_off(shell), options)
+    if options.switch == "off":
+        current = of(shell)
+        if not current.running:
+            raise SpecError("no panel is running; '%gpu watch' begins one")
+        current.end("'%gpu watch off'; '%gpu plot' draws the samples")
+        return hand_over(shell, current.history(), options)
     if hasattr(shell, "kernel"):
         return store(shell, _panel(shell, options), options)
     return hand_over(shell, _foreground(shell, options, table), options)
-
-
-def _watch_off(shell: Any) -> WatchHistory:
-    """End the panel and return its history.
-
-    Raises:
-        SpecError: there is none.
-    """
-    current = of(shell)
-    if not current.running:
-        raise SpecError("no panel is running; '%gpu watch' begins one")
-    current.end("'%gpu watch off'; '%gpu plot' draws the samples")
-    return current.history()
 
 
 def _plot(shell: Any, options: argparse.Namespace) -> WatchHistory:
@@ -78,6 +68,7 @@ def of(shell: Any) -> Watch:
     extension = extension_of(shell)
     if extension.watch is None:
         extension.watch = Watch(extension.hooks)
+        extension.undo.callback(extension.watch.end, "gpumagic was unloaded")
     return extension.watch
 
 
@@ -92,11 +83,6 @@ def _panel(shell: Any, options: argparse.Namespace) -> WatchHistory:
         raise SpecError(f"--every: at least {_LEAST:g} s beside cells, not {options.every:g}")
     current = of(shell)
     current.begin((lambda panel: None) if options.quiet else _Output(shell).show, options.every)
-    # JupyterLab and Notebook alone send this; the menus of others have no such entry.
-    sent = shell.kernel.get_parent("shell").get("metadata", {})
-    if not (current.has_hinted or options.quiet) and "deletedCells" in sent:
-        current.has_hinted = True
-        say(shell, _NEW_VIEW)
     return current.history()
 
 

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -38,8 +39,6 @@ class Watch:
     def __init__(self, hooks: CellHooks) -> None:
         self._hooks = hooks
         self._hook: CellHook[Any] = CellHook(after=self._after, before=self._before)
-        #: Whether a panel has said where else it can be shown.
-        self.has_hinted = False
         self._thread: _SamplingThread | None = None
         self.forget()
 
@@ -49,6 +48,11 @@ class Watch:
         self._cells: deque[CellSpan] = deque(maxlen=_CELLS)
         #: The cell that runs.
         self._current: CellSpan | None = None
+
+    @property
+    def in_a_cell(self) -> bool:
+        """Whether a cell runs."""
+        return self._current is not None
 
     @property
     def running(self) -> bool:
@@ -65,48 +69,40 @@ class Watch:
         try:
             if not session.count():
                 raise DeviceError("there is no GPU to watch: NVML lists none on this machine")
-            if self.running:
-                self._stop("moved to where '%gpu watch' was called again")
+            if self._thread is not None and self.running:
+                self._thread.end("moved to where '%gpu watch' was called again")
             else:
                 self.forget()
-            thread = _SamplingThread(self.samples, session, show, every)
-            thread.end_cell(driver.state())
+            thread = _SamplingThread(self, session, show, every)
             thread.sample()  # in this cell, whose output the panel is
         except BaseException:
             session.close()
             raise
         self._thread = thread
         self._hooks.add(self._hook, running=True)
-        atexit.register(self._at_exit)
+        atexit.register(self.end, "the process has shut down")
         thread.start()
 
     def end(self, reason: str) -> None:
         """End the thread, with the reason in its panel; nothing if there is none."""
-        self._stop(reason)
-        self._hooks.remove(self._hook)
-        atexit.unregister(self._at_exit)
-        if self._current is not None:
-            self._cells.append(replace(self._current, end=time.time()))
-            self._current = None
-
-    def _stop(self, reason: str) -> None:
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.end(reason)
+        self._hooks.remove(self._hook)
+        atexit.unregister(self.end)
+        if self._current is not None:
+            self._cells.append(replace(self._current, end=time.time()))
+            self._current = None
 
     def history(self) -> WatchHistory:
         """Return the samples and cells until now."""
         current = () if self._current is None else (self._current,)
         return WatchHistory(tuple(self.samples), (*self._cells, *current), self.running)
 
-    def _at_exit(self) -> None:
-        self.end("the process has shut down")
-
     def _before(self, info: Any, outer: Any) -> CellSpan | None:
         if outer is not None or self._thread is None:
             return None  # a cell that another one runs
         self._current = CellSpan(None, time.time())
-        self._thread.begin_cell()
         return self._current
 
     def _after(self, begun: CellSpan | None, result: Any) -> None:
@@ -115,8 +111,8 @@ class Watch:
         number = result.execution_count if result.info.store_history else None
         failed = not result.success
         self._cells.append(replace(begun, number=number, end=time.time(), failed=failed))
+        self._thread.state = driver.state()
         self._current = None
-        self._thread.end_cell(driver.state())
 
 
 class _SamplingThread(threading.Thread):
@@ -125,33 +121,20 @@ class _SamplingThread(threading.Thread):
     #: Debuggers do not stop the thread, nor wait for it.
     pydev_do_not_trace = is_pydev_daemon_thread = True
 
-    def __init__(
-        self, samples: deque[WatchSample], session: nvml.Session, show: Show, every: float
-    ) -> None:
+    def __init__(self, watch: Watch, session: nvml.Session, show: Show, every: float) -> None:
         super().__init__(name="gpumagic watch", daemon=True)
-        self.samples = samples
+        self._watch = watch
         self._session = session
         self._show = show
         self._every = every
         self._stop_now = threading.Event()
-        self._state = driver.DriverState(loaded=False, initialized=False)
+        #: That of CUDA's driver after the last cell.
+        self.state = driver.state()
         #: What the panel shows.
         self._shown: tuple[Device, ...] | None = None
-        #: How many cells have begun and ended.
-        self._begun = self._ended = 0
-
-    # --- in the main thread ----------------------------------------------------------------------
-
-    def begin_cell(self) -> None:
-        """Note that a cell runs, which may initialise CUDA."""
-        self._begun += 1
-
-    def end_cell(self, state: driver.DriverState) -> None:
-        """Store the state of CUDA's driver after a cell."""
-        self._state, self._ended = state, self._begun
 
     def end(self, reason: str) -> None:
-        """Stop the thread, and show the reason in the panel."""
+        """Stop the thread, and show the reason in the panel: in the main thread."""
         alive = self.is_alive()
         self._stop_now.set()
         if alive:
@@ -172,23 +155,21 @@ class _SamplingThread(threading.Thread):
 
     def sample(self) -> None:
         """Take a sample, and update the panel if it has changed."""
-        begun = self._begun
+        in_a_cell = self._watch.in_a_cell  # which may initialise CUDA
         variables = visible_devices.variables(os.environ)
-        found = devices.compose(self._session.read(), variables, self._state)
-        if self._ended != begun or self._begun != begun:
+        found = devices.compose(self._session.read(), variables, self.state)
+        if in_a_cell or self._watch.in_a_cell:
             found = tuple(map(_certain, found))
         sample = WatchSample(time.time(), tuple(map(kept, found)))
-        self.samples.append(sample)
+        self._watch.samples.append(sample)
         if self._shown != sample.devices:
             self._shown = sample.devices
             self._show(WatchPanel(sample, self._every))
 
     def _show_end(self, reason: str) -> None:
-        if self.samples:
-            try:
-                self._show(WatchPanel(self.samples[-1], self._every, reason))
-            except Exception:  # the cause of the end may be that nothing can be shown
-                return
+        # The cause of the end may be that nothing can be shown.
+        with suppress(Exception):
+            self._show(WatchPanel(self._watch.samples[-1], self._every, reason))
 
 
 def _certain(device: Device) -> Device:

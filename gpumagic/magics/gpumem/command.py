@@ -6,29 +6,23 @@ import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpumagic.cells.compile import CompiledCell, compile_cell
+from gpumagic.cells.line_sources import selected_sources
 from gpumagic.cuda import failure
 from gpumagic.errors import SpecError
 from gpumagic.magics.argument_types import expanded
-from gpumagic.magics.baseline import Baseline
+from gpumagic.magics.delivery import Delivery
 from gpumagic.magics.gpumem import fit
-from gpumagic.magics.gpumem.options import PER_CELL, grammar
-from gpumagic.magics.output import hand_over, say, value_of
+from gpumagic.magics.gpumem.options import grammar
+from gpumagic.magics.output import hand_over
+from gpumagic.magics.parsing import RESULT
 from gpumagic.memory.limit import LIMIT
-from gpumagic.memory.measurement import Measurement
+from gpumagic.memory.measurement import LineMeasurement, Measurement
 from gpumagic.memory.report import memory_report
 from gpumagic.render.units import bytes_
 from gpumagic.results.memory import MemoryDelta
-from gpumagic.system import text
-
-if TYPE_CHECKING:
-    from gpumagic.memory.measurement import LineMeasurement
-
-
-#: The options that are for a statement or a cell.
-_OF_CODE = ("--lines", "--fit", "--save", "--against", "--cluster")
 
 
 def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | None) -> Any:
@@ -42,14 +36,14 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     parsed = grammar().read(line, cell=cell is not None, quiet=magics.quiet)
     options, code = parsed.options, parsed.code
     if parsed.verb:
-        from gpumagic.magics.gpumem import per_cell, verbs
+        from gpumagic.magics.gpumem import verbs
 
-        command = per_cell if parsed.verb in PER_CELL else verbs
-        return command.run(parsed.verb, magics, options)
+        return verbs.run(parsed.verb, magics, options)
     if cell is None and not code:
-        for name in _OF_CODE:
-            if name in parsed.given:
-                raise SpecError(f"{name} needs a statement or a cell: %gpumem {name} … y = f(x)")
+        of_code = [name for name in parsed.given if name not in RESULT]
+        if of_code:
+            name = of_code[0]
+            raise SpecError(f"{name} needs a statement or a cell: %gpumem {name} … y = f(x)")
         return _report(magics, options)
     if cell is not None and code:
         raise SpecError(
@@ -71,42 +65,26 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
 
 def _measure(magics: Any, options: argparse.Namespace, compiled: CompiledCell) -> Any:
     """Run the code once, measured as a whole or by line."""
-    measured: Measurement | LineMeasurement
+    measured: Measurement | LineMeasurement = Measurement()
     if options.lines:
-        from gpumagic.cells.line_sources import selected_sources
-        from gpumagic.memory.measurement import LineMeasurement
-
         measured = LineMeasurement(selected_sources(compiled, options.functions))
-    else:
-        measured = Measurement()
-    stored = Baseline(magics.shell, options, MemoryDelta)
+    delivery = Delivery(magics, options, MemoryDelta)
 
-    def finish(value: Any) -> Any:
-        if isinstance(measured.result, MemoryDelta):
-            stored.finish(measured.result)
-        return value_of(value, measured.result, options)
+    @contextmanager
+    def reported() -> Iterator[None]:
+        failed = True
+        try:
+            with measured:
+                yield
+            failed = False
+        finally:
+            result = measured.finished  # None: an interrupt came as the measurement began or ended
+            silent = failed and isinstance(result, MemoryDelta) and not result.says_something
+            if not silent:
+                delivery.keep(result)
+                delivery.deliver()
 
-    return compiled.run_within(_reported(magics.shell, options, measured), finish)
-
-
-@contextmanager
-def _reported(
-    shell: Any, options: argparse.Namespace, measured: Measurement | LineMeasurement
-) -> Iterator[None]:
-    """Measure the block and hand the result over, also when it raises."""
-    failed = True
-    try:
-        with measured:
-            yield
-        failed = False
-    finally:
-        result = measured.finished  # None: an interrupt came while the measurement began or ended
-        silent = failed and isinstance(result, MemoryDelta) and not result.says_something
-        if result is not None and not silent:
-            try:
-                hand_over(shell, result, options)
-            except Exception as failure:  # the cell's own exception must pass, not ours
-                say(shell, f"%gpumem: cannot show the result ({text.named(failure)})")
+    return compiled.run_within(reported(), delivery.finish)
 
 
 def _report(magics: Any, options: argparse.Namespace) -> Any:
@@ -114,15 +92,9 @@ def _report(magics: Any, options: argparse.Namespace) -> Any:
     report = extension.memory_report = memory_report(extension.memory_report)
     LIMIT.apply()
     failure.check_context()
-    notes = (failure.dead_context_note(), _limit_note())
-    more = [note for note in notes if note is not None]
-    if more:
-        report = replace(report, notes=(*report.notes, *more))
+    limit = None
+    if LIMIT.size is not None:
+        limit = f"Limited to {bytes_(LIMIT.size)} of each GPU; %gpumem limit off lifts it."
+    notes = (*report.notes, failure.dead_context_note(), limit)
+    report = replace(report, notes=tuple(filter(None, notes)))
     return hand_over(magics.shell, report, options)
-
-
-def _limit_note() -> str | None:
-    """Return what the limit is; None without one."""
-    if LIMIT.size is None:
-        return None
-    return f"Limited to {bytes_(LIMIT.size)} of each GPU; %gpumem limit off lifts it."

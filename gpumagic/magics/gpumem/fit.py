@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import gc
 import math
-import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpumagic.cells.compile import CompiledCell
-from gpumagic.cells.coroutines import run_or_await
 from gpumagic.cuda import torch_cuda
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics.output import LiveDisplay, hand_over, say
@@ -37,50 +35,44 @@ def run(magics: Any, options: argparse.Namespace, cell: CompiledCell) -> Any:
     """Run the cell with several values and hand over the `Fit`.
 
     Raises:
-        SpecError: the cell sets the variable itself.
+        SpecError: the cell sets the variable itself, or awaits.
         DeviceError: the cell uses no GPU memory.
     """
+    cell.check_runs_again("--fit")
     name, low, high = options.fit
     search, shell = FitSearch(low, high), magics.shell
     said = f"--fit: the cell runs several times, {RUNS} at most: {name} = "
-
-    async def search_largest() -> Any:
-        nonlocal said
-        with LiveDisplay(shell, quiet=options.quiet) as live:
-            while (value := search.next()) is not None:
-                said += f"{value:,} "
-                if hasattr(shell, "kernel"):
-                    live.text(f"{said}…")
-                elif not options.quiet:  # lines of their own, between the cell's
-                    say(shell, f"{said}…")
-                    said = f"{value:,} "
-                try:
-                    fits, devices = await _run_once(cell, name, value)
-                except BaseException:
-                    if search.runs and not options.quiet:
-                        until = _result(name, search).verdict
-                        say(shell, f"--fit ended at {name} = {value:,}. Until then: {until}")
-                    raise
-                if not torch_cuda.contexts():
-                    raise DeviceError(
-                        "--fit: the cell uses no GPU: CUDA is not in use in this process"
-                    )
-                said += "fits, " if fits else "does not fit, "
-                used = max(devices, key=lambda i: devices[i].peak, default=None)
-                peak = devices[used].peak if used is not None else 0
-                search.runs.append(FitRun(value, peak if fits else None))
-                if used is not None:
-                    # Less where the first run has created what stays: an optimizer's state.
-                    search.available = _available(used)
-                LIMIT.apply()
-        if search.largest is not None:
-            shell.user_ns[name] = search.largest
-        found = _result(name, search)
-        if not all(run.fits for run in search.runs):
-            found = replace(found, notes=(*_held_by_notebook(shell), *found.notes))
-        return hand_over(shell, found, options)
-
-    return run_or_await(search_largest, cell.globals, is_async=cell.is_async)
+    with LiveDisplay(shell, quiet=options.quiet) as live:
+        while (value := search.next()) is not None:
+            said += f"{value:,} "
+            if hasattr(shell, "kernel"):
+                live.text(f"{said}…")
+            elif not options.quiet:  # lines of their own, between the cell's
+                say(shell, f"{said}…")
+                said = f"{value:,} "
+            try:
+                fits, devices = _run_once(cell, name, value)
+            except BaseException:
+                if search.runs and not options.quiet:
+                    until = _result(name, search).verdict
+                    say(shell, f"--fit ended at {name} = {value:,}. Until then: {until}")
+                raise
+            if not torch_cuda.contexts():
+                raise DeviceError("--fit: the cell uses no GPU: CUDA is not in use in this process")
+            said += "fits, " if fits else "does not fit, "
+            used = max(devices, key=lambda i: devices[i].peak, default=None)
+            peak = devices[used].peak if used is not None else 0
+            search.runs.append(FitRun(value, peak if fits else None))
+            if used is not None:
+                # Less where the first run has created what stays: an optimizer's state.
+                search.available = _available(used)
+            LIMIT.apply()
+    if search.largest is not None:
+        shell.user_ns[name] = search.largest
+    found = _result(name, search)
+    if not all(run.fits for run in search.runs):
+        found = replace(found, notes=(*_held_by_notebook(shell), *found.notes))
+    return hand_over(shell, found, options)
 
 
 def _available(ordinal: int) -> int:
@@ -92,7 +84,7 @@ def _available(ordinal: int) -> int:
     return min(room, room if limit is None else limit) - allocated
 
 
-async def _run_once(cell: CompiledCell, name: str, value: int) -> tuple[bool, _Deltas]:
+def _run_once(cell: CompiledCell, name: str, value: int) -> tuple[bool, _Deltas]:
     """Run the cell with a value; return whether it fits, and its changes. Leaves nothing.
 
     Raises:
@@ -105,14 +97,16 @@ async def _run_once(cell: CompiledCell, name: str, value: int) -> tuple[bool, _D
         with _restored(cell.globals) as namespace:
             local = namespace if cell.locals is namespace else dict(cell.locals)
             namespace[name] = local[name] = value
-            await replace(cell, locals=local).run(measurement)
+            replace(cell, locals=local).run(measurement)
             if local.get(name) is not value:
                 raise SpecError(f"--fit {name}: the cell sets {name} itself; leave that out")
     except RuntimeError as error:
         if not _ran_out(error):
             raise
         failed = True
-        _forget(error)
+        # Its frames hold what the run had allocated.
+        traceback.clear_frames(error.__traceback__)
+        error.__traceback__ = error.__context__ = None
     gc.collect()
     torch_cuda.empty_cache()
     devices = measurement.result.devices
@@ -140,14 +134,6 @@ def _ran_out(error: RuntimeError) -> bool:
         return True
     said = introspection.message(error)
     return "CUDA error: out of memory" in said or "STATUS_ALLOC_FAILED" in said
-
-
-def _forget(error: BaseException) -> None:
-    """Clear the frames of an exception, which hold what the failed run had allocated."""
-    traceback.clear_frames(error.__traceback__)
-    error.__traceback__ = None
-    if sys.exc_info()[1] is error:
-        error.__context__ = None
 
 
 def _held_by_notebook(shell: Any) -> Iterator[str]:

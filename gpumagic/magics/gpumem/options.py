@@ -6,50 +6,38 @@ import argparse
 import keyword
 import re
 from functools import cache
-from typing import NamedTuple
 
-from gpumagic.magics.argument_types import size
-from gpumagic.magics.parsing import BASELINE, PLAIN, Grammar, Parser
+from gpumagic.magics.parsing import BASELINE, Grammar, Parser
 
-#: Without an argument ``limit`` shows the limit.
-SHOW = object()
 _RANGE = re.compile(r"([^\W\d]\w*)=(\d{1,18}):(\d{1,18})")
 
-#: The verbs of lines after cells.
-PER_CELL = ("on", "off", "log", "plot")
-#: All verbs, and what they do.
+
+#: The verbs as they are written, and what they do.
 _VERBS = {
     "on": "a line after every cell that changed GPU memory",
     "off": "no more lines after cells",
     "log": "the cells until now",
-    "plot": "the cells until now as a picture",
+    "plot [FILE]": "the cells until now as a picture",
     "vars": "what holds the memory: variables, the notebook, and the rest; adds up to the byte",
-    "free": "delete these variables and what the notebook itself keeps, collect garbage, clear "
-    "cuBLAS's work space, empty the cache; says what stays",
-    "limit": "at most so much of each GPU for torch, e.g. 16GiB",
-    "record": "the allocator's history, by torch",
+    "free [NAMES]": "delete these variables and what the notebook itself keeps, collect garbage, "
+    "clear cuBLAS's work space, empty the cache; says what stays",
+    "limit [SIZE|off]": "at most so much of each GPU for torch, e.g. 16GiB",
+    "record [on|off]": "the allocator's history, by torch",
     "cells": "live memory by the cell that allocated it",
-    "snapshot": "for torch's memory_viz",
+    "snapshot FILE": "for torch's memory_viz",
 }
 
 
 @cache
 def grammar() -> Grammar:
     """Return the forms of ``%gpumem``."""
-    forms = {verb: Parser(f"%gpumem {verb}", about) for verb, about in _VERBS.items()}
-    forms["record"].add_argument("switch", nargs="?", choices=("on", "off"))
-    forms["snapshot"].add_argument("file", metavar="FILE")
-    forms["free"].add_argument("names", nargs="*", metavar="NAMES")
-    forms["limit"].add_argument(
-        "size", nargs="?", type=_size_or_off, default=SHOW, metavar="SIZE|off"
-    )
-    forms["plot"].add_argument("file", nargs="?", metavar="FILE")
-    return Grammar("%gpumem", {PLAIN: _run(), **forms})
+    verbs = (Parser(f"%gpumem {verb}", about) for verb, about in _VERBS.items())
+    return Grammar("%gpumem", _run(), *verbs)
 
 
 def _run() -> Parser:
     """Return the form of a line that runs code, or shows the report."""
-    form = Parser("%gpumem")
+    form = Parser("%gpumem STATEMENT")
     form.add_lines("by line: change, and peak above the line's start")
     form.section("the largest batch")(
         "--fit NAME=LOW:HIGH",
@@ -60,22 +48,12 @@ def _run() -> Parser:
     form.apart("--fit", ("--lines", *BASELINE))
     form.apart("--lines", BASELINE)
     form.add_baseline()
-    form.add_targets()
-    form.needs("--cluster", "-t")
-    form.apart("--cluster", ("--lines", "--fit", *BASELINE))
+    form.add_targets(only_here=("--lines", "--fit", *BASELINE))
     return form
 
 
-class Range(NamedTuple):
-    """``--fit batch=1:4096``."""
-
-    name: str
-    low: int
-    high: int
-
-
-def value_range(text: str) -> Range:
-    """Return the variable and its range.
+def value_range(text: str) -> tuple[str, int, int]:
+    """Return the variable of ``batch=1:4096``, and its range.
 
     Raises:
         argparse.ArgumentTypeError: the text is no such range.
@@ -85,16 +63,7 @@ def value_range(text: str) -> Range:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a range of whole numbers; write batch=1:4096"
         )
-    found = Range(match[1], int(match[2]), int(match[3]))
-    if found.low > found.high:
+    low, high = int(match[2]), int(match[3])
+    if low > high:
         raise argparse.ArgumentTypeError(f"{text!r} runs backwards; write the smaller number first")
-    return found
-
-
-def _size_or_off(text: str) -> int | None:
-    if text.lower() == "off":
-        return None
-    found = size(text)
-    if found <= 0:
-        raise argparse.ArgumentTypeError("0 bytes are no limit; write 16GiB, or off")
-    return found
+    return match[1], low, high

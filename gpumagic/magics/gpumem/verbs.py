@@ -1,18 +1,27 @@
-"""``%gpumem vars``, ``free``, ``limit``, ``record``, ``cells`` and ``snapshot``."""
+"""The verbs of ``%gpumem``: the report of something else, or a line after every cell."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
+from gpumagic.errors import SpecError
 from gpumagic.magics.argument_types import expanded
-from gpumagic.magics.extension import of as extension_of
-from gpumagic.magics.gpumem.options import SHOW
-from gpumagic.magics.output import hand_over
+from gpumagic.magics.extension import Extension
+from gpumagic.magics.output import hand_over, say, show_below, show_picture, store
 from gpumagic.memory import torch_memory
 from gpumagic.memory.limit import LIMIT
+from gpumagic.memory.peak_ledger import CellLedger
 from gpumagic.results.base import Result
+from gpumagic.results.logs import CellLog
 from gpumagic.system.paths import output_path
+from gpumagic.system.text import plural
+
+_MESSAGES = {
+    "on": "A line with the change follows each cell that changed GPU memory; '%gpumem off' ends "
+    "that.",
+    "off": "No more lines after cells; '%gpumem log' shows the previous ones.",
+}
 
 
 def run(verb: str, magics: Any, options: argparse.Namespace) -> Any:
@@ -21,35 +30,71 @@ def run(verb: str, magics: Any, options: argparse.Namespace) -> Any:
     Raises:
         DeviceError: torch or a GPU is missing, CUDA is not in use or has failed, or the allocator
             cannot do it.
-        SpecError: the file cannot be written, or a variable that is to be freed does not exist.
+        SpecError: the file cannot be written, a variable that is to be freed does not exist, or
+            there is nothing to draw.
     """
+    shell, ledger = magics.shell, _ledger(magics.extension)
+    if verb == "plot":
+        return _plot(shell, ledger.log(), options)
+    if verb not in _MESSAGES:
+        return hand_over(shell, _result(verb, magics, options), options)
+    if verb == "on":
+        ledger.on()
+    else:
+        ledger.off()
+    if not options.quiet:
+        say(shell, _MESSAGES[verb])
+    return store(shell, ledger.log(), options)
+
+
+def _result(verb: str, magics: Any, options: argparse.Namespace) -> Result:
+    """Do what a verb says, and return what it shows."""
     shell = magics.shell
-    result: Result
+    if verb == "log":
+        return _ledger(magics.extension).log()
     if verb in ("vars", "free"):
         from gpumagic.memory.freeing import free
         from gpumagic.memory.holders import holders
 
         names = ",".join(options.names or ()).split(",")
-        result = holders(shell=shell) if verb == "vars" else free(shell, [*filter(None, names)])
-    elif verb == "snapshot":
-        result = torch_memory.write_snapshot(output_path(expanded(shell, options.file)))
-    elif verb == "cells":
-        result = torch_memory.live_by_cell(shell)
-    elif verb == "limit":
-        if options.size is None:
-            LIMIT.lift()
-        elif options.size is not SHOW:
-            LIMIT.set(options.size)
-        result = LIMIT.state()
-    else:
-        result = _record(shell, options.switch)
-    return hand_over(shell, result, options)
+        return holders(shell=shell) if verb == "vars" else free(shell, [*filter(None, names)])
+    if verb == "snapshot":
+        return torch_memory.write_snapshot(output_path(expanded(shell, options.file)))
+    if verb == "cells":
+        return torch_memory.live_by_cell(shell)
+    if verb == "record":
+        history = _history(magics.extension)
+        return {"on": history.on, "off": history.off, None: history.state}[options.switch]()
+    if options.size == 0:
+        LIMIT.lift()
+    elif options.size is not None:
+        LIMIT.set(options.size)
+    return LIMIT.state()
 
 
-def _record(shell: Any, switch: str | None) -> Result:
-    extension = extension_of(shell)
+def _ledger(extension: Extension) -> CellLedger:
+    """Return the records of a session's cells, made at the first call."""
+    if extension.cell_memory is None:
+        shell = extension.shell
+        extension.cell_memory = CellLedger(extension.hooks, lambda cell, _: show_below(shell, cell))
+        extension.undo.callback(extension.cell_memory.off)
+    return extension.cell_memory
+
+
+def _history(extension: Extension) -> torch_memory.History:
     if extension.memory_history is None:
         extension.memory_history = torch_memory.History()
-    recorded = extension.memory_history
-    change = {"on": recorded.on, "off": recorded.off}.get(switch or "", recorded.state)
-    return change()
+        extension.undo.callback(extension.memory_history.release)
+    return extension.memory_history
+
+
+def _plot(shell: Any, log: CellLog, options: argparse.Namespace) -> Any:
+    if not any(cell.devices for cell in log):
+        raise SpecError("no cell has used GPU memory yet; '%gpumem on' begins to record them")
+    plot = log.plot()
+    title = f"GPU memory over {plural(len(log), 'cell')}"
+    if empty := len(log.known_devices()) - len(log.drawn_devices()):
+        title += f"; {plural(empty, 'unchanged GPU')} left out"
+    file = expanded(shell, options.file or "")
+    show_picture(shell, plot, title, file, "%gpumem plot", quiet=options.quiet)
+    return store(shell, plot.figure, options)

@@ -51,13 +51,14 @@ def test_where_the_caller_cannot_await(ip: Any, run_cell: Any) -> None:
     run_cell("async def step(): runs.append(1)")
     for line in ("%cudatime", "%gpumem"):
         error = run_cell(f"{line} await step()", raising=False).error
-        assert str(error) == f"{line} cannot await; write the code below %{line}"
+        assert str(error) == "a statement cannot await: write it in a cell, below the magic"
     for line in ("%cudatime -n 1 ", "%%cudatime --repeat\n"):
         error = run_cell(f"{line}await step()", raising=False).error
         assert str(error).startswith("repeated runs cannot await; time one run, or asyncio.run(")
-    call = "get_ipython().run_cell_magic('cudatime', '', 'await step()')"
-    error = run_cell(f"def f(): return {call}\nf()", raising=False).error
-    assert str(error) == "%%cudatime cannot await here; give it a cell of its own"
+    for option in ("cudatime --kernels", "cudatime --trace t.json", "gpumem --fit n=1:2"):
+        error = run_cell(f"%%{option}\nawait step()", raising=False).error
+        says = f"{option.split()[1]} runs the code again, which cannot await; leave it out"
+        assert str(error) == says
     assert runs == []
 
 

@@ -11,7 +11,7 @@ from gpumagic.magics.cudatime import execution
 from gpumagic.magics.cudatime.execution import _SingleRun
 from gpumagic.timing.benchmark import Benchmark
 
-FAILURE = "%cudatime: cannot show the times (ValueError: oops)"
+FAILURE = "gpumagic: cannot show the result (ValueError: oops)"
 
 
 @pytest.mark.parametrize(

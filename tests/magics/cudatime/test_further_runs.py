@@ -41,15 +41,8 @@ def test_a_trace_for_perfetto(gpu_work: Any, run_cell: Run, tmp_path: Path) -> N
     run_cell(f"%cudatime -q --trace '{tmp_path}/t.json.gz' 1")
     assert (tmp_path / "t.json.gz").read_bytes().startswith(b"\x1f\x8b")
     for path, says in (("no/t.json", "there is no folder"), ("", "that is a folder")):
-        with pytest.raises(UsageError, match=f"--trace: .*{says}.*; name a file"):
+        with pytest.raises(UsageError, match=f"cannot write .*{says}"):
             run_cell(f"%cudatime --trace '{tmp_path}/{path}' 1")
-
-
-def test_awaiting_code_is_profiled_too(gpu_work: Any, run_cell: Run, ip: Any) -> None:
-    ip.user_ns["runs"] = []
-    source = "--kernels -v t\nimport asyncio\nruns.append(await asyncio.sleep(0, 3))\nruns"
-    assert run_cell(f"%%cudatime {source}").value == [3, 3]
-    assert ip.user_ns["t"].kernels.visible is False
 
 
 def test_the_profiler_of_the_code_has_priority(gpu_work: Any, run_cell: Run, ip: Any) -> None:

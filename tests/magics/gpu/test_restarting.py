@@ -174,7 +174,7 @@ if 'child' in globals():
         ("%gpu restart\nx = 1", "last line of its cell"),
         ("%gpu restart 0", "%gpu restart: unexpected '0'"),
         ("%%gpu restart\n1", "%%gpu needs a choice of GPUs for the cell"),
-        ("%gpu 1 --keep x", "--keep goes with --restart: %gpu 1 --restart --keep x"),
+        ("%gpu 1 --keep x", "--keep goes with --restart: %gpu --restart … --keep …"),
         ("%gpu off --restart --keep kpt", "no variable kpt to keep; did you mean kept?"),
         ("gen = (i for i in [])\n%gpu off --restart --keep gen", "gen (cannot pickle 'generator'"),
     ],

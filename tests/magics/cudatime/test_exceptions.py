@@ -1,4 +1,4 @@
-"""Exceptions of a cell pass through the coroutines that run it."""
+"""Exceptions of a cell pass through the scopes that it runs in."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 def test_an_exception_passes_untouched(
     error: BaseException, ip: Any, run_cell: Callable[..., Any]
 ) -> None:
-    """From a cell's code, through all the coroutines around it."""
+    """From a cell's code, through all that is around it."""
 
     def fails() -> None:
         raise error
