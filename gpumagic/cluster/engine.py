@@ -6,12 +6,13 @@ import base64
 import inspect
 import pickle
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 from gpumagic._version import __version__
 from gpumagic.errors import DeviceError
-from gpumagic.results.devices import DeviceTable
+from gpumagic.results.devices import Device, DeviceTable
 from gpumagic.results.selection import Selection
 
 #: The source of our payload in an execute_reply, which carries the result of a cell.
@@ -41,16 +42,13 @@ def devices() -> tuple[DeviceTable, tuple[str, ...]]:
     """Return this engine's device table, and the UUIDs of what it was started with."""
     from gpumagic.selection import apply
     from gpumagic.selection.claims import devices
+    from gpumagic.selection.spec import uuids_of
 
     table = devices(processes=False)
-    if table.error is not None:
-        return table, ()
-    try:
+    given: Sequence[Device] = ()
+    with suppress(DeviceError):  # not known, so it cannot be pinned to any
         given = apply.allowed(table)
-    except DeviceError:  # not known, so it cannot be pinned to any
-        return table, ()
-    uuids = (device.instance or device.uuid for device in given)
-    return table, tuple(uuid for uuid in uuids if uuid is not None)
+    return table, uuids_of(given)
 
 
 def choose(spec: str, min_free: int | None, idle: bool, claim: bool) -> Selection:

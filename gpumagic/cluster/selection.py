@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import concurrent.futures
-import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gpumagic._version import __version__
@@ -30,11 +30,8 @@ def devices(cluster: Cluster, engines: Sequence[int] | None = None) -> ClusterTa
     """
     asked = cluster.ids if engines is None else engines
     rows = call(cluster, "devices", {engine: {} for engine in asked})
-    tables = tuple(
-        EngineResult(row.engine, row.host, row.value[0] if row.value else None, row.error)
-        for row in rows
-    )
-    return ClusterTable(tables, cluster.source)
+    tables = (replace(row, value=row.value[0]) if row.value else row for row in rows)
+    return ClusterTable(tuple(tables), cluster.source)
 
 
 def choose(
@@ -116,18 +113,16 @@ def call(
     A request to an engine that does not reply within ``timeout`` seconds (`TIMEOUT`), since it runs
     a long cell, is withdrawn, and so it is if this is interrupted.
     """
-    timeout = TIMEOUT if timeout is None else timeout
-    client, deadline = cluster.client, time.monotonic() + timeout
+    client, timeout = cluster.client, TIMEOUT if timeout is None else timeout
     requests = {engine: _send(client, engine, function, arguments[engine]) for engine in arguments}
     sent = {engine: request for engine, request in requests.items() if request is not None}
     try:
-        for request in sent.values():
-            request.wait(max(deadline - time.monotonic(), 0))
+        client.wait([*sent.values()], timeout)
     finally:
         late = {engine: request for engine, request in sent.items() if not request.ready()}
         for engine, request in late.items():
-            confirmed = _withdraw(client, engine, request)
-            if confirmed is not None:
+            if engine in client.ids:  # it would queue at a busy engine
+                confirmed = client.abort(request, targets=engine, block=False)
                 concurrent.futures.wait([confirmed], _CONFIRMATION)
     found = []
     for engine, request in requests.items():
@@ -153,13 +148,6 @@ def _send(client: Any, engine: int, function: str, arguments: Mapping[str, Any])
         if engine in client.ids:
             raise
         return None  # its thread has removed the engine meanwhile
-
-
-def _withdraw(client: Any, engine: int, request: Any) -> Any:
-    """Withdraw a request: it would queue at a busy engine."""
-    if engine not in client.ids:
-        return None
-    return client.abort(request, targets=engine, block=False)
 
 
 def _result(engine: int, request: Any) -> EngineResult:

@@ -13,7 +13,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import PurePath
@@ -23,7 +23,7 @@ from gpumagic._version import __version__
 from gpumagic.cuda import driver, init_trace, nvml, torch_cuda, visible_devices
 from gpumagic.errors import DeviceError
 from gpumagic.results.base import Conditions
-from gpumagic.results.devices import Device, DeviceTable, MigInstance, Process
+from gpumagic.results.devices import Device, DeviceTable, Process
 from gpumagic.system import system_files
 from gpumagic.system.text import harmless
 
@@ -49,9 +49,6 @@ _CODE = re.compile(
 )
 #: The start of arguments that follow a name in the same word; a folder's name may have a blank.
 _JOINED = re.compile(r"[^\S ]|\s-")
-
-#: The fields of a device, as NVML's session reads them.
-Reading = dict[str, Any]
 
 
 def devices(*, processes: bool = True, load: bool = True) -> DeviceTable:
@@ -87,7 +84,7 @@ def devices(*, processes: bool = True, load: bool = True) -> DeviceTable:
         mask_is_late=visible_devices.came_too_late(environment, found),
         cuda_missing=missing,
         driver_version=session.driver_version,
-        cuda_version=session.cuda_version,
+        cuda_version=driver.cuda_version(),
         **common,
     )
 
@@ -105,13 +102,13 @@ def check(table: DeviceTable) -> None:
 
 
 def compose(
-    readings: Sequence[Reading],
+    readings: Sequence[Device],
     environment: Mapping[str, str],
     state: driver.DriverState,
     *,
     commands: bool = False,
 ) -> tuple[Device, ...]:
-    """Return the readings as devices, with visibility and memory of this process.
+    """Return the devices that NVML has read, with visibility and memory of this process.
 
     ``commands`` also looks up the processes' users and commands.
     """
@@ -127,20 +124,24 @@ def compose(
         return tuple(replace(process, child=ours and _is_child(process)) for process in each)
 
     found = []
-    for fields in map(_with_memory, readings):
-        index, listed = fields["index"], marked(fields.get("processes"))
-        seen = {
-            "ordinal": ordinals.get(index),
-            "visible": visible.get(index),
-            "instance": instances.get(index),
-            "memory_own": _own_memory(listed, index in with_context, ours, state.initialized),
-            "memory_others": _others_memory(listed, fields.get("memory_used")),
-            "processes": listed,
-            "mig": tuple(_with_processes(part, marked) for part in fields.get("mig", ())),
-        }
-        if listed and ours and commands:
-            seen["processes"] = tuple(map(_with_command, listed))
-        found.append(Device(**{**fields, **seen}))
+    for device in map(_with_memory, readings):
+        index, listed = device.index, marked(device.processes)
+        parts = [replace(part, processes=marked(part.processes)) for part in device.mig]
+        named = tuple(map(_with_command, listed)) if listed and ours and commands else listed
+        seen = replace(
+            device,
+            ordinal=ordinals.get(index),
+            visible=visible.get(index),
+            instance=instances.get(index),
+            memory_own=_own_memory(listed, index in with_context, ours, state.initialized),
+            memory_others=_others_memory(listed, device.memory_used),
+            processes=named,
+            mig=tuple(
+                replace(part, memory_others=_others_memory(part.processes, part.memory_used))
+                for part in parts
+            ),
+        )
+        found.append(seen)
     return tuple(found)
 
 
@@ -148,35 +149,29 @@ def compose(
 
 
 def _seen(
-    readings: Sequence[Reading], environment: Mapping[str, str], state: driver.DriverState
+    readings: Sequence[Device], environment: Mapping[str, str], state: driver.DriverState
 ) -> tuple[dict[int, int], dict[int, bool], Mapping[int, str]]:
     """Return, by index, the CUDA ordinal, whether it is visible, and the MIG instance.
 
     As far as they are known: from the driver once it is initialised, since the variables no longer
     matter then; before, from the variables.
     """
-    indexes = [fields["index"] for fields in readings]
+    indexes = [device.index for device in readings]
     if state.failed:
         return {}, dict.fromkeys(indexes, False), {}
     if state.initialized is False:
-        seen = visible_devices.view(environment, [_identity(fields) for fields in readings])
-        ordinals = {} if seen.indexes is None else _numbered(seen.indexes)
+        seen = visible_devices.view(environment, readings)
         known = seen.visible
         visible = {} if known is None else {index: index in known for index in indexes}
-        return ordinals, visible, seen.instances
+        return _numbered(seen.indexes or ()), visible, seen.instances
     if state.uuids is None:
         return {}, {}, {}
-    found, parts = visible_devices.shown(state.uuids, [_identity(fields) for fields in readings])
+    found, parts = visible_devices.shown(state.uuids, readings)
     ordinals = _numbered(found)
     visible = dict.fromkeys(ordinals, True)
     if None not in found:  # otherwise a UUID unknown to NVML may be any of the other devices
         visible |= {index: index in ordinals for index in indexes}
     return ordinals, visible, parts
-
-
-def _identity(fields: Reading) -> Device:
-    names = ("index", "uuid", "name", "compute_capability", "mig", "mig_mode")
-    return Device(**{name: fields[name] for name in names if name in fields})
 
 
 def _numbered(indexes: Sequence[int | None]) -> dict[int, int]:
@@ -188,22 +183,21 @@ def _numbered(indexes: Sequence[int | None]) -> dict[int, int]:
     return ordinals
 
 
-def _with_memory(fields: Reading) -> Reading:
-    """Return a reading, with the host's memory for a GPU that shares it: NVML reports none."""
-    if fields.get("memory_total") or fields.get("compute_capability") not in _SHARES_MEMORY:
-        return fields
+def _with_memory(device: Device) -> Device:
+    """Return a device, with the host's memory for a GPU that shares it: NVML reports none."""
+    if device.memory_total or device.compute_capability not in _SHARES_MEMORY:
+        return device
     import psutil
 
     host = psutil.virtual_memory()
-    used = host.total - host.available
-    figures = {"memory_total": host.total, "memory_free": host.available, "memory_used": used}
-    return {**fields, **figures}
+    total, free = host.total, host.available
+    return replace(device, memory_total=total, memory_free=free, memory_used=total - free)
 
 
 # --- what this process uses ----------------------------------------------------------------------
 
 
-def _pids_are_ours(readings: Sequence[Reading], with_context: set[int]) -> bool:
+def _pids_are_ours(readings: Sequence[Device], with_context: set[int]) -> bool:
     """Return whether NVML's pids are those of this process's namespace.
 
     In a container NVML may list the host's pids, one of which may equal this process's by chance,
@@ -211,9 +205,9 @@ def _pids_are_ours(readings: Sequence[Reading], with_context: set[int]) -> bool:
     process has a context list it. Inside it a process without a context is not listed.
     """
     listed = {
-        fields["index"]
-        for fields in readings
-        if any(process.pid == os.getpid() for process in fields.get("processes") or ())
+        device.index
+        for device in readings
+        if any(process.pid == os.getpid() for process in device.processes or ())
     }
     if in_first_pid_namespace() and (listed or not with_context):
         return True
@@ -263,15 +257,6 @@ def _others_memory(listed: tuple[Process, ...] | None, used: int | None) -> int 
 
 
 # --- the processes on a device -------------------------------------------------------------------
-
-
-def _with_processes(
-    part: MigInstance, marked: Callable[[tuple[Process, ...] | None], tuple[Process, ...] | None]
-) -> MigInstance:
-    """Return an instance with its processes ``marked``, and what others hold of it."""
-    listed = marked(part.processes)
-    others = _others_memory(listed, part.memory_used)
-    return replace(part, processes=listed, memory_others=others)
 
 
 def _is_child(process: Process) -> bool:

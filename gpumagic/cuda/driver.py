@@ -12,7 +12,6 @@ import ctypes
 import os
 import re
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpumagic.cuda.process_state import STATE
@@ -136,40 +135,29 @@ def state() -> DriverState:
     code = library.cuDeviceGetCount(ctypes.byref(count))
     if code == NOT_INITIALIZED:
         return DriverState(loaded=True, initialized=False, failed=STATE.init_failure.failed)
-    if code == NO_DEVICE:
-        return DriverState(loaded=True, initialized=True, uuids=())
-    if code != SUCCESS:
+    if code not in (SUCCESS, NO_DEVICE):
         return DriverState(loaded=True, initialized=None)
-    handles = [*_handles(library, count.value)]
-    uuids = tuple(found for handle in handles if (found := _uuid_of(library, handle)) is not None)
+    found = [_device(library, ordinal) for ordinal in range(count.value)]
+    uuids = tuple(each for each, _ in found if each is not None)
     return DriverState(
         loaded=True,
         initialized=True,
-        uuids=uuids if len(uuids) == count.value else None,
-        contexts=tuple(i for i, handle in enumerate(handles) if _has_context(library, handle)),
+        uuids=uuids if len(uuids) == len(found) else None,
+        contexts=tuple(ordinal for ordinal, (_, has_context) in enumerate(found) if has_context),
     )
 
 
-def _handles(library: ctypes.CDLL, count: int) -> Iterator[ctypes.c_int]:
-    for ordinal in range(count):
-        handle = ctypes.c_int()
-        if library.cuDeviceGet(ctypes.byref(handle), ordinal) == SUCCESS:
-            yield handle
-
-
-def _uuid_of(library: ctypes.CDLL, handle: ctypes.c_int) -> str | None:
-    """Return a device's UUID, of a MIG instance its own (``MIG-…``); None if not reported."""
+def _device(library: ctypes.CDLL, ordinal: int) -> tuple[str | None, bool]:
+    """Return a device's UUID, None if not reported, and whether it has a primary context."""
+    handle, flags, active = ctypes.c_int(), ctypes.c_uint(), ctypes.c_int()
+    raw, of_device = (ctypes.c_ubyte * 16)(), (ctypes.c_ubyte * 16)()
+    if library.cuDeviceGet(ctypes.byref(handle), ordinal) != SUCCESS:
+        return None, False
+    library.cuDevicePrimaryCtxGetState(handle, ctypes.byref(flags), ctypes.byref(active))
     ask_device = library.cuDeviceGetUuid
     # Version 2 (CUDA 11.4) gives a MIG instance its own UUID, the first its device's.
     ask = getattr(library, "cuDeviceGetUuid_v2", None) or ask_device
-    raw, of_device = (ctypes.c_ubyte * 16)(), (ctypes.c_ubyte * 16)()
     if ask(ctypes.byref(raw), handle) != SUCCESS:
-        return None
+        return None, bool(active.value)
     whole = ask_device(ctypes.byref(of_device), handle) != SUCCESS or raw[:] == of_device[:]
-    return f"{'GPU' if whole else 'MIG'}-{uuid.UUID(bytes=bytes(raw))}"
-
-
-def _has_context(library: ctypes.CDLL, handle: ctypes.c_int) -> bool:
-    flags, active = ctypes.c_uint(), ctypes.c_int()
-    code = library.cuDevicePrimaryCtxGetState(handle, ctypes.byref(flags), ctypes.byref(active))
-    return code == SUCCESS and bool(active.value)
+    return f"{'GPU' if whole else 'MIG'}-{uuid.UUID(bytes=bytes(raw))}", bool(active.value)

@@ -97,6 +97,9 @@ class StartError(NamedTuple):
     cause: str
     remedy: str
 
+    def __str__(self) -> str:
+        return f"{self.cause}. To do: {self.remedy}"
+
 
 #: Errors that a restart of the notebook process does not change (CUDA runtime, ``cudaError_t``).
 START_ERRORS = (
@@ -192,23 +195,17 @@ def is_cuda_error(text: str) -> bool:
 def check_context() -> str | None:
     """Return what has destroyed the context, as a clause; None if it is intact or there is none."""
     if STATE.dead_context is None:
-        STATE.dead_context = fatal_cause(_context_error())
+        try:
+            for ordinal in torch_cuda.contexts():
+                torch_cuda.memory_info(ordinal)
+        except RuntimeError as error:
+            STATE.dead_context = fatal_cause(str(error))
     return STATE.dead_context
 
 
 def fatal_cause(error: str) -> str | None:
     """Return what has happened, as a clause, if an error's text is that of one that destroys."""
     return next((cause for text, cause in FATAL.items() if text in error), None)
-
-
-def _context_error() -> str:
-    """Return the error that a query of this process's contexts raises; empty if none does."""
-    try:
-        for ordinal in torch_cuda.contexts():
-            torch_cuda.memory_info(ordinal)
-    except RuntimeError as error:
-        return str(error)
-    return ""
 
 
 def dead_context() -> str | None:

@@ -20,6 +20,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from traceback import walk_stack
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, cast
@@ -242,19 +243,16 @@ def _withdraw_if_useless() -> None:
     torch would warn of that on every query, and then query CUDA after all. NVML is tried only
     where no file of a loaded driver exists: with a driver, its initialisation may take long.
     """
-    if not nvml_check_is_ours() or sys.platform != "linux":
-        return
     import ctypes
 
     from gpumagic.system import system_files
 
-    if any(system_files.at(file).exists() for file in _LOADED):
+    loaded = sys.platform != "linux" or any(system_files.at(file).exists() for file in _LOADED)
+    if loaded or not nvml_check_is_ours():
         return
-    try:
+    with suppress(OSError):  # without NVML torch does not warn
         library = ctypes.CDLL(_NVML)
-    except OSError:  # without NVML torch does not warn
-        return
-    if library.nvmlInit_v2() != 0:
-        withdraw_nvml_check()
-    else:
-        library.nvmlShutdown()
+        if library.nvmlInit_v2() == 0:
+            library.nvmlShutdown()
+        else:
+            withdraw_nvml_check()

@@ -16,21 +16,22 @@ from typing import Any, cast
 
 from gpumagic.cuda import driver
 from gpumagic.errors import DeviceError
-from gpumagic.results.devices import MigInstance, Process
+from gpumagic.results.devices import Device, MigInstance, Process
 
 #: Errors after which a device can no longer be read, and their texts.
 _LOST = {
     15: "the GPU is lost: it needs a reset, or the machine a reboot",
     16: "the GPU cannot be used before it is reset: nvidia-smi --gpu-reset, or a reboot",
 }
-#: NVML's library is not found.
-_NOT_INSTALLED = 12
+#: NVML_ERROR_DRIVER_NOT_LOADED, …_LIBRARY_NOT_FOUND and …_LIB_RM_VERSION_MISMATCH.
+DRIVER_NOT_LOADED, _NOT_INSTALLED, VERSIONS_DIFFER = 9, 12, 18
 #: The kernel module does not respond; CUDA cannot start then.
 NOT_LOADED = "the NVIDIA driver is not loaded, or a container was started without --gpus"
 _REASONS = {
-    9: NOT_LOADED,
+    DRIVER_NOT_LOADED: NOT_LOADED,
     _NOT_INSTALLED: "NVML is not installed: there is no NVIDIA driver on this machine",
-    18: "the NVIDIA driver was upgraded and its parts do not match: reboot, or reload the driver",
+    VERSIONS_DIFFER: "the NVIDIA driver was upgraded and its parts do not match: reboot, or reload "
+    "the driver",
 }
 #: What older packages of the same name do not have.
 _NEEDED = ("nvmlMemory_v2", "nvmlDeviceGetMigMode", "nvmlDeviceGetComputeRunningProcesses_v2")
@@ -68,10 +69,6 @@ class Session(AbstractContextManager["Session"]):
         except pynvml.NVMLError as error:
             raise DeviceError(_reason(error)) from error
         self.driver_version: str | None = self._ask(pynvml.nvmlSystemGetDriverVersion)
-        cuda = self._ask(pynvml.nvmlSystemGetCudaDriverVersion_v2)
-        self.cuda_version = None if cuda is None else (cuda // 1000, cuda % 1000 // 10)
-        #: By index, the handles of the devices whose identity is known: it is not asked again.
-        self._handles: dict[int, Any] = {}
 
     def __exit__(self, *error: object) -> None:
         self.close()
@@ -104,13 +101,13 @@ class Session(AbstractContextManager["Session"]):
         lost or unknown.
         """
         nvml = self._nvml
-        try:
+        with suppress(_LostError):
             handle = self._ask(nvml.nvmlDeviceGetHandleByUUID, uuid)
-            if handle is None:
-                return None
-            return cast("int | None", self._ask(nvml.nvmlDeviceGetTotalEnergyConsumption, handle))
-        except _LostError:
-            return None
+            if handle is not None:
+                return cast(
+                    "int | None", self._ask(nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+                )
+        return None
 
     # --- all fields of all devices ---------------------------------------------------------------
 
@@ -125,8 +122,8 @@ class Session(AbstractContextManager["Session"]):
         except self._nvml.NVMLError as error:
             raise DeviceError(_reason(error)) from error
 
-    def read(self, *, load: bool = True) -> list[dict[str, Any]]:
-        """Return every device's fields, in nvidia-smi's order.
+    def read(self, *, load: bool = True) -> list[Device]:
+        """Return every device, in nvidia-smi's order, without what this process sees and uses.
 
         ``load`` also asks for utilisation, temperature and power.
 
@@ -135,22 +132,18 @@ class Session(AbstractContextManager["Session"]):
         """
         return [self._device(index, load=load) for index in range(self.count())]
 
-    def _device(self, index: int, *, load: bool) -> dict[str, Any]:
+    def _device(self, index: int, *, load: bool) -> Device:
         fields: dict[str, Any] = {}
         try:
-            handle = self._handles.get(index)
-            if handle is None:
-                handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
-                identity = _identities[index] = self._identity(handle)
-                if None not in identity.values():
-                    self._handles[index] = handle
+            handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+            _identities[index] = self._identity(handle)
             fields = self._measured(handle) | (self._load(handle) if load else {})
         except _LostError as error:
             fields["error"] = str(error)
         except self._nvml.NVMLError as error:
             fields["error"] = _LOST.get(error.value) or _reason(error)
         # Without the measurements of a device that was lost meanwhile, which may be stale.
-        return {"index": index, **_identities.get(index, {}), **fields}
+        return Device(index, **_identities.get(index, {}), **fields)
 
     def _identity(self, handle: Any) -> dict[str, Any]:
         nvml, ask = self._nvml, self._ask

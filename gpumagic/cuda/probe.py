@@ -1,12 +1,10 @@
 """Find out torch's build and whether its CUDA runtime starts, in a child or a fork if needed.
 
-`build`, `start` and `main` are also the program of the child, so that neither torch is imported nor
-CUDA initialised here: they use nothing of gpumagic.
+Where a child does it, neither torch is imported nor CUDA initialised here.
 """
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import re
@@ -18,10 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from gpumagic.cuda import torch_cuda, visible_devices
-from gpumagic.system import child_process
+from gpumagic.cuda import driver, torch_cuda, visible_devices
+from gpumagic.errors import DeviceError
+from gpumagic.system import child_process, text
+
+#: How the program of a child begins, which finds this gpumagic.
+_WITH_GPUMAGIC = f"import sys; sys.path.append({str(Path(__file__).parents[2])!r})"
 
 
 @dataclass(frozen=True)
@@ -101,13 +103,16 @@ def start(torch: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print `build` and then `start` of the torch that this Python imports, a line of JSON each."""
+    """Print `build` and then `start` of the torch that this Python imports, a line of JSON each.
+
+    It ends without clearing torch's modules, which takes as long as a third of their import.
+    """
     try:
-        import torch
-    except BaseException as error:
-        missing = isinstance(error, ModuleNotFoundError) and error.name == "torch"
-        lines = str(error).strip().splitlines() or ["-"]
-        reason = "torch is not installed" if missing else f"{type(error).__name__}: {lines[0]}"
+        torch = torch_cuda.require()
+    except DeviceError as error:
+        cause: Any = error.__cause__
+        missing = isinstance(cause, ModuleNotFoundError) and cause.name == "torch"
+        reason = "torch is not installed" if missing else text.named(cause)
         print("\n" + json.dumps({"error": reason}), flush=True)
         return
     about = build(torch)
@@ -116,16 +121,7 @@ def main() -> None:
     print("\n" + json.dumps(about), flush=True)
     if about["compiled"]:
         print("\n" + json.dumps(start(torch)), flush=True)
-
-
-def _program() -> str:
-    """Return the program of the child.
-
-    It ends without clearing torch's modules, which takes as long as a third of their import.
-    """
-    functions: tuple[Any, ...] = (build, architectures, start, main)
-    head = "from __future__ import annotations\nimport json, os, warnings"
-    return "\n".join([head, *map(inspect.getsource, functions), "main()", "os._exit(0)"])
+    os._exit(0)
 
 
 def build_here() -> Build | None:
@@ -152,9 +148,9 @@ def in_child(changes: Mapping[str, str], timeout: float = 120.0) -> tuple[Build,
     if not sys.executable:
         return Build(error="the path of this Python's executable is not known"), Start()
     try:
-        done = child_process.python(
-            _program(), environment={**os.environ, **changes}, timeout=timeout
-        )
+        source = f"{_WITH_GPUMAGIC}; from gpumagic.cuda import probe; probe.main()"
+        environment = {**os.environ, **changes}
+        done = child_process.python(source, environment=environment, timeout=timeout)
         output, ended = done.stdout, f"ended with status {done.returncode}"
     except child_process.TimeoutExpired as error:
         output, ended = os.fsdecode(error.stdout or ""), f"gave no answer in {timeout:.0f} s"
@@ -168,23 +164,29 @@ def in_child(changes: Mapping[str, str], timeout: float = 120.0) -> tuple[Build,
     return about, Start(message=message)
 
 
-def _start_shown(torch: Any) -> dict[str, Any]:
-    os.environ.pop(visible_devices.MASK, None)
-    return start(torch)
-
-
 def in_fork(*, shown: bool = False) -> Start:
     """Return how CUDA starts in a forked copy of this process, which has the same runtime state.
 
     With ``shown`` no variable hides a GPU from the copy: whether it would start after ``%gpu on``.
-    Starting CUDA in the copy does not change this process. An empty result where torch is not
-    loaded, has no CUDA support, or the system cannot fork.
+    Starting CUDA in the copy does not change this process; where it has started here, no copy is
+    needed. An empty result where torch is not loaded, has no CUDA support, or the system cannot
+    fork.
     """
     torch = torch_cuda.loaded()
-    if torch is None or not torch_cuda.built_with_cuda() or not hasattr(os, "fork"):
+    if torch is None or not torch_cuda.built_with_cuda():
         return Start()
+    if driver.is_initialized():
+        return Start(**start(torch))
+    if not hasattr(os, "fork"):
+        return Start()
+
+    def start_of_copy(torch: Any) -> dict[str, Any]:
+        if shown:
+            os.environ.pop(visible_devices.MASK, None)
+        return start(torch)
+
     try:
-        return Start(**_in_copy(_start_shown if shown else start, torch))
+        return Start(**_in_copy(start_of_copy, torch))
     except OSError as error:  # no memory for it, or too many processes
         return Start(message=f"a copy of this process could not be made: {error}")
     except ValueError:
@@ -216,41 +218,25 @@ def _in_copy(function: Callable[[Any], Any], torch: Any, timeout: float = 30.0) 
     os.close(writer)
     try:
         ready, _, _ = select.select([reader], [], [], timeout)
-        output = os.read(reader, 4096) if ready else b""
+        return json.loads(os.read(reader, 4096) if ready else b"")
     finally:
         os.close(reader)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    return json.loads(output)
 
 
-class Trial(NamedTuple):
-    """What CUDA's driver shows a child process."""
-
-    #: UUIDs in CUDA's order; None where it could not be tried.
-    uuids: Sequence[str] | None = None
-    #: Its message where it does not start, or why it could not be tried.
-    message: str | None = None
-
-
-def trial(timeout: float = 20.0) -> Trial:
+def trial(timeout: float = 20.0) -> tuple[Sequence[str] | None, str | None]:
     """Return what CUDA's driver shows a child process with this process's variables.
 
-    It takes a tenth of a second with a driver that is awake, creates no context, and needs no
-    torch.
+    That are the UUIDs in CUDA's order, and its message where it does not start; None and the reason
+    where it could not be tried. It takes a tenth of a second with a driver that is awake, creates
+    no context, and needs no torch.
     """
-    source = f"import sys; sys.path.append({str(Path(__file__).parents[2])!r})\n"
-    source += "from gpumagic.cuda import driver; import json; print(json.dumps(driver.start()))"
+    source = f"{_WITH_GPUMAGIC}; from gpumagic.cuda import driver; import json"
+    source += "; print(json.dumps(driver.start()))"
     try:
         done = child_process.run([sys.executable, "-ISc", source], os.environ, timeout)
-        return Trial(*json.loads(done.stdout))
+        uuids, message = json.loads(done.stdout)
+        return uuids, message
     except (OSError, TypeError, ValueError, child_process.TimeoutExpired) as error:
-        return Trial(message=f"a child process could not try it ({type(error).__name__})")
-
-
-def start_here() -> Start:
-    """Return how CUDA starts in this process. Only where the driver is initialised."""
-    torch = torch_cuda.loaded()
-    if torch is None or not torch_cuda.built_with_cuda():
-        return Start()
-    return Start(**start(torch))
+        return None, f"a child process could not try it ({type(error).__name__})"

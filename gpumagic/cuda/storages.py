@@ -11,13 +11,13 @@ from gpumagic.cuda import torch_cuda
 
 def as_bytes(storage: Any) -> Any:
     """Return a 1-D ``uint8`` tensor of the storage's bytes, which shares its memory."""
-    torch = cast(Any, torch_cuda.loaded())
+    torch = torch_cuda.module()
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
 def tensor_base() -> Any:
     """Return the C++ base class of all tensors, with its own methods."""
-    return cast(Any, torch_cuda.loaded())._C.TensorBase
+    return torch_cuda.module()._C.TensorBase
 
 
 def storage_address() -> Callable[[Any], int]:
@@ -26,7 +26,7 @@ def storage_address() -> Callable[[Any], int]:
     Where torch has it, `torch._C._data_address`: unlike ``data_ptr()`` it does not copy a lazily
     copied storage.
     """
-    private = getattr(cast(Any, torch_cuda.loaded())._C, "_data_address", None)
+    private = getattr(torch_cuda.module()._C, "_data_address", None)
     if private is not None:
         return cast("Callable[[Any], int]", private)
     return lambda tensor: int(tensor_base().untyped_storage(tensor).data_ptr())

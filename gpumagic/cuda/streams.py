@@ -19,7 +19,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 from gpumagic.cuda import driver, torch_cuda
 
@@ -55,7 +55,7 @@ class _Pool:
         return self._used
 
     def _one(self) -> Any:
-        torch = cast(Any, torch_cuda.loaded())
+        torch = torch_cuda.module()
         if torch._C._cuda_getDevice() == self._ordinal:  # the scope takes longer than all the rest
             return self._take()
         with torch.cuda.device(self._ordinal):
@@ -66,7 +66,7 @@ class Streams:
     """The streams of a device that has a context."""
 
     def __init__(self, ordinal: int) -> None:
-        torch = cast(Any, torch_cuda.loaded())
+        torch = torch_cuda.module()
         base, default = torch._C._CudaStreamBase, torch.cuda.default_stream(ordinal)
         self._ordinal = ordinal
         self._raw: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
@@ -87,7 +87,7 @@ class Streams:
                 self._used |= {each.cuda_stream: each for each in pool.streams}
                 self._fresh.remove(pool)
         own = self.current()
-        return [*self._used.values(), *([] if own.cuda_stream in self._used else [own])]
+        return list({**self._used, own.cuda_stream: own}.values())
 
 
 _streams: dict[int, Streams] = {}
@@ -102,7 +102,7 @@ def of(ordinal: int) -> Streams:
 
 def is_busy(stream: Any) -> bool:
     """Return whether a stream, which must not be capturing, has unfinished work."""
-    return not cast(Any, torch_cuda.loaded())._C._CudaStreamBase.query(stream)
+    return not torch_cuda.module()._C._CudaStreamBase.query(stream)
 
 
 # --- captures of CUDA graphs ----------------------------------------------------------------------

@@ -32,6 +32,11 @@ def loaded() -> ModuleType | None:
     return module if module is not None and hasattr(module, "cuda") else None
 
 
+def module() -> ModuleType:
+    """Return torch, which this process must have imported."""
+    return sys.modules["torch"]
+
+
 def require() -> ModuleType:
     """Return torch; import it if need be.
 
@@ -79,8 +84,7 @@ def memory_stats(ordinal: int) -> dict[str, Any]:
     Costs far less than ``torch.cuda.memory_stats``, which flattens and sorts them. Only for a
     device that has a context (`contexts`).
     """
-    torch = cast(Any, loaded())
-    return cast("dict[str, Any]", torch._C._cuda_memoryStats(ordinal))
+    return cast("dict[str, Any]", module()._C._cuda_memoryStats(ordinal))
 
 
 def memory_held(ordinal: int) -> tuple[int, int]:
@@ -95,8 +99,7 @@ def memory_held(ordinal: int) -> tuple[int, int]:
 
 def c_functions() -> Any:
     """Return ``torch._C``, with the functions behind ``torch.cuda``; None without CUDA support."""
-    torch = cast(Any, loaded())
-    return torch._C if built_with_cuda() else None
+    return module()._C if built_with_cuda() else None
 
 
 def allocator_settings() -> str | None:
@@ -123,7 +126,7 @@ def in_bad_fork() -> bool:
 
 def allocator_backend() -> str | None:
     """Return ``native``, ``cudaMallocAsync``, ``pluggable``, or None before initialisation."""
-    return str(cast(Any, loaded())._C._cuda_getAllocatorBackend()) if initialized() else None
+    return str(module()._C._cuda_getAllocatorBackend()) if initialized() else None
 
 
 def cpu_threads() -> int | None:
@@ -134,12 +137,12 @@ def cpu_threads() -> int | None:
 
 def name(ordinal: int) -> str:
     """Return the name of a device that is in use."""
-    return str(cast(Any, loaded()).cuda.get_device_properties(ordinal).name)
+    return str(module().cuda.get_device_properties(ordinal).name)
 
 
 def uuid(ordinal: int) -> str:
     """Return a device's UUID as NVML writes it, by torch's properties of the device."""
-    properties = cast(Any, loaded()).cuda.get_device_properties(ordinal)
+    properties = module().cuda.get_device_properties(ordinal)
     return f"GPU-{getattr(properties, 'uuid', '')}"
 
 
@@ -148,7 +151,7 @@ def memory_info(ordinal: int) -> tuple[int, int]:
 
     Creates a context where there is none: only for a device that has one (`contexts`).
     """
-    free, total = cast(Any, loaded()).cuda.mem_get_info(ordinal)
+    free, total = module().cuda.mem_get_info(ordinal)
     return int(free), int(total)
 
 
@@ -157,10 +160,8 @@ def pinned_memory() -> tuple[int, int] | None:
 
     torch counts them since 2.7.
     """
-    if not initialized():
-        return None
     read = getattr(c_functions(), "_cuda_hostMemoryStats", None)
-    if read is None:
+    if read is None or not initialized():
         return None
     stats = read()
     try:
@@ -169,27 +170,26 @@ def pinned_memory() -> tuple[int, int] | None:
         return None
 
 
-def memory_snapshot() -> list[dict[str, Any]]:
-    """Return the caching allocator's segments with their blocks, of all devices in use.
+def allocated_blocks() -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield ordinal and description of the blocks that the caching allocator has given out.
 
     Only for the native backend; neither waits for the GPU nor creates a context.
     """
-    snapshot = cast(Any, loaded()).cuda.memory_snapshot
+    snapshot = module().cuda.memory_snapshot
     try:
-        return list(snapshot(include_traces=False))
+        segments = snapshot(include_traces=False)
     except TypeError:  # an older torch always includes the recorded traces
-        return list(snapshot())
+        segments = snapshot()
+    for segment in segments:
+        for block in segment["blocks"]:
+            if block["state"] == "active_allocated":
+                yield segment["device"], block
 
 
 def empty_cache() -> None:
     """Release the allocator's unused memory on the devices in use."""
     if initialized():
-        cast(Any, loaded()).cuda.empty_cache()
-
-
-def clear_workspaces() -> None:
-    """Free cuBLAS's work space in torch's allocator; cuBLAS allocates it again when needed."""
-    cast(Any, loaded())._C._cuda_clearCublasWorkspaces()
+        module().cuda.empty_cache()
 
 
 def history_is_recorded() -> bool:
@@ -197,27 +197,12 @@ def history_is_recorded() -> bool:
 
     The call would crash torch before that, and allocators other than its own raise.
     """
-    return allocator_backend() == "native" and bool(cast(Any, loaded())._C._cuda_isHistoryEnabled())
-
-
-def record_history(max_entries: int, *, stacks: bool) -> None:
-    """Start recording the allocator's history anew, with Python stacks of allocations or without.
-
-    At most ``max_entries`` events are kept.
-    """
-    cast(Any, loaded()).cuda.memory._record_memory_history(
-        context="alloc" if stacks else None, stacks="python", max_entries=max_entries
-    )
-
-
-def stop_history() -> None:
-    """Stop recording the allocator's history, and delete it."""
-    cast(Any, loaded()).cuda.memory._record_memory_history(enabled=None)
+    return allocator_backend() == "native" and bool(module()._C._cuda_isHistoryEnabled())
 
 
 def when_initialized(call: Callable[[], None]) -> None:
     """Call a function when torch initialises CUDA, before anything is allocated."""
-    cast(Any, loaded()).cuda._lazy_call(call)
+    module().cuda._lazy_call(call)
 
 
 def cancel(call: Callable[[], None]) -> None:
@@ -241,12 +226,12 @@ def current_device() -> int | None:
 
 def current_stream(ordinal: int) -> Any:
     """Return the calling thread's current stream on a device."""
-    return cast(Any, loaded()).cuda.current_stream(ordinal)
+    return module().cuda.current_stream(ordinal)
 
 
 def timing_event(stream: Any) -> Any:
     """Return an event with timing enabled, recorded on ``stream``."""
-    event = cast(Any, loaded()).cuda.Event(enable_timing=True)
+    event = module().cuda.Event(enable_timing=True)
     event.record(stream)
     return event
 
@@ -257,7 +242,7 @@ def synchronize(ordinal: int) -> None:
     Raises:
         RuntimeError: earlier GPU work has failed.
     """
-    torch = cast(Any, loaded())
+    torch = module()
     with torch.cuda.device(ordinal):  # not `torch.cuda.synchronize`, which a cell may replace
         torch._C._cuda_synchronize()
 
@@ -271,28 +256,26 @@ def synchronize_all() -> None:
 def allocations(ordinal: int) -> int | None:
     """Return the number of allocations so far on a device; None if not known."""
     try:
-        stats: Any = cast(Any, loaded())._C._cuda_memoryStats(ordinal)
-        return cast(int, stats["allocation"]["all"]["allocated"])
+        return int(memory_stats(ordinal)["allocation"]["all"]["allocated"])
     except (RuntimeError, KeyError):  # another allocator may count nothing
         return None
 
 
 def profiler() -> Any:
     """Return torch's profiler of host and GPU, a context manager."""
-    profiling = cast(Any, loaded()).profiler
+    profiling = module().profiler
     activities = profiling.ProfilerActivity
     return profiling.profile(activities=[activities.CPU, activities.CUDA])
 
 
 def profiling() -> bool:
     """Return whether torch's profiler is active in this thread."""
-    return bool(cast(Any, loaded()).autograd._profiler_enabled())
+    return bool(module().autograd._profiler_enabled())
 
 
 def nvtx() -> Any:
     """Return ``torch.cuda.nvtx``; None where torch has none."""
-    torch = cast(Any, loaded())
-    return torch.cuda.nvtx if built_with_cuda() and hasattr(torch._C, "_nvtx") else None
+    return module().cuda.nvtx if hasattr(c_functions(), "_nvtx") else None
 
 
 def flop_counter() -> Any:

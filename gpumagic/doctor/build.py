@@ -23,14 +23,14 @@ def torch(facts: Facts) -> Finding:
     """Check that there is a torch, built with CUDA."""
     build = facts.build
     evidence = f"{build.version} (in {facts.torch_in})"
+    install = _INSTALL.format("CUDA")
     if build.error is not None and "not installed" in build.error:
-        remedy = _INSTALL.format("CUDA")
-        return Finding("torch", "bad", build.error, remedy, "torch is not installed")
+        return Finding("torch", "bad", build.error, install, "torch is not installed")
     if build.error is not None:
         remedy = "import torch in a cell to see the whole error"
         return Finding("torch", "bad", build.error, remedy, "torch cannot be imported")
     if not build.compiled:
-        remedy = f"{_INSTALL.format('CUDA')}, and restart the notebook process"
+        remedy = f"{install}, and restart the notebook process"
         cause = f"this torch ({build.version}) is built without CUDA"
         return Finding("torch", "bad", f"{evidence}, built without CUDA", remedy, cause)
     if build.hip is not None:

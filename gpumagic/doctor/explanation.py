@@ -44,7 +44,7 @@ def explain(error: BaseException) -> Explanation | None:
     line = next((line for pattern, line in _LINES if re.search(pattern, text)), None)
     if line is None:
         return None
-    said = line(text)
+    said = line if isinstance(line, str) else line(text)
     return Explanation(f"gpumagic: {said}." + ("" if "%gpu" in said else " More: %gpu doctor."))
 
 
@@ -107,13 +107,8 @@ def _fatal(text: str) -> str:
     return f"{failure.fatal_cause(text)}. {_LINE_OF_FAILURE}. Every later CUDA call fails too"
 
 
-def _always(line: str) -> Callable[[str], str]:
-    return lambda _: line
-
-
 def _not_started(text: str) -> str:
-    known = failure.start_error(text)
-    return "" if known is None else f"{known.cause}. To do: {known.remedy}"
+    return str(failure.start_error(text))
 
 
 def _full(_: str) -> str:
@@ -130,7 +125,8 @@ def _full(_: str) -> str:
         used = ", ".join(who) if who else "processes that are not listed here"
         remedy = "%gpumem vars shows what this process holds"
         if not (listed and listed[0].own):
-            remedy = f"choose another one: %gpu auto{' --restart' * driver.is_initialized()}"
+            restart = " --restart" if driver.is_initialized() else ""
+            remedy = f"choose another one: %gpu auto{restart}"
         return f"GPU {device.index} has only {bytes_(free)} free, used by {used}. To do: {remedy}"
     return "the driver has too little memory left: of the GPU, or of the host for pinned memory"
 
@@ -141,9 +137,9 @@ _NO_START = (
     "|Found no NVIDIA driver on your system|CUDA unknown error|CUDA driver initialization failed"
     "|Unexpected error from cudaGetDevice"
 )
-#: Pattern and line; the first that matches is used. Meanings as in the CUDA runtime's
-#: documentation (cudaError_t). `gpumagic.memory` explains out of memory.
-_LINES: list[tuple[str, Callable[[str], str]]] = [
+#: Pattern and line, or what returns it; the first that matches is used. Meanings as in the CUDA
+#: runtime's documentation (cudaError_t). `gpumagic.memory` explains out of memory.
+_LINES: list[tuple[str, str | Callable[[str], str]]] = [
     ("Cannot re-initialize CUDA in forked subprocess", _forked),
     ("CUDA has been initialized before the `notebook_launcher`", _before_a_launcher),
     (
@@ -156,23 +152,18 @@ _LINES: list[tuple[str, Callable[[str], str]]] = [
     ),
     ("|".join(re.escape(each.text) for each in failure.START_ERRORS), _not_started),
     (_NO_START, _diagnosed("CUDA finds no device")),
-    ("Torch not compiled with CUDA enabled", _always("this torch is built without CUDA")),
+    ("Torch not compiled with CUDA enabled", "this torch is built without CUDA"),
     ("CUDA error: invalid device ordinal", _ordinal),
     (
         "CUDA error: (all )?CUDA-capable device",
-        _always(
-            "another process uses the GPU exclusively, or its compute mode prohibits use. To do: "
-            "choose another one: %gpu auto --restart"
-        ),
+        "another process uses the GPU exclusively, or its compute mode prohibits use. To do: "
+        "choose another one: %gpu auto --restart",
     ),
     ("CUDA error: out of memory|CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)", _full),
     (
         "PTX was compiled with an unsupported toolchain",
-        _always("a kernel was compiled by a newer CUDA than the driver has: install a newer one"),
+        "a kernel was compiled by a newer CUDA than the driver has: install a newer one",
     ),
     (rf"CUDA error: (an |the )?({'|'.join(failure.FATAL)})", _fatal),
-    (
-        "CUDA error: ",
-        _always("CUDA reports errors asynchronously, perhaps not at their line"),
-    ),
+    ("CUDA error: ", "CUDA reports errors asynchronously, perhaps not at their line"),
 ]

@@ -58,12 +58,12 @@ class Facts:
             return self._child[1]
         if torch_cuda.in_bad_fork():
             return Start(count=0)
-        return probe.start_here() if self.state.initialized else probe.in_fork()
+        return probe.in_fork()
 
     @cached_property
     def driver_cuda(self) -> tuple[int, int] | None:
         """The newest CUDA version that the driver supports."""
-        return self.table.cuda_version or driver.cuda_version()
+        return driver.cuda_version()
 
     @cached_property
     def container(self) -> bool:

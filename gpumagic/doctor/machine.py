@@ -15,8 +15,6 @@ from gpumagic.errors import DeviceError
 from gpumagic.system import child_process, system_files
 from gpumagic.system.text import plural
 
-#: NVML_ERROR_DRIVER_NOT_LOADED and NVML_ERROR_LIB_RM_VERSION_MISMATCH (nvml.h).
-_NOT_LOADED, _MISMATCH = 9, 18
 _WITH_GPUS = (
     "start the container with its GPUs (docker run --gpus all), and where it sets "
     "NVIDIA_DRIVER_CAPABILITIES, with compute,utility"
@@ -88,22 +86,22 @@ def works_with_nvml(facts: Facts) -> Finding | None:
         return Finding("NVML", "ok", f"lists {plural(len(facts.table), 'GPU')}")
     module = cuda_driver.kernel_module()  # in a container, the host's
     evidence += f" (kernel module: {module or 'not loaded'})"
-    remedy, cause = "torch works without it; %gpu does not", evidence
-    if code == _MISMATCH:
+    if code == nvml.VERSIONS_DIFFER:
         remedy = "reboot; or unload the kernel module, and load it: sudo modprobe nvidia"
         cause = "the driver was upgraded, and its kernel module and libraries do not match"
-    elif code == _NOT_LOADED and facts.container:
+    elif code == nvml.DRIVER_NOT_LOADED and facts.container:
         remedy = f"{_WITH_GPUS}, if nvidia-smi on the host lists any"
         cause = "this container was started without its GPUs"
         cause += "" if module else ", or its host has not loaded the NVIDIA driver"
-    elif code == _NOT_LOADED:
+    elif code == nvml.DRIVER_NOT_LOADED:
         remedy = "sudo modprobe nvidia; if that fails, reboot or reinstall the driver"
-        cause = "the NVIDIA driver's kernel module "
-        cause += "is loaded but does not respond" if module else "is not loaded"
-    elif not cuda_driver.installed():
-        return None  # there is no driver
-    known = code in (_NOT_LOADED, _MISMATCH) and not facts.start.count
-    return Finding("NVML", "bad" if known else "warn", evidence, remedy, cause)
+        state = "is loaded but does not respond" if module else "is not loaded"
+        cause = f"the NVIDIA driver's kernel module {state}"
+    elif cuda_driver.installed():
+        return Finding("NVML", "warn", evidence, "torch works without it; %gpu does not", evidence)
+    else:
+        return None
+    return Finding("NVML", "warn" if facts.start.count else "bad", evidence, remedy, cause)
 
 
 def toolkit(facts: Facts) -> Finding:

@@ -15,6 +15,7 @@ FORK_REMEDY = (
     "start workers by 'spawn' (multiprocessing.set_start_method('spawn'), DataLoader(…, "
     "multiprocessing_context='spawn')), or fork in a process that has not used CUDA: %gpu restart"
 )
+
 #: Variables that are read when CUDA is initialised, and by ``import torch``.
 _AT_INIT = ("CUDA_MODULE_LOADING", "CUDA_LAUNCH_BLOCKING")
 _ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")

@@ -5,15 +5,14 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 from gpumagic.cuda import failure, torch_cuda
 from gpumagic.errors import DeviceError, SpecError
-from gpumagic.memory.holders import Survey
+from gpumagic.memory.holders import Survey, objects_of, running_threads
 from gpumagic.memory.report import PLUGGABLE
 from gpumagic.memory.roots import EXCEPTION, LAST, LOCAL, NotebookReferences
 from gpumagic.memory.torch_memory import UnreadableError
-from gpumagic.memory.unreferenced import objects_of, running_threads
 from gpumagic.render.units import bytes_
 from gpumagic.results.allocator import Freed, FreeStep, Held
 from gpumagic.system import introspection, text
@@ -40,10 +39,15 @@ def free(shell: Any, names: Sequence[str] = ()) -> Freed:
             "%gpu restart --keep all starts it again"
         )
     before, steps, notes = _held(), list[FreeStep](), list[str]()
-    survey, unknown = _survey(shell)
-    holding = survey.holding_any(lambda root: root.by_notebook) if survey else []
-    others = survey.others_holding(names) if survey else []
-    if others:
+    survey, unknown = None, f"no GPU memory to free: {failure.why_no_gpu()}"
+    if torch_cuda.contexts():
+        try:
+            survey = Survey.make(shell=shell)
+        except UnreadableError as error:
+            unknown = f"what the notebook itself keeps was left alone: {error}"
+    holding = [root for root in survey.holding() if root.by_notebook] if survey else []
+    beside = [root for root in survey.holding(names) if not root.by_notebook] if survey else []
+    if others := [root.name for root in beside if root.name not in names]:
         notes.append(f"memory of {', '.join(names)} stays with {', '.join(others)}")
     for name in names:
         shell.del_var(name, by_name=True)
@@ -56,12 +60,12 @@ def free(shell: Any, names: Sequence[str] = ()) -> Freed:
         steps.append(FreeStep(f"forget {', '.join(places)}", _held()))
     gc.collect()
     steps.append(FreeStep("collect garbage", _held()))
-    if torch_cuda.contexts():
-        users = _users_of_workspaces(notebook)
-        notes += [f"cuBLAS's work space stays: {users[0]}"] if users else []
-        if not users:
-            torch_cuda.clear_workspaces()
-            steps.append(FreeStep("clear cuBLAS's work space", _held()))
+    user = next(_users_of_workspaces(notebook), None) if torch_cuda.contexts() else None
+    if user is not None:
+        notes.append(f"cuBLAS's work space stays: {user}")
+    elif torch_cuda.contexts():
+        torch_cuda.c_functions()._cuda_clearCublasWorkspaces()  # which allocates it anew
+        steps.append(FreeStep("clear cuBLAS's work space", _held()))
     try:
         torch_cuda.empty_cache()
     except RuntimeError as error:
@@ -71,7 +75,7 @@ def free(shell: Any, names: Sequence[str] = ()) -> Freed:
             "if CUDA goes on to fail, %gpu restart --keep all starts it again"
         ) from None
     steps.append(FreeStep("empty the cache", _held()))
-    notes += [unknown] if unknown else _staying(shell)
+    notes += _staying(shell) if survey else [unknown]
     uncounting = PLUGGABLE if torch_cuda.allocator_backend() == "pluggable" else None
     return Freed(tuple(steps), before, tuple(names), tuple(notes), uncounting)
 
@@ -91,24 +95,14 @@ def _check(notebook: NotebookReferences, names: Sequence[str]) -> None:
             )
 
 
-def _survey(shell: Any) -> tuple[Survey | None, str]:
-    """Return what holds GPU memory before anything is freed; why that is not known."""
-    if not torch_cuda.contexts():
-        return None, f"no GPU memory to free: {failure.why_no_gpu()}"
-    try:
-        return Survey.make(shell=shell), ""
-    except UnreadableError as error:
-        return None, f"what the notebook itself keeps was left alone: {error}"
-
-
-def _users_of_workspaces(notebook: NotebookReferences) -> list[str]:
-    """Return what may use cuBLAS's work space without asking torch for it again.
+def _users_of_workspaces(notebook: NotebookReferences) -> Iterator[str]:
+    """Yield what may use cuBLAS's work space without asking torch for it again.
 
     A CUDA graph has its address, and a thread may be about to start a kernel with it.
     """
-    graphs = objects_of(cast(Any, torch_cuda.loaded()).cuda.CUDAGraph)
-    threads = running_threads(notebook.cell_of)
-    return ["a CUDA graph may use it", *threads] if graphs else [*threads]
+    if objects_of(torch_cuda.module().cuda.CUDAGraph):
+        yield "a CUDA graph may use it"
+    yield from running_threads(notebook.cell_of)
 
 
 def _staying(shell: Any) -> Iterator[str]:
@@ -120,7 +114,7 @@ def _staying(shell: Any) -> Iterator[str]:
         sizes.update(device.unreferenced())
     held = [f"{name} {bytes_(size)}" for name, size in sizes.most_common() if size]
     if held:
-        yield f"still allocated: {', '.join(held[:5])}{' …' * (len(held) > 5)}"
+        yield f"still allocated: {text.listed(held, 5)}"
     yield from account.notes
 
 

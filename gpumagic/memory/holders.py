@@ -1,30 +1,50 @@
-"""What holds GPU memory, to the byte: the blocks that each variable leads to; and freeing it."""
+"""What holds GPU memory, to the byte: the blocks that each variable leads to, and all others.
+
+What no variable leads to is garbage in reference cycles, which is freed only when Python's
+collector comes to it, or held by live objects. Which it is is found as the collector finds it,
+without collecting: what has more references than those of other objects is held from outside, and
+so is all that it leads to.
+"""
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Set
+import threading
+from collections import Counter
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Set,
+)
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import chain
+from types import FrameType
+from typing import Any, NamedTuple
 
+from gpumagic.cells import tracebacks
 from gpumagic.cells.tracebacks import CellOf
 from gpumagic.cuda import failure, torch_cuda
+from gpumagic.cuda.storages import plain_functions
 from gpumagic.memory.report import uncounted
 from gpumagic.memory.roots import EXCEPTION, LAST, LOCAL, NotebookReferences, Places
-from gpumagic.memory.torch_memory import Block, Blocks, UnreadableError
-from gpumagic.memory.unreferenced import (
-    Unreferenced,
-    running_threads,
-    unreferenced,
-)
-from gpumagic.memory.walk import Name, Walk, Walked
+from gpumagic.memory.torch_memory import Block, Blocks, TorchGraph, UnreadableError
+from gpumagic.memory.walk import Name, Root, Walk, Walked
 from gpumagic.results.holders import DeviceHolders, Holder, Holders
+from gpumagic.system import introspection
 
 #: What references are called that are counted but not found: a thread's, a library's, C++'s.
 ELSEWHERE = Name("another reference", "")
 #: Seconds of CPU time after which `holders` looks no further for each of what variables, garbage
 #: and other objects hold.
 SECONDS = 5.0
+#: The most objects of which garbage is looked for: some seconds on a slow machine.
+MOST = 1_000_000
 
 
 def holders(
@@ -57,13 +77,23 @@ def holders(
     return survey.result(survey.unreferenced())
 
 
+class Unreferenced(NamedTuple):
+    """The places in `Blocks.all` of what no variable leads to; in neither: what C++ alone holds."""
+
+    garbage: Set[int] = frozenset()
+    live: Set[int] = frozenset()
+
+
 @dataclass
 class Survey:
-    """The blocks, the roots in the order in which blocks count to them, and which hold which."""
+    """The allocated blocks, and which of the roots lead to each."""
 
     blocks: Blocks
+    #: In the order in which blocks count to them.
     roots: list[Name]
     walked: Walked
+    #: By a block's place in `blocks`, the roots that hold it.
+    owners: dict[int, list[Name]]
     #: Returns a walk as that which was made, to make another one.
     make_walk: Callable[[], Walk]
     cell_of: CellOf | None
@@ -95,65 +125,37 @@ class Survey:
 
         walked = make_walk().run(roots, places.holding() if certain else None)
         names = [*(root.name for root in roots), ELSEWHERE]
+        known = {mask: _owners(names, mask) for mask in {*walked.owners.values()}}
+        owners = {place: known[mask] for place, mask in walked.owners.items()}
         cell_of = None if notebook is None else notebook.cell_of
-        survey = cls(blocks, names, walked, make_walk, cell_of)
-        survey._tidy()
-        return survey
-
-    def _tidy(self) -> None:
-        """Do not count to the last exception what a failed function's variable holds.
-
-        Nor anything to no root at all.
-        """
-        local = self._mask(lambda root: root.kind == LOCAL)
-        last = self._mask(lambda root: root.kind == EXCEPTION)
-        elsewhere = self._mask(lambda root: root is ELSEWHERE)
-        for block, owners in self.walked.owners.items():
-            known = owners & ~last if owners & local else owners
-            self.walked.owners[block] = known if known != elsewhere else 0
-
-    def _mask(self, chosen: Callable[[Name], bool]) -> int:
-        return sum(1 << place for place, root in enumerate(self.roots) if chosen(root))
+        return cls(blocks, names, walked, owners, make_walk, cell_of)
 
     def held_by(self, chosen: Callable[[Name], bool]) -> list[Block]:
         """Return the blocks that only the chosen roots hold."""
-        mask = self._mask(chosen)
-        owned = self.walked.owners.items()
-        return [self.blocks.all[b] for b, owners in owned if owners and not owners & ~mask]
+        held = self.owners.items()
+        return [self.blocks.all[place] for place, by in held if by and all(map(chosen, by))]
 
-    def holding_any(self, chosen: Callable[[Name], bool]) -> list[Name]:
-        """Return those of the chosen roots that hold any block."""
-        holding = 0
-        for owners in self.walked.owners.values():
-            holding |= owners
-        return [self.roots[place] for place in _bits(holding & self._mask(chosen))]
-
-    def others_holding(self, names: Collection[str]) -> list[str]:
-        """Return the variables, beside these, that hold some of their memory."""
-        chosen = self._mask(lambda root: root.name in names and not root.by_notebook)
-        shared = 0
-        for owners in self.walked.owners.values():
-            shared |= owners & ~chosen if owners & chosen else 0
-        roots = (self.roots[place] for place in _bits(shared))
-        return [root.name for root in roots if not root.by_notebook]
+    def holding(self, names: Collection[str] | None = None) -> list[Name]:
+        """Return the roots that hold any block; of those that ``names`` hold, if given."""
+        found = {
+            owner
+            for owners in self.owners.values()
+            if names is None or any(o.name in names and not o.by_notebook for o in owners)
+            for owner in owners
+        }
+        return [root for root in self.roots if root in found]
 
     def unreferenced(self) -> Unreferenced | None:
         """Return whose the blocks are that no root holds; None where that is not known."""
-        owned = {block for block, owners in self.walked.owners.items() if owners}
+        owned = {place for place, owners in self.owners.items() if owners}
         return unreferenced(self.blocks, owned, self.make_walk) if self.walked.complete else None
 
     # --- the result ------------------------------------------------------------------------------
 
     def result(self, unreferenced: Unreferenced | None = None) -> Holders:
         """Return what holds every device's memory."""
-        counts: dict[int, dict[int, _Count]] = {ordinal: {} for ordinal in self.blocks.allocated}
-        for place, owners in self.walked.owners.items():
-            if owners:
-                block = self.blocks.all[place]
-                role = self.walked.roles.get(place, "")
-                self._count(counts.setdefault(block.device, {}), block, role, owners)
         devices = {
-            ordinal: self._device(ordinal, allocated, counts[ordinal], unreferenced)
+            ordinal: self._device(ordinal, allocated, unreferenced)
             for ordinal, allocated in self.blocks.allocated.items()
         }
         notes = [*uncounted(), *self.walked.missed]
@@ -163,62 +165,50 @@ class Survey:
             notes.append("another thread allocates meanwhile: figures are of different times")
         return Holders(devices, tuple(notes))
 
-    def _count(self, counts: dict[int, _Count], block: Block, role: str, owners: int) -> None:
-        first, *others = _bits(owners)
-        count = counts.get(first)
-        if count is None:
-            count = counts[first] = _Count()
-        count.bytes += block.requested
-        count.blocks += 1
-        count.parts[role] = count.parts.get(role, 0) + block.requested
-        if not others:
-            count.frees += block.requested
-        else:
-            for place in others:
-                counts.setdefault(place, _Count())
-            count.also |= owners
-
     def _device(
-        self,
-        ordinal: int,
-        allocated: int,
-        counts: dict[int, _Count],
-        unreferenced: Unreferenced | None,
+        self, ordinal: int, allocated: int, unreferenced: Unreferenced | None
     ) -> DeviceHolders:
-        counts.pop(len(self.roots) - 1, None)  # what is held from elsewhere is no row
-        found = [self._holder(place, count) for place, count in sorted(counts.items())]
+        mine = {n: block for n, block in enumerate(self.blocks.all) if block.device == ordinal}
+        counts: dict[Name, _Count] = {}
+        for place, owners in self.owners.items():
+            if owners and place in mine:
+                for owner in owners:
+                    counts.setdefault(owner, _Count())
+                size, role = mine[place].requested, self.walked.roles.get(place, "")
+                counts[owners[0]].add(size, role, owners[1:])
+        counts.pop(ELSEWHERE, None)  # what is held from elsewhere is no row
+        found = [count.holder(root) for root, count in counts.items()]
         found.sort(key=lambda holder: -holder.bytes)
         notebook = sum(holder.bytes for holder in found if holder.by_notebook)
         named = sum(holder.bytes for holder in found) - notebook
-        mine = (block for block in self.blocks.all if block.device == ordinal)
-        rounding = sum(block.size - block.requested for block in mine)
+        rounding = sum(block.size - block.requested for block in mine.values())
         rest = allocated - named - notebook - rounding
-        parts = () if unreferenced is None else (self._size(ordinal, part) for part in unreferenced)
-        return DeviceHolders(allocated, named, notebook, rest, rounding, tuple(found), *parts)
-
-    def _size(self, ordinal: int, places: Set[int]) -> int:
-        blocks = (self.blocks.all[place] for place in places)
-        return sum(block.requested for block in blocks if block.device == ordinal)
-
-    def _holder(self, place: int, count: _Count) -> Holder:
-        root = self.roots[place]
-        others = (self.roots[other] for other in _bits(count.also & ~(1 << place)))
-        # The variables of failed functions have names that are too long for a column.
-        also = dict.fromkeys(
-            LAST if other.kind == LOCAL and root.kind != LOCAL else other.name for other in others
+        garbage, live = (
+            None if places is None else sum(mine[n].requested for n in places & mine.keys())
+            for places in unreferenced or (None, None)
         )
-        other_parts = {"module": "other tensors", "optimizer": "optimizer state"}.get(root.kind, "")
-        parts = {role or other_parts: size for role, size in count.parts.items()}
-        return Holder(
-            root.name,
-            root.kind,
-            count.bytes,
-            parts,
-            count.blocks,
-            count.frees,
-            tuple(also),
-            root.by_notebook,
+        return DeviceHolders(
+            allocated, named, notebook, rest, rounding, tuple(found), garbage, live
         )
+
+
+def _owners(names: Sequence[Name], mask: int) -> list[Name]:
+    """Return the roots whose bits are set; none where nothing is known of them.
+
+    What a failed function's variable holds does not count to the last exception, too.
+    """
+    found = [names[place] for place in _bits(mask)]
+    if any(name.kind == LOCAL for name in found):
+        found = [name for name in found if name.kind != EXCEPTION]
+    return [] if found == [ELSEWHERE] else found
+
+
+def _bits(mask: int) -> Iterator[int]:
+    """Yield the places of the bits that are set, the lowest first."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
 
 
 @dataclass
@@ -228,14 +218,111 @@ class _Count:
     bytes: int = 0
     blocks: int = 0
     frees: int = 0
-    #: A bit for each root that holds some of it, too.
-    also: int = 0
     parts: dict[str, int] = field(default_factory=dict)
+    #: The other roots that hold some of it.
+    others: list[Name] = field(default_factory=list)
+
+    def add(self, size: int, role: str, others: Sequence[Name]) -> None:
+        """Count a block."""
+        self.bytes += size
+        self.blocks += 1
+        self.frees += 0 if others else size
+        self.parts[role] = self.parts.get(role, 0) + size
+        self.others += others
+
+    def holder(self, root: Name) -> Holder:
+        """Return it as a part of the result."""
+        # The variables of failed functions have names that are too long for a column.
+        also = dict.fromkeys(
+            LAST if other.kind == LOCAL and root.kind != LOCAL else other.name
+            for other in self.others
+        )
+        rest = {"module": "other tensors", "optimizer": "optimizer state"}.get(root.kind, "")
+        parts = {role or rest: size for role, size in self.parts.items()}
+        counts = (self.blocks, self.frees, tuple(also))
+        return Holder(root.name, root.kind, self.bytes, parts, *counts, root.by_notebook)
 
 
-def _bits(mask: int) -> Iterator[int]:
-    """Yield the places of the bits that are set, the lowest first."""
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
+# --- what no variable leads to --------------------------------------------------------------------
+
+
+def unreferenced(
+    blocks: Blocks, owned: Set[int], make_walk: Callable[[], Walk]
+) -> Unreferenced | None:
+    """Return whose the blocks are that are not ``owned``; None where that takes too long.
+
+    Python's objects are only counted where tensors among them hold such blocks.
+    """
+    with plain_functions():
+        if not _tensors(blocks, owned):
+            return Unreferenced()
+        garbage = _unreachable()
+        if garbage is None:
+            return None
+        # What has other references, too, also has the bit above that of the root.
+        alone = make_walk().run([Root(Name("", "garbage"), garbage)], [])
+        only = {place for place, mask in alone.owners.items() if mask == 1} - owned
+        others = Root(Name("", "live"), _tensors(blocks, owned | only))
+        used = make_walk().run([others])
+        if not (alone.complete and used.complete):
+            return None
+        live = used.owners.keys() - owned  # autograd's graph may be of both
+        return Unreferenced(only - live, live)
+
+
+def _tensors(blocks: Blocks, owned: Set[int]) -> list[Any]:
+    """Return Python's tensors whose blocks are not ``owned``."""
+    graph = TorchGraph()
+    found = objects_of(torch_cuda.module().Tensor)
+    places = [blocks.find(graph.address(tensor, storage=False)) for tensor in found]
+    paired = zip(found, places, strict=True)
+    return [tensor for tensor, place in paired if place is not None and place not in owned]
+
+
+def objects_of(base: type) -> list[Any]:
+    """Return all objects of a type and of those that derive from it."""
+    things = gc.get_objects()
+    # By `id`: the hash of a type may be the user's code.
+    kinds = {id(type(thing)): type(thing) for thing in things}
+    derived = {number for number, kind in kinds.items() if introspection.derives(kind, base)}
+    return [thing for thing in things if id(type(thing)) in derived]
+
+
+def _unreachable() -> list[Any] | None:
+    """Return the objects to which only each other refer; None where there are too many to look."""
+    things = gc.get_objects()
+    if len(things) > MOST:
+        return None
+    (own,) = map(sys.getrefcount, [object()])  # that of the list, and the call's
+    outside = [count - own for count in map(sys.getrefcount, things)]
+    rest = dict(zip(map(id, things), things, strict=True))
+    inside = Counter(_led_to(things, rest))
+    counted = zip(rest, outside, strict=True)
+    held = {number for number, count in counted if count > inside[number]}
+    while held:
+        held = set(_led_to([rest.pop(number) for number in held], rest))
+    return list(rest.values())
+
+
+def _led_to(things: Iterable[Any], among: Container[int]) -> Iterator[int]:
+    """Yield the ids of those ``among`` that things refer to, for each reference.
+
+    One thing at a time: its referents are a list, which may be longer than all that is kept.
+    """
+    referents = chain.from_iterable(map(gc.get_referents, things))
+    return filter(among.__contains__, map(id, referents))
+
+
+def running_threads(cell_of: CellOf | None) -> Iterator[str]:
+    """Yield what other threads run of the user's: ``thread engine runs In[3] line 2 in serve``.
+
+    Their variables are not read: before Python 3.13 that may change them.
+    """
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    for ident, running in sys._current_frames().items():
+        frame: FrameType | None = running
+        while frame and not tracebacks.is_users(frame.f_code.co_filename, cell_of):
+            frame = frame.f_back
+        if frame and ident != threading.get_ident():
+            where = tracebacks.described(frame, frame.f_lineno, cell_of)
+            yield f"thread {names.get(ident, ident)} runs {where}"

@@ -3,13 +3,14 @@
 The figures are the counters of torch's allocator: exact, without synchronising. Nothing here
 imports torch, makes a context, starts a thread, collects garbage or empties a cache.
 
-By line, the counters are read at each line. One scope of the ledger serves the lines and the cell:
-the lines' intervals add up to the cell's.
+By line, the counters are read at each line, in one scope of the ledger for all lines: their
+intervals add up to what the cell's own scope has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, TypeVar, cast, overload
 
@@ -18,7 +19,7 @@ from gpumagic.cells.line_tracer import LineTracer
 from gpumagic.cells.measured_block import Measured, decorated
 from gpumagic.cuda import devices, failure, torch_cuda
 from gpumagic.errors import RegressionError, SpecError
-from gpumagic.memory.peak_ledger import LEDGER, Interval, Scope, delta
+from gpumagic.memory.peak_ledger import LEDGER, Scope
 from gpumagic.memory.report import PLUGGABLE, allocator_notes, memory_report
 from gpumagic.results.base import differences
 from gpumagic.results.comparison import MemoryComparison
@@ -29,7 +30,7 @@ from gpumagic.system import text
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-class Measurement(Measured["Scope | str", MemoryDelta]):
+class Measurement(Measured[Scope, MemoryDelta]):
     """A context manager that measures the change of GPU memory by its body, also when it raises.
 
     It has the attributes of the `MemoryDelta` in ``result`` once the body has ended::
@@ -42,41 +43,23 @@ class Measurement(Measured["Scope | str", MemoryDelta]):
     unfinished = "the measurement has not ended; use its result after the with block"
     statement, attribute = "with gpumem()", "memory"
 
-    def begin(self) -> Scope | str:
-        return opened()
-
-    def end(self, stretch: Scope | str, *, partial: bool) -> MemoryDelta:
-        """Return what has happened since `begin`."""
-        if isinstance(stretch, str):
-            return memory_delta(stretch, partial=partial)
-        try:
-            return memory_delta(LEDGER.close(stretch), partial=partial)
-        except Exception as error:
-            return memory_delta(unreadable(error), partial=partial)
-
-
-def opened() -> Scope | str:
-    """Return a new scope of the ledger; why there is none where it cannot be opened."""
-    try:
+    def begin(self) -> Scope:
         return LEDGER.open()
-    except Exception as error:  # a pluggable allocator without counters; the result says so
-        return unreadable(error)
+
+    def end(self, scope: Scope, *, partial: bool) -> MemoryDelta:
+        """End the scope; return what has happened in it, or why that is not known."""
+        try:
+            changed = LEDGER.close(scope)
+        except Exception as error:
+            return MemoryDelta(partial=partial, error=_unreadable(error))
+        # Another device may have a context: its kind says nothing on this code.
+        conditions = devices.conditions(only_changed(changed))
+        if not changed:
+            return MemoryDelta(partial=partial, error=failure.why_no_gpu(), conditions=conditions)
+        return MemoryDelta(changed, partial=partial, notes=allocator_notes(), conditions=conditions)
 
 
-def memory_delta(
-    changed: Mapping[int, DeviceMemoryDelta] | str, *, partial: bool = False
-) -> MemoryDelta:
-    """Return the change of each device as a result; ``changed`` may be the reason for none."""
-    if isinstance(changed, str):
-        return MemoryDelta(partial=partial, error=changed)
-    # Another device may have a context: its kind says nothing on this code.
-    conditions = devices.conditions(only_changed(changed))
-    if not changed:
-        return MemoryDelta(partial=partial, error=failure.why_no_gpu(), conditions=conditions)
-    return MemoryDelta(changed, partial=partial, notes=allocator_notes(), conditions=conditions)
-
-
-def unreadable(error: BaseException) -> str:
+def _unreadable(error: BaseException) -> str:
     """Return why the allocator's counters cannot be read, in one line."""
     if torch_cuda.allocator_backend() == "pluggable":
         return PLUGGABLE
@@ -206,19 +189,19 @@ class _LineMemory:
         if run != self._run:
             self._run, self._start = run, dict(allocated)
 
-    def add(self, ordinal: int, interval: Interval) -> None:
+    def add(self, ordinal: int, change: DeviceMemoryDelta) -> None:
         """Add a part of the run."""
-        start, end, peak = interval
-        before = self.by_device.get(ordinal, LineMemory())
+        start = change.allocated_now - change.allocated
         # What the run freed before its highest point was allocated at its beginning.
-        peak -= self._start.setdefault(ordinal, start.allocated)
+        peak = start + change.peak - self._start.setdefault(ordinal, start)
+        before = self.by_device.get(ordinal, LineMemory())
         self.by_device[ordinal] = LineMemory(
-            before.change + end.allocated - start.allocated, max(before.peak, peak)
+            before.change + change.allocated, max(before.peak, peak)
         )
 
 
 class _MemoryCounter:
-    """Counts the allocator's memory line by line, in one scope of the ledger.
+    """Counts the allocator's memory line by line, in a scope of the ledger.
 
     It is the `LineCounter` of a `LineTracer`; the figures of a line are its `_LineMemory`.
     """
@@ -227,16 +210,13 @@ class _MemoryCounter:
         self._scope = scope
         self._lines: tuple[Line, ...] = ()
         self._allocated: dict[int, int] = {}
-        #: By ordinal, what happened in the whole cell.
-        self.cell: dict[int, Interval] = {}
 
     def switch(self, lines: tuple[Line, ...]) -> None:
-        for ordinal, interval in LEDGER.restart(self._scope).items():
-            earlier = self.cell.get(ordinal)
-            self.cell[ordinal] = interval if earlier is None else earlier.and_then(interval)
-            self._allocated[ordinal] = interval.end.allocated
-            for line in () if interval.idle else self._lines:
-                line.figures.add(ordinal, interval)
+        changes = LEDGER.restart(self._scope)
+        self._allocated = {ordinal: change.allocated_now for ordinal, change in changes.items()}
+        for ordinal, change in only_changed(changes).items():
+            for line in self._lines:
+                line.figures.add(ordinal, change)
         for line in lines:
             if line.figures is None:
                 line.figures = _LineMemory()
@@ -262,51 +242,38 @@ def source_lines(source: Source) -> SourceLines:
     )
 
 
-class LineMeasurement(Measured["Scope | str", LineReport]):
+class LineMeasurement(Measured[Scope, LineReport]):
     """A context manager that measures what each line of ``sources`` does, also when one raises.
 
-    The first source is the cell's, which runs in the body.
+    The first source is the cell's, which runs in the body. The cell has a scope of its own.
     """
 
     def __init__(self, sources: Sequence[Source]) -> None:
         super().__init__()
         self._sources = sources
 
-    def begin(self) -> Scope | str:
-        """Open a scope of the ledger, and trace if there is one."""
-        scope = opened()
-        if isinstance(scope, str):
-            return scope
-        self._counter = _MemoryCounter(scope)
+    def begin(self) -> Scope:
+        """Measure the cell, and trace its lines if the counters can be read."""
+        cell, self._lines = LEDGER.open(), LEDGER.open()
+        self._counter = _MemoryCounter(self._lines)
         self._tracer = LineTracer(self._sources, self._counter)
         try:
-            self._tracer.start()
+            if self._lines.error is None:
+                self._tracer.start()
         except BaseException:
-            self._drop(scope)
+            self.end(cell, partial=True)
             raise
-        return scope
+        return cell
 
-    def end(self, block: Scope | str, *, partial: bool) -> LineReport:
+    def end(self, cell: Scope, *, partial: bool) -> LineReport:
         """Stop tracing; return what each line did, and the cell as a whole."""
-        if isinstance(block, str):
-            sources = tuple(map(source_lines, self._sources))
-            return LineReport(memory_delta(block, partial=partial), sources)
         try:
             self._tracer.stop(failed=partial)
-            cell = memory_delta(self._cell(), partial=partial)
+            with suppress(Exception):  # the cell's result says why nothing is known
+                self._counter.switch(())
         finally:
-            self._drop(block)
+            LEDGER.drop(self._lines)
+            whole = Measurement().end(cell, partial=partial)
         sources = tuple(map(source_lines, self._sources))
-        return LineReport(cell, sources, (self._tracer.note,) if self._tracer.note else ())
-
-    def _drop(self, scope: Scope) -> None:
-        self._tracer.stop(failed=True)
-        LEDGER.drop(scope)
-
-    def _cell(self) -> dict[int, DeviceMemoryDelta] | str:
-        """Read the counters once more; return what the whole cell did, or why that is unknown."""
-        try:
-            self._counter.switch(())
-        except Exception as error:
-            return unreadable(error)
-        return {ordinal: delta(interval) for ordinal, interval in self._counter.cell.items()}
+        notes = () if self._tracer.note is None else (self._tracer.note,)
+        return LineReport(whole, sources, notes)

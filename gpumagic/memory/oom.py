@@ -76,9 +76,6 @@ def explain(error: BaseException, shell: Any) -> OutOfMemory | Explanation | Non
     if device is None:
         return known
     known = _with_figures(known, device, text)
-    unused, hint = _size(_UNUSED, text), _HINT.search(text)
-    if unused and hint and known.requested is not None and unused >= known.requested:
-        known = replace(known, fragmented=hint.group())
     try:
         survey = Survey.make(shell=shell, seconds=WALK)
     except UnreadableError:
@@ -117,7 +114,8 @@ def _with_figures(known: OutOfMemory, device: int, text: str) -> OutOfMemory:
     limit = memory_limit(device)
     allocated, reserved = torch_cuda.memory_held(device)
     own, live, unused = (_size(each, text) for each in (_OWN, _ALLOCATED, _UNUSED))
-    others = sum(_bytes(match) for match in _OTHER.finditer(text))
+    hint = _HINT.search(text)
+    others = sum(_sizes(_OTHER, text))
     outside = None if own is None or live is None or unused is None else own - live - unused
     now = None
     if live is not None and allocated < live * 0.99:
@@ -135,6 +133,7 @@ def _with_figures(known: OutOfMemory, device: int, text: str) -> OutOfMemory:
         # Where this process is not among those listed, it may be one of them.
         others=None if own is None else others,
         limit=limit if limit is not None and limit < total * 0.999 else None,
+        fragmented=hint[0] if hint and unused and unused >= (known.requested or math.inf) else None,
     )
 
 
@@ -147,21 +146,21 @@ def _has_failed(device: int | None) -> bool:
 
 
 def _size(pattern: re.Pattern[str], text: str) -> int | None:
-    match = pattern.search(text)
-    return None if match is None else _bytes(match)
+    return next(_sizes(pattern, text), None)
 
 
-def _bytes(match: re.Match[str]) -> int:
-    return round(float(match[1]) * _UNITS[match[2]])
+def _sizes(pattern: re.Pattern[str], text: str) -> Iterator[int]:
+    """Yield the bytes of each match of a pattern that has `_SIZE`."""
+    for match in pattern.finditer(text):
+        yield round(float(match[1]) * _UNITS[match[2]])
 
 
 def _device(text: str) -> int | None:
     """Return the CUDA ordinal that a message names, or the only one in use."""
-    match = _DEVICE.search(text)
-    used = torch_cuda.contexts()
+    match, used = _DEVICE.search(text), torch_cuda.contexts()
     if match is None:
         return used[0] if len(used) == 1 else None
-    return int(match.group(1)) if int(match.group(1)) in used else None
+    return int(match[1]) if int(match[1]) in used else None
 
 
 def _place(

@@ -53,28 +53,9 @@ class Counters(NamedTuple):
     retries: int = 0
 
 
-class Interval(NamedTuple):
-    """The counters of a device at both ends of a scope, and the peak between."""
-
-    start: Counters
-    end: Counters
-    #: The highest allocated bytes.
-    peak: int
-
-    @property
-    def idle(self) -> bool:
-        """Whether no figure has changed."""
-        return self.start == self.end and self.peak == self.end.allocated
-
-    def and_then(self, later: Interval) -> Interval:
-        """Return this interval and ``later``, which begins at its end, as one."""
-        return Interval(self.start, later.end, max(self.peak, later.peak))
-
-
 @functools.lru_cache(maxsize=64)  # after an idle cell: the same on each of many devices as before
-def delta(interval: Interval) -> DeviceMemoryDelta:
-    """Return the change as a result."""
-    start, end, peak = interval
+def _delta(start: Counters, end: Counters, peak: int) -> DeviceMemoryDelta:
+    """Return the change between two readings; ``peak`` is the highest of allocated bytes."""
     return DeviceMemoryDelta(
         allocated=end.allocated - start.allocated,
         reserved=end.reserved - start.reserved,
@@ -99,6 +80,8 @@ class Scope:
         self.start: dict[int, Counters] = {}
         #: By ordinal, the highest allocated bytes before the last reset inside the scope.
         self.folded: dict[int, int] = {}
+        #: Why it has no figures: the counters could not be read when it was opened.
+        self.error: Exception | None = None
 
 
 def _counters(stats: dict[str, Any]) -> Counters:
@@ -149,12 +132,17 @@ class Ledger:
     # --- scopes ----------------------------------------------------------------------------------
 
     def open(self) -> Scope:
-        """Begin a scope. Reads the counters of every device that has a context; makes none."""
+        """Begin a scope. Reads the counters of every device that has a context; makes none.
+
+        Where they cannot be read, `close` and `restart` raise the error.
+        """
         scope = Scope()
         with self._lock:
             try:
                 self.restart(scope)
                 self._scopes.append(scope)
+            except Exception as error:  # a pluggable allocator has no counters
+                scope.error = error.with_traceback(None)
             finally:
                 self._tidy()
         return scope
@@ -166,24 +154,22 @@ class Ledger:
         """
         with self._lock:
             try:
-                return {
-                    i: delta(self._interval(scope, i, self._read(i))) for i in torch_cuda.contexts()
-                }
+                return {i: self._change(scope, i, self._read(i)) for i in torch_cuda.contexts()}
             finally:
                 self.drop(scope)
 
-    def restart(self, scope: Scope) -> dict[int, Interval]:
+    def restart(self, scope: Scope) -> dict[int, DeviceMemoryDelta]:
         """End a scope and begin it again at the same time, by one reading a device."""
         with self._lock:
             self._wrap()  # torch may have been imported since
-            found: dict[int, Interval] = {}
+            found: dict[int, DeviceMemoryDelta] = {}
             for ordinal in torch_cuda.contexts():
                 stats = self._read(ordinal)
-                interval = found[ordinal] = self._interval(scope, ordinal, stats)
-                if _peak(stats) > interval.end.allocated:  # a reset would lose it
+                found[ordinal] = self._change(scope, ordinal, stats)
+                if _peak(stats) > found[ordinal].allocated_now:  # a reset would lose it
                     self._fold(ordinal, stats)
                     self._call("_cuda_resetPeakMemoryStats", ordinal)
-                scope.start[ordinal] = interval.end
+                scope.start[ordinal] = _counters(stats)
                 scope.folded.pop(ordinal, None)
             return found
 
@@ -193,10 +179,12 @@ class Ledger:
             self._scopes = [each for each in self._scopes if each is not scope]
             self._tidy()
 
-    def _interval(self, scope: Scope, ordinal: int, stats: dict[str, Any]) -> Interval:
+    def _change(self, scope: Scope, ordinal: int, stats: dict[str, Any]) -> DeviceMemoryDelta:
+        if scope.error is not None:
+            raise scope.error
         self._catch_up(ordinal, stats)
         peak = max(_peak(stats), scope.folded.get(ordinal, 0))
-        return Interval(scope.start.get(ordinal, Counters()), _counters(stats), peak)
+        return _delta(scope.start.get(ordinal, Counters()), _counters(stats), peak)
 
     def leave(self) -> None:
         """Restore torch's functions: now, or when no peak of the user's needs ours any more."""
@@ -309,6 +297,8 @@ class CellLedger(EveryCell[CellMemory]):
             return
         self._scope = LEDGER.open()
         try:
+            if self._scope.error is not None:
+                raise self._scope.error
             self._hooks.add(self._hook, running=True)
         except BaseException:
             self.off()
@@ -330,7 +320,7 @@ class CellLedger(EveryCell[CellMemory]):
             number=result.execution_count,
             source=first_line(cell.source),
             seconds=seconds,
-            devices={i: delta(each) for i, each in LEDGER.restart(self._scope).items()},
+            devices=LEDGER.restart(self._scope),
             failed=not result.success,
         )
         self.keep(record, cell, shown=bool(record.changed))

@@ -6,17 +6,13 @@ Imports no torch and makes no context.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import replace
 
 from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.devices import devices
 from gpumagic.results.devices import Device, DeviceTable
 from gpumagic.results.memory import DeviceMemory, MemoryReport
-
-#: What torch's allocator holds on a device: allocated, reserved and the peak of allocated bytes.
-_Held = tuple[int | None, int | None, int | None]
-#: Of an allocator that keeps no counters.
-_UNKNOWN: _Held = (None, None, None)
 
 
 def memory_report(previous: MemoryReport | None = None) -> MemoryReport:
@@ -33,19 +29,13 @@ def memory_report(previous: MemoryReport | None = None) -> MemoryReport:
         ordinal: _since(_memory(ordinal, seen.get(ordinal), held.get(ordinal)), before.get(ordinal))
         for ordinal in sorted({*seen, *held})
     }
-    if rows:
-        unreadable = (f"GPU {d.index}: {d.error}" for d in seen.values() if d.error)
-        notes = [*allocator_notes(), *unreadable, *table.notes]
-        notes += [table.error] if table.error else []
-        pinned, active = torch_cuda.pinned_memory() or (None, None)
-        return MemoryReport(
-            rows,
-            notes=tuple(notes),
-            pinned=pinned,
-            pinned_active=active,
-            in_use=torch_cuda.initialized(),
-        )
-    return MemoryReport(error=table.error or _nothing_seen(table))
+    if not rows:
+        return MemoryReport(error=table.error or _nothing_seen(table))
+    notes = [*allocator_notes(), *(f"GPU {d.index}: {d.error}" for d in seen.values() if d.error)]
+    notes += table.notes if table.error is None else (*table.notes, table.error)
+    pinned, active = torch_cuda.pinned_memory() or (None, None)
+    in_use = torch_cuda.initialized()
+    return MemoryReport(rows, tuple(notes), pinned=pinned, pinned_active=active, in_use=in_use)
 
 
 def _nothing_seen(table: DeviceTable) -> str:
@@ -56,52 +46,39 @@ def _nothing_seen(table: DeviceTable) -> str:
     return "this process sees no GPU of this machine; %gpu says why"
 
 
-def _held(ordinal: int) -> _Held:
+def _held(ordinal: int) -> DeviceMemory:
+    """Return what torch's allocator holds on a device with a context."""
     try:
         stats = torch_cuda.memory_stats(ordinal)
     except RuntimeError:  # a pluggable allocator without counters
-        return _UNKNOWN
-    allocated = stats["allocated_bytes"]["all"]
-    return allocated["current"], stats["reserved_bytes"]["all"]["current"], allocated["peak"]
+        return DeviceMemory(context=True)
+    allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
+    return DeviceMemory(allocated["current"], reserved["current"], allocated["peak"], context=True)
 
 
-def _memory(ordinal: int, device: Device | None, held: _Held | None) -> DeviceMemory:
+def _memory(ordinal: int, device: Device | None, held: DeviceMemory | None) -> DeviceMemory:
     """Return one device's row, by NVML's figures and torch's."""
-    context = held is not None
-    if held is None:
-        # Without a context torch holds nothing.
-        held = (0, 0, 0) if torch_cuda.built_with_cuda() else _UNKNOWN
-    allocated, reserved, peak = held
-    divided = device is not None and bool(device.mig)
-    device = device and device.as_seen()
-    free, total = (device.memory_free, device.memory_total) if device else (None, None)
-    used = device.memory_used if device else None
+    if held is None:  # without a context torch holds nothing
+        nothing = 0 if torch_cuda.built_with_cuda() else None
+        held = DeviceMemory(nothing, nothing, nothing, context=False)
+    seen = Device(-1) if device is None else device.as_seen()
+    free, total, used = seen.memory_free, seen.memory_total, seen.memory_used
     # NVML counts the driver's own memory in neither; the runtime's total is without it.
     own = None if free is None or total is None or used is None else total - free - used
-    if context and (divided or free is None or total is None):
-        free, total = _runtime_memory(ordinal)
-        own = None
-    return DeviceMemory(
-        allocated=allocated,
-        reserved=reserved,
-        peak=peak,
+    if held.context and (seen.mig or free is None or total is None):
+        free = total = own = None
+        with suppress(RuntimeError):  # the device is lost
+            free, total = torch_cuda.memory_info(ordinal)
+    return replace(
+        held,
         free=free,
         total=total,
-        outside=_outside(device.memory_own if device else None, reserved, context),
-        others=device.memory_others if device else None,
-        name=device.name if device else None,
-        index=device.index if device else None,
-        context=context,
+        outside=_outside(seen.memory_own, held.reserved, bool(held.context)),
+        others=seen.memory_others,
+        name=seen.name,
+        index=None if device is None else device.index,
         driver_reserved=own,
     )
-
-
-def _runtime_memory(ordinal: int) -> tuple[int | None, int | None]:
-    """Return free and total bytes of a device that has a context."""
-    try:
-        return torch_cuda.memory_info(ordinal)
-    except RuntimeError:  # the device is lost
-        return None, None
 
 
 def _outside(own: int | None, reserved: int | None, context: bool) -> int | None:
@@ -114,18 +91,13 @@ def _outside(own: int | None, reserved: int | None, context: bool) -> int | None
 
 
 def _since(now: DeviceMemory, before: DeviceMemory | None) -> DeviceMemory:
-    if before is None:
+    if before is None or now.allocated is None or now.reserved is None:
         return now
     return replace(
-        now,
-        allocated_change=_minus(now.allocated, before.allocated),
-        reserved_change=_minus(now.reserved, before.reserved),
+        now,  # None before: torch was not imported, and had allocated nothing
+        allocated_change=now.allocated - (before.allocated or 0),
+        reserved_change=now.reserved - (before.reserved or 0),
     )
-
-
-def _minus(now: int | None, before: int | None) -> int | None:
-    # None before: torch was not imported, and had allocated nothing.
-    return None if now is None else now - (before or 0)
 
 
 def uncounted() -> tuple[str, ...]:
@@ -138,6 +110,12 @@ def uncounted() -> tuple[str, ...]:
 #: With this variable torch's allocator keeps no memory, and no count of it.
 _UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 PLUGGABLE = "a pluggable allocator is in use, of which torch keeps no counters"
+#: What the figures of other allocators than torch's native one mean.
+_OF_BACKEND = {
+    "cudaMallocAsync": "backend:cudaMallocAsync: the driver keeps the counters; memory that waits "
+    "to be freed counts as allocated, peaks of reserved are upper bounds, failures are not counted",
+    "pluggable": PLUGGABLE,
+}
 
 
 def allocator_notes() -> tuple[str, ...]:
@@ -148,12 +126,5 @@ def allocator_notes() -> tuple[str, ...]:
         return ("this torch is built without CUDA: these are the driver's figures alone",)
     if uncounted():
         return uncounted()
-    backend = torch_cuda.allocator_backend()
-    if backend == "cudaMallocAsync":
-        return (
-            "backend:cudaMallocAsync: the driver keeps the counters; memory that waits to be freed "
-            "counts as allocated, peaks of reserved are upper bounds, failures are not counted",
-        )
-    if backend == "pluggable":
-        return (PLUGGABLE,)
-    return ()
+    note = _OF_BACKEND.get(torch_cuda.allocator_backend() or "")
+    return () if note is None else (note,)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import types
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -71,13 +71,10 @@ class Blocks:
         self.all: list[Block] = []
         #: By CUDA ordinal, the allocated bytes by the allocator's counters.
         self.allocated: dict[int, int] = {}
-        for segment in torch_cuda.memory_snapshot():
-            device = segment["device"]
-            for block in segment["blocks"]:
-                if block["state"] == "active_allocated":
-                    size = block["size"]
-                    requested = block.get("requested_size", size)
-                    self.all.append(Block(device, block["address"], requested, size))
+        for device, block in torch_cuda.allocated_blocks():
+            size = block["size"]
+            requested = block.get("requested_size", size)
+            self.all.append(Block(device, block["address"], requested, size))
         for ordinal in torch_cuda.contexts():
             self.allocated[ordinal], _ = torch_cuda.memory_held(ordinal)
         found = dict.fromkeys(self.allocated, 0)
@@ -99,6 +96,17 @@ class Blocks:
 
 GRADIENTS, GRAPH = "gradients", "autograd graph"
 
+#: The methods that return the parts of sparse tensors: some for each layout.
+_COMPONENTS = (
+    "_indices",
+    "_values",
+    "crow_indices",
+    "col_indices",
+    "ccol_indices",
+    "row_indices",
+    "values",
+)
+
 #: Returns what an object keeps in C++: pairs of a role and an object.
 Rule = Callable[[Any], Iterable[tuple[str, Any]]]
 
@@ -107,7 +115,7 @@ class TorchGraph:
     """The objects in C++ that tensors, scripted modules and autograd's nodes lead to."""
 
     def __init__(self) -> None:
-        self._torch = cast(Any, torch_cuda.loaded())
+        self._torch = torch_cuda.module()
         self._base = self._torch._C.TensorBase
         self._saved = getattr(self._torch._C._autograd, "SavedTensor", None)
         #: Whether this torch says what autograd has saved for backward.
@@ -161,18 +169,11 @@ class TorchGraph:
             return []
         return [each for each in found if each[1] is not None]
 
-    def _components(self, tensor: Any) -> list[Any]:
-        """Return the parts of a sparse tensor."""
-        for names in (
-            ("_indices", "_values"),
-            ("crow_indices", "col_indices", "values"),
-            ("ccol_indices", "row_indices", "values"),
-        ):
-            try:
-                return [getattr(self._base, name)(tensor) for name in names]
-            except Exception:  # of another layout
-                continue
-        return []
+    def _components(self, tensor: Any) -> Iterator[Any]:
+        """Yield the parts of a sparse tensor."""
+        for name in _COMPONENTS:
+            with suppress(RuntimeError):  # of another layout
+                yield getattr(self._base, name)(tensor)
 
     def _of_script(self, module: Any) -> Iterable[tuple[str, Any]]:
         inside = self._torch._C
@@ -245,9 +246,9 @@ class History:
             return self.state(f"It is recorded already{by}.")
         with _readable():
             try:
-                torch_cuda.record_history(_ENTRIES, stacks=True)
+                _record("all", context="alloc", stacks="python", max_entries=_ENTRIES)
             except KeyboardInterrupt:  # it may record already
-                torch_cuda.stop_history()
+                _record(None)
                 raise
         self._own = True
         return self.state("Recording begins.")
@@ -257,13 +258,18 @@ class History:
         recording, self._own = self.state().recording, False
         if not recording:
             return self.state()
-        torch_cuda.stop_history()
+        _record(None)
         return self.state("Recording has ended; what was recorded is gone.")
 
     def release(self) -> None:
         """Undo `on`; a history that other code began goes on."""
         if self._own:
             self.off()
+
+
+def _record(enabled: str | None, **options: Any) -> None:
+    """Start or end torch's recording; either begins anew or drops what was recorded."""
+    torch_cuda.module().cuda.memory._record_memory_history(enabled, **options)
 
 
 def live_by_cell(shell: Any) -> CellHoldings:
@@ -279,13 +285,9 @@ def live_by_cell(shell: Any) -> CellHoldings:
     sources: Sequence[str] = shell.history_manager.input_hist_raw
     sizes: dict[int, dict[int | None, list[int]]] = {}
     with _readable():
-        segments = torch_cuda.memory_snapshot()
-    for segment in segments:
-        for block in segment["blocks"]:
-            if block["state"] == "active_allocated":
-                number = _cell(block.get("frames") or (), numbers)
-                of_device = sizes.setdefault(segment["device"], {})
-                of_device.setdefault(number, []).append(block["size"])
+        for device, block in torch_cuda.allocated_blocks():
+            number = _cell(block.get("frames") or (), numbers)
+            sizes.setdefault(device, {}).setdefault(number, []).append(block["size"])
     notes = (_MEANS,) if any(None in held for held in sizes.values()) else ()
     return CellHoldings(
         {
@@ -325,7 +327,7 @@ def write_snapshot(path: Path) -> SnapshotFile:
     _require()
     try:
         with _readable():
-            cast(Any, torch_cuda.loaded()).cuda.memory._dump_snapshot(str(path))
+            torch_cuda.module().cuda.memory._dump_snapshot(str(path))
         size = path.stat().st_size
     except OSError as error:
         raise SpecError(f"cannot write {path}: {error.strerror or error}") from None

@@ -19,7 +19,8 @@ from gpumagic.results.devices import Device, DeviceTable
 from gpumagic.results.selection import Selection
 from gpumagic.selection import claims, environment
 from gpumagic.selection.auto import NO_WANTS, Wants, candidates, freest, may_fit_later, pick
-from gpumagic.selection.spec import Spec, as_text, parse, resolve
+from gpumagic.selection.choice import undone_on_error
+from gpumagic.selection.spec import Spec, as_text, parse, resolve, uuids_of
 from gpumagic.selection.verify import verify
 
 #: Called while waiting, with the seconds waited and the reason.
@@ -83,18 +84,14 @@ def choose(
     if spec.kind == "auto" and wait > 0:
         devices.check(table)
         table = _wait(spec, wants, wait, progress)
-    before = STATE.snapshot()
-    try:
+    with undone_on_error() as before:
         change, notes = _change(spec, wants, table, can_wait=wait == 0, claim=claim)
         failure.note_mask(before.environment)
         environment.write(change)
         failure.note_mask(environment.now())
         chosen = verify(spec, before.environment, table)
-    except BaseException:
-        STATE.restore(before)
-        raise
     if chosen.status == "too-late" and not restart:
-        claims.held().hold(before.choice.claim)
+        claims.hold(before.choice.claim)
     return replace(chosen, notes=(*chosen.notes, *notes))
 
 
@@ -103,7 +100,7 @@ def after_restart(spec: Spec, *, claim: bool = True) -> Selection:
     table = devices.devices(processes=False)
     found = verify(spec, environment.now(), table, prove=False)
     named = visible_devices.named(visible_devices.variables(environment.now()), table) or ()
-    chosen = tuple(uuid for each in named if (uuid := each.instance or each.uuid) is not None)
+    chosen = uuids_of(named)
     notes: tuple[str, ...] = ()
     if spec.kind in ("devices", "auto", "same") and claim and found.status != "too-late":
         notes = _claim(chosen, claims.others_of(chosen), table)
@@ -134,8 +131,8 @@ def _change(
             return pick(usable, spec.count, wants, others, advice)
 
         if claim:
-            found = [each.instance or each.uuid for each in candidates(usable, spec.count)]
-            chosen, others = claims.choose(best, [uuid for uuid in found if uuid])
+            found = uuids_of(candidates(usable, spec.count))
+            chosen, others = claims.choose(best, found)
         else:
             chosen = best({})
     if not claim:
@@ -148,11 +145,11 @@ def _change(
 
 def _claim(uuids: tuple[str, ...], others: claims.Others, table: DeviceTable) -> tuple[str, ...]:
     """Claim the chosen devices; return a note for each that other processes claim."""
-    claims.held().hold(uuids)
+    claims.hold(uuids)
     notes = []
     for device in table:
-        for uuid in {device.uuid, *(part.uuid for part in device.mig)}.intersection(uuids):
-            if by := ", ".join(map(str, others.get(str(uuid), ()))):
+        for uuid in {*claims.all_uuids(device)}.intersection(uuids):
+            if by := ", ".join(map(str, others.get(uuid, ()))):
                 notes.append(f"GPU {device.index} is claimed by {by}")
     return tuple(notes)
 

@@ -38,93 +38,86 @@ _FOLDER = "/dev/shm"
 _MOST = 16
 
 
-class HeldClaims:
-    """The claims of this process; the only object is in `STATE`, see `held`."""
-
-    def __init__(self) -> None:
-        #: The open file whose lock is the claim, by UUID.
-        self._descriptors: dict[str, int] = {}
-        pid, _, entries = os.environ.pop(_INHERITED, "").partition(":")
-        for entry in entries.split(",") if pid == str(os.getpid()) else ():
-            uuid, _, descriptor = entry.partition("=")
-            os.set_inheritable(int(descriptor), False)
-            self._descriptors[uuid] = int(descriptor)
-        if hasattr(os, "register_at_fork"):  # a forked worker may live longer than this process
-            os.register_at_fork(after_in_child=lambda: self.hold(()))
-
-    def hold(self, uuids: tuple[str, ...]) -> None:
-        """Claim these devices, whoever else does, and no others.
-
-        `STATE` has those that could be claimed.
-        """
-        for uuid in {*self._descriptors}.difference(uuids):
-            os.close(self._descriptors.pop(uuid))
-        for uuid in uuids:
-            with suppress(OSError):
-                self._lock(uuid)
-        STATE.choice.claim = tuple(uuid for uuid in uuids if uuid in self._descriptors)
-
-    def is_first(self, uuid: str) -> bool:
-        """Claim a device unless another process has; return False if one has.
-
-        True also where it cannot be claimed: then nothing is known of others' claims either.
-        """
-        try:
-            self._lock(uuid, alone=True)
-        except BlockingIOError:
-            return False
-        except OSError:
-            pass
-        return True
-
-    def pass_on(self, environment: dict[str, str]) -> Collection[int]:
-        """Keep the claims through an ``execve`` with this environment; return their descriptors."""
-        for descriptor in self._descriptors.values():
-            os.set_inheritable(descriptor, True)
-        if self._descriptors:
-            entries = (f"{uuid}={each}" for uuid, each in self._descriptors.items())
-            environment[_INHERITED] = f"{os.getpid()}:{','.join(entries)}"
-        return self._descriptors.values()
-
-    def _lock(self, uuid: str, *, alone: bool = False) -> None:
-        """Lock a device's file; with ``alone`` only if no other process has.
-
-        Raises:
-            BlockingIOError: another process has locked it, or does not share it.
-            OSError: it cannot be opened or locked.
-        """
-        if uuid in self._descriptors:
-            return
-        try:
-            import fcntl
-        except ImportError:
-            raise OSError("Windows has no flock") from None
-
-        descriptor = _open(uuid)
-        try:
-            if alone:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Not atomic after that: another process may come in between, and is the first then.
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        self._descriptors[uuid] = descriptor
-        STATE.choice.claim = (*STATE.choice.claim, uuid)
-
-
-def held() -> HeldClaims:
-    """Return this process's claims."""
-    if STATE.claims is None:
-        STATE.claims = HeldClaims()
-    found = STATE.claims
-    assert isinstance(found, HeldClaims)
+def _inherited() -> dict[str, int]:
+    """Return what `pass_on` has passed to this program; a child has inherited nothing."""
+    pid, _, entries = os.environ.pop(_INHERITED, "").partition(":")
+    found = {}
+    for entry in entries.split(",") if pid == str(os.getpid()) else ():
+        uuid, _, descriptor = entry.partition("=")
+        os.set_inheritable(int(descriptor), False)
+        found[uuid] = int(descriptor)
     return found
+
+
+#: The open file whose lock is the claim, by UUID.
+_descriptors = _inherited()
+if hasattr(os, "register_at_fork"):  # a forked worker may live longer than this process
+    os.register_at_fork(after_in_child=lambda: hold(()))
+
+
+def hold(uuids: tuple[str, ...]) -> None:
+    """Claim these devices for this process, whoever else does, and no others.
+
+    `STATE` has those that could be claimed.
+    """
+    for uuid in {*_descriptors}.difference(uuids):
+        os.close(_descriptors.pop(uuid))
+    for uuid in uuids:
+        with suppress(OSError, ImportError):
+            _lock(uuid)
+    STATE.choice.claim = tuple(uuid for uuid in uuids if uuid in _descriptors)
 
 
 def release() -> None:
     """End the claims of this process."""
-    held().hold(())
+    hold(())
+
+
+def pass_on(environment: dict[str, str]) -> Collection[int]:
+    """Keep the claims through an ``execve`` with this environment; return their descriptors."""
+    for descriptor in _descriptors.values():
+        os.set_inheritable(descriptor, True)
+    if _descriptors:
+        entries = (f"{uuid}={each}" for uuid, each in _descriptors.items())
+        environment[_INHERITED] = f"{os.getpid()}:{','.join(entries)}"
+    return _descriptors.values()
+
+
+def _is_first(uuid: str) -> bool:
+    """Claim a device unless another process has; return False if one has.
+
+    True also where it cannot be claimed: then nothing is known of others' claims either.
+    """
+    try:
+        _lock(uuid, alone=True)
+    except (OSError, ImportError) as error:
+        return not isinstance(error, BlockingIOError)
+    return True
+
+
+def _lock(uuid: str, *, alone: bool = False) -> None:
+    """Lock a device's file; with ``alone`` only if no other process has.
+
+    Raises:
+        BlockingIOError: another process has locked it, or does not share it.
+        OSError: it cannot be opened or locked.
+        ImportError: Windows has no such locks.
+    """
+    if uuid in _descriptors:
+        return
+    import fcntl
+
+    descriptor = _open(uuid)
+    try:
+        if alone:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Not atomic after that: another process may come in between, and is the first then.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    _descriptors[uuid] = descriptor
+    STATE.choice.claim = (*STATE.choice.claim, uuid)
 
 
 def choose(pick: Pick, usable: Sequence[str]) -> tuple[tuple[str, ...], Others]:
@@ -138,9 +131,9 @@ def choose(pick: Pick, usable: Sequence[str]) -> tuple[tuple[str, ...], Others]:
         for uuid in unlisted:
             others[uuid] = others[uuid] or [Claim()]
         chosen = pick(others)
-        taken = [uuid for uuid in chosen if not others.get(uuid) and not held().is_first(uuid)]
+        taken = [uuid for uuid in chosen if not others.get(uuid) and not _is_first(uuid)]
         if not taken:
-            held().hold(chosen)
+            hold(chosen)
             return chosen, others
         # Of a process in another container only the lock is seen.
         unlisted.update(taken)
@@ -213,12 +206,13 @@ def devices(*, processes: bool = True) -> DeviceTable:
     ``processes`` also looks up each process's user, command and notebook.
     """
     table = cuda_devices.devices(processes=processes)
-    found = all_of(uuid for device in table for uuid in _uuids(device))
+    found = all_of(uuid for device in table for uuid in all_uuids(device))
     claimed = (replace(device, claims=_claims_on(device, found)) for device in table)
     return replace(table, devices=tuple(claimed))
 
 
-def _uuids(device: Device) -> list[str]:
+def all_uuids(device: Device) -> list[str]:
+    """Return the UUIDs of a device and of its MIG instances, as far as they are known."""
     return [uuid for uuid in (device.uuid, *(part.uuid for part in device.mig)) if uuid]
 
 
@@ -226,7 +220,7 @@ def _claims_on(device: Device, found: Others) -> tuple[Claim, ...]:
     """Return the claims on a device and on its MIG instances."""
     return tuple(
         replace(claim, instance=None if uuid == device.uuid else uuid)
-        for uuid in _uuids(device)
+        for uuid in all_uuids(device)
         for claim in found[uuid]
     )
 

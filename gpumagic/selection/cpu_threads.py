@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from contextlib import suppress
@@ -14,6 +15,9 @@ from gpumagic.results.selection import Selection
 from gpumagic.selection.spec import Spec
 from gpumagic.system import system_files
 from gpumagic.system.text import plural
+
+#: The files of a control group's limit and its period, in version 2 and in version 1.
+_QUOTA_FILES = (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
 
 
 def cores() -> tuple[int, int]:
@@ -30,15 +34,13 @@ def cores() -> tuple[int, int]:
 def quota() -> float | None:
     """Return the lowest limit of this process's control groups in cores; None without a limit.
 
-    By ``cpu.max`` (version 2) or ``cpu.cfs_quota_us`` (version 1): Linux's admin-guide/cgroup-v2
-    and scheduler/sched-bwc.
+    By Linux's admin-guide/cgroup-v2 and, of version 1, scheduler/sched-bwc.
     """
     limits = []
-    for version, folder in system_files.control_groups("cpu"):
-        names = ("cpu.max",) if version == 2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-        with suppress(OSError, ValueError):
+    for folder, names in itertools.product(system_files.control_groups("cpu"), _QUOTA_FILES):
+        with suppress(OSError, ValueError):  # of the other version, or without a limit
             limit, period = " ".join((folder / name).read_text() for name in names).split()
-            if limit not in ("max", "-1"):
+            if int(limit) > 0:
                 limits.append(int(limit) / int(period))
     return min(limits, default=None)
 
@@ -90,8 +92,8 @@ def with_threads(chosen: Selection, spec: Spec, count: int | None) -> Selection:
 def note() -> str:
     """Return one line on threads and cores, for computations on the CPU."""
     (machine, allowed), threads = cores(), torch_cuda.cpu_threads()
-    found = f"{allowed} of " * (allowed < machine) + f"{plural(machine, 'core')} allowed"
+    found = plural(machine, "core") if allowed >= machine else f"{allowed} of {machine:,} cores"
     if threads is None:
-        return f"CPU: {found}; torch is not loaded yet. Set its threads with --threads N"
-    text = f"CPU: torch computes with {plural(threads, 'thread')}, {found}"
+        return f"CPU: {found} allowed; torch is not loaded yet. Set its threads with --threads N"
+    text = f"CPU: torch computes with {plural(threads, 'thread')}, {found} allowed"
     return text if threads == allowed else f"{text}. To use what is allowed: --threads {allowed}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from gpumagic.cuda.process_state import STATE, WrittenVariable, set_variable
+from gpumagic.cuda import torch_cuda
+from gpumagic.cuda.process_state import STATE, WrittenVariable
 from gpumagic.cuda.visible_devices import VARIABLES
 from gpumagic.errors import DeviceError
 
@@ -35,6 +36,18 @@ def write(change: Mapping[str, str | None]) -> None:
         before = last.before if found == last.after else found
         written[name] = WrittenVariable(before, change.get(name, before))
         set_variable(name, written[name].after)
+
+
+def set_variable(name: str, value: str | None) -> None:
+    """Set an environment variable, or unset it for None, for this process and its children."""
+    if torch_cuda.initialized():
+        # torch 2.6 counts devices by the variable at the first call, and caches the count: call it
+        # while the variable is still the one that CUDA has read.
+        torch_cuda.require().cuda.device_count()
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
 
 
 def undo() -> None:

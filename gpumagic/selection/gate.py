@@ -9,7 +9,7 @@ still refers to the original. `lift` restores every object that `close` replaces
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -34,34 +34,6 @@ _NOTES = (
 
 class GateError(GpuMagicError, RuntimeError):
     """New work was refused for a GPU, since the gate is closed."""
-
-
-class Gate:
-    """The replaced functions of torch, and a function mode that refuses new CUDA tensors."""
-
-    def __init__(self) -> None:
-        self._torch: Any = torch_cuda.require()
-        self._undo = ExitStack()
-
-    def close(self) -> None:
-        """Replace torch's functions and enter the mode."""
-        # From torch 2.7 on those of the accelerator call torch.cuda; before, they call C++.
-        for owner in (self._torch.cuda, self._torch.accelerator):
-            self._replace(owner, "is_available", is_available)
-            self._replace(owner, "device_count", device_count)
-        self._replace(self._torch.cuda, "_lazy_init", _refuse)
-        self._replace(self._torch.cuda, "synchronize", synchronize)
-        mode = _refusing_mode(self._torch)
-        mode.__enter__()
-        self._undo.callback(_remove_mode, self._torch, mode)
-
-    def lift(self) -> None:
-        """Undo `close`."""
-        self._undo.close()
-
-    def _replace(self, owner: Any, name: str, new: Any) -> None:
-        self._undo.callback(setattr, owner, name, vars(owner)[name])
-        setattr(owner, name, new)
 
 
 def is_available() -> bool:
@@ -95,7 +67,7 @@ def _refusing_mode(torch: Any) -> Any:
     Once CUDA is initialised torch's C++ code calls no Python function for it, so the mode checks
     the arguments of functions, and the tensors that they return.
     """
-    tensor, device_type = torch.Tensor, torch.device
+    tensor, device_type, leaves = torch.Tensor, torch.device, torch.utils._pytree.tree_leaves
 
     def names_cuda(value: Any) -> bool:
         if isinstance(value, device_type):
@@ -125,19 +97,11 @@ def _refusing_mode(torch: Any) -> Any:
                 if named or to_other or name in ("cuda", "pin_memory"):
                     raise _error("A new CUDA tensor")
             result = function(*args, **kwargs)
-            if on_cuda(result) and not any(map(on_cuda, _flat(args, kwargs))):
+            if on_cuda(result) and not any(map(on_cuda, leaves((args, kwargs)))):
                 raise _error("A new CUDA tensor")
             return result
 
     return RefuseNewCuda()
-
-
-def _flat(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Iterable[Any]:
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, (list, tuple)):
-            yield from value
-        else:
-            yield value
 
 
 def _remove_mode(torch: Any, mode: Any) -> None:
@@ -155,10 +119,13 @@ def _remove_mode(torch: Any, mode: Any) -> None:
 
 # --- the process's gate --------------------------------------------------------------------------
 
+#: What restores every object that the closed gate has replaced.
+_undo = ExitStack()
+
 
 def is_closed() -> bool:
     """Return whether the gate is closed."""
-    return STATE.choice.gate is not None
+    return STATE.choice.gated
 
 
 def close(requested: str = "off") -> Selection:
@@ -170,12 +137,24 @@ def close(requested: str = "off") -> Selection:
         DeviceError: torch cannot be imported.
     """
     lift()
-    STATE.choice.gate = gate = Gate()
-    try:
-        gate.close()
-    except BaseException:
-        lift()
-        raise
+    torch: Any = torch_cuda.require()
+    with ExitStack() as undo:
+        # From torch 2.7 on those of the accelerator call torch.cuda; before, they call C++.
+        for owner, name, new in (
+            (torch.cuda, "is_available", is_available),
+            (torch.cuda, "device_count", device_count),
+            (torch.accelerator, "is_available", is_available),
+            (torch.accelerator, "device_count", device_count),
+            (torch.cuda, "_lazy_init", _refuse),
+            (torch.cuda, "synchronize", synchronize),
+        ):
+            undo.callback(setattr, owner, name, vars(owner)[name])
+            setattr(owner, name, new)
+        mode = _refusing_mode(torch)
+        mode.__enter__()
+        undo.callback(_remove_mode, torch, mode)
+        _undo.callback(undo.pop_all().close)
+    STATE.choice.gated = True
     return Selection(
         requested=requested,
         environment=environment.now(),
@@ -187,10 +166,9 @@ def close(requested: str = "off") -> Selection:
 
 def lift() -> bool:
     """Lift the gate; return whether it was closed."""
-    gate, STATE.choice.gate = STATE.choice.gate, None
-    if gate is not None:
-        gate.lift()
-    return gate is not None
+    was_closed, STATE.choice.gated = STATE.choice.gated, False
+    _undo.close()
+    return was_closed
 
 
 def under_gate(chosen: Selection) -> Selection:

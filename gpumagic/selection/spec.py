@@ -8,7 +8,7 @@ them is up to `visible_devices.choice`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -179,6 +179,12 @@ def uuid_of(device: Device) -> str:
         why = f" ({device.error})" if device.error else f"; start the notebook process with {start}"
         raise DeviceError(f"GPU {device.index} cannot be chosen: its UUID is not known{why}")
     return device.uuid
+
+
+def uuids_of(devices: Iterable[Device]) -> tuple[str, ...]:
+    """Return what chooses each device or the MIG instance of it, as far as it is known."""
+    found = (device.instance or device.uuid for device in devices)
+    return tuple(uuid for uuid in found if uuid is not None)
 
 
 def existing(devices: Sequence[Device]) -> str:

@@ -61,9 +61,7 @@ def verify(
         seen = tuple(device.as_seen() for device in table.visible)
         known = not unlisted or state.uuids == ()
         if _is_late(wanted, seen, state, table):
-            location = init_trace.location()
-            problem = f"Too late for '{spec.text}': {_library()}"
-            where = None if location is None else str(location)
+            problem, where = f"Too late for '{spec.text}': {_library()}", init_trace.location()
     elif state.initialized is None:
         problem = f"'{spec.text}' not verified: the CUDA driver does not report what it shows"
     elif failure.suspected(table) and wanted.visible:
@@ -100,18 +98,17 @@ def _proven(spec: Spec, wanted: View, table: DeviceTable) -> tuple[View, list[st
     """
     if wanted.visible == frozenset() or not driver.installed():
         return wanted, []
-    found = probe.trial()
-    if found.uuids is None:
-        return wanted, [f"this is what the variables say: {found.message}"]
-    indexes, parts = visible_devices.shown(found.uuids, table)
+    uuids, message = probe.trial()
+    if uuids is None:
+        return wanted, [f"this is what the variables say: {message}"]
+    indexes, parts = visible_devices.shown(uuids, table)
     seen = tuple(index for index in indexes if index is not None)
     view = View(seen, frozenset(seen), parts) if len(seen) == len(indexes) else None
     problem = None
-    if found.message is not None:
-        known = failure.start_error(found.message)
-        problem = f"CUDA does not start: {found.message}; for the reason: %gpu doctor"
-        if known is not None:
-            problem = f"CUDA does not start: {known.cause}. To do: {known.remedy}"
+    if (known := failure.start_error(message)) is not None:
+        problem = f"CUDA does not start: {known}"
+    elif message is not None:
+        problem = f"CUDA does not start: {message}; for the reason: %gpu doctor"
     elif view is not None and (
         wanted.visible not in (None, view.visible) or wanted.indexes not in (None, view.indexes)
     ):
@@ -134,13 +131,14 @@ def as_initialised(spec: Spec) -> Selection | None:
 
 def _devices(wanted: View, table: DeviceTable) -> tuple[Device, ...]:
     """Return the devices in the order in which CUDA will number them when it is initialised."""
-    by_index = {device.index: device for device in table}
     if wanted.indexes is None:
         return tuple(replace(device, ordinal=None, visible=True) for device in table)
+    by_index = {
+        device.index: replace(device, visible=True, instance=wanted.instances.get(device.index))
+        for device in table
+    }
     return tuple(
-        replace(
-            by_index[index], ordinal=ordinal, visible=True, instance=wanted.instances.get(index)
-        ).as_seen()
+        replace(by_index[index], ordinal=ordinal).as_seen()
         for ordinal, index in enumerate(wanted.indexes)
     )
 
@@ -212,10 +210,8 @@ def _fork_server(now: Mapping[str, str | None]) -> list[str]:
 
     try:
         then = psutil.Process(pid).environ()
-    except psutil.NoSuchProcess:
+    except psutil.Error:  # it has ended
         return []
-    except psutil.Error:
-        then = {}
     if all(then.get(name) == now[name] for name in VARIABLES):
         return []
     return [
@@ -240,9 +236,8 @@ def _query_runtime(spec: Spec, expected: int) -> tuple[str | None, int | None]:
     elif start.count:
         number = f"{plural(expected, 'GPU')}, of which CUDA finds {start.count}"
         problem = f"'{spec.text}' shows {number}; for the reason: %gpu doctor"
-    elif failure.start_error(start.reason) is not None:
-        cause, remedy = failure.start_cause(), failure.start_remedy()
-        problem = f"No choice helps: {cause}. To do: {remedy}"
+    elif (known := failure.start_error(start.reason)) is not None:
+        problem = f"No choice helps: CUDA does not start: {known}"
     else:
         problem = f"Too late for '{spec.text}': {failure.start_cause()}"
     return problem, start.count

@@ -42,31 +42,32 @@ def output_path(text: str | Path) -> Path:
         SpecError: the path is no regular file, its folder does not exist, one of the two may not
             be written, or another user has made the link, or one that it leads to.
     """
+
+    def refused(why: str) -> SpecError:
+        return SpecError(f"cannot write {shown(text)}: {why}")
+
     if not str(text):
         raise SpecError("cannot write '': that is no name of a file")
     path, found = _with_status(text)
     try:
         while path.is_symlink():
             if not _is_trusted(path.lstat()):
-                made = f"another user has made the link {shown(path)}"
-                raise SpecError(f"cannot write {shown(text)}: {made}")
+                raise refused(f"another user has made the link {shown(path)}")
             path = path.parent / path.readlink()
         path = path.absolute()
     except OSError:
-        raise SpecError(
-            f"cannot write {shown(text)}: the working folder was removed; name an absolute path"
-        ) from None
+        raise refused("the working folder was removed; name an absolute path") from None
     if found is None:
         if not path.parent.is_dir():
-            raise SpecError(f"cannot write {shown(text)}: there is no folder {path.parent}")
+            raise refused(f"there is no folder {path.parent}")
     elif stat.S_ISDIR(found.st_mode):
-        raise SpecError(f"cannot write {shown(text)}: that is a folder")
+        raise refused("that is a folder")
     elif not stat.S_ISREG(found.st_mode):
-        raise SpecError(f"cannot write {shown(text)}: that is no regular file")
+        raise refused("that is no regular file")
     elif not found.st_mode & _ANY_WRITE:  # root may write it all the same
-        raise SpecError(f"cannot write {shown(text)}: the file is read-only")
+        raise refused("the file is read-only")
     if not all(_may_write(each) for each in (path, path.parent) if each.exists()):
-        raise SpecError(f"cannot write {shown(text)}: permission denied")
+        raise refused("permission denied")
     return path
 
 

@@ -48,23 +48,15 @@ def listed_devices() -> tuple[tuple[int, str | None, Path], ...]:
     return tuple(found)
 
 
-def control_groups(controller: str) -> Iterator[tuple[int, Path]]:
-    """Yield version and folder of each control group that limits this process, up to the root.
+def control_groups(controller: str) -> Iterator[Path]:
+    """Yield the folder of each control group that limits this process, up to the root.
 
     ``controller`` is, for example, ``cpu``. A container sees its own group as the root.
     """
     root = at("/sys/fs/cgroup")
     for line in (read("/proc/self/cgroup") or "").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            version, mounts = 2, {root}
-        elif controller in controllers.split(","):
-            version, mounts = 1, {root / controller, root / controllers}
-        else:
-            continue
-        for mount in mounts:
-            group = mount / path.lstrip("/")
-            for folder in (group, *group.parents):
-                if not folder.is_relative_to(mount):
-                    break
-                yield version, folder
+        _, controllers, group = line.split(":", 2)
+        if not controllers or controller in controllers.split(","):  # version 2 names none
+            mount = root / controllers
+            folder = mount / group.lstrip("/")
+            yield from (each for each in (folder, *folder.parents) if each.is_relative_to(mount))

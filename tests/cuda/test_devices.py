@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +11,7 @@ from gpumagic.cuda import devices, driver
 from gpumagic.cuda.driver import DriverState
 from gpumagic.cuda.visible_devices import MASK
 from gpumagic.errors import DeviceError
-from gpumagic.results.devices import DeviceTable, MigInstance, Process
+from gpumagic.results.devices import Device, DeviceTable, MigInstance, Process
 
 PID = os.getpid()
 MINE, OTHER = Process(PID, 50), Process(PID + 1, 7)
@@ -19,10 +19,10 @@ UNKNOWN = Process(PID + 2, None)
 BEFORE = DriverState(loaded=True, initialized=False)
 
 
-def readings(*listed: tuple[Process, ...] | None) -> list[dict[str, Any]]:
+def readings(*listed: tuple[Process, ...] | None) -> list[Device]:
     """NVML's readings of equal devices with these processes."""
     return [
-        {"index": index, "uuid": f"GPU-a{index}", "name": "H100", "processes": processes}
+        Device(index, uuid=f"GPU-a{index}", name="H100", processes=processes)
         for index, processes in enumerate(listed)
     ]
 
@@ -63,9 +63,8 @@ def test_what_this_process_sees(
 
 
 def test_a_divided_device_shows_the_instance_that_the_driver_lists() -> None:
-    divided = readings(())
-    divided[0]["mig"] = (MigInstance("MIG-1a"), MigInstance("MIG-2b"))
-    (found,) = devices.compose(divided, {}, initialized("MIG-2b"))
+    divided = replace(readings(())[0], mig=(MigInstance("MIG-1a"), MigInstance("MIG-2b")))
+    (found,) = devices.compose([divided], {}, initialized("MIG-2b"))
     assert (found.ordinal, found.visible, found.instance) == (0, True, "MIG-2b")
 
 
@@ -101,9 +100,8 @@ def test_memory_of_this_process_and_of_others(
 def test_an_empty_list_is_complete_where_no_memory_is_in_use(
     used: int | None, others: int | None
 ) -> None:
-    fields = readings(())
-    fields[0]["memory_used"] = used
-    (found,) = devices.compose(fields, {}, BEFORE)
+    device = replace(readings(())[0], memory_used=used)
+    (found,) = devices.compose([device], {}, BEFORE)
     assert found.memory_others == others
 
 

@@ -129,7 +129,7 @@ def test_nor_does_a_failure_of_ours(
         assert values
         raise RuntimeError("a mistake of ours")
 
-    monkeypatch.setattr(freeing, "_survey", broken)
+    monkeypatch.setattr(freeing, "_held", broken)
     run_cell("import torch, weakref; b = torch.ones(2**20, device='cuda'); alive = weakref.ref(b)")
     assert isinstance(run_cell("%gpumem free", raising=False).error, RuntimeError)
     assert run_cell("del b; alive() is None").value is True

@@ -128,7 +128,7 @@ def test_in_a_script_its_own_names_are_no_others(
     assert (found.also, found.frees) == ((), MIB)
 
 
-@pytest.mark.parametrize("bound", ["unreferenced.MOST", "walk.LIMIT"])
+@pytest.mark.parametrize("bound", ["holders.MOST", "walk.LIMIT"])
 def test_what_there_was_no_time_for_is_said(
     torch: ModuleType, new: Any, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
@@ -213,6 +213,19 @@ def test_hooks_on_saved_tensors_do_not_run(torch: ModuleType) -> None:
         loss = weight.sin().sum()  # which saves its argument
     of(torch, {"loss": loss})
     assert not ran
+
+
+def test_what_cpp_keeps_of_sparse_tensors_and_scripted_modules(torch: ModuleType, new: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that they are new, or old
+        kept = {
+            "scripted": torch.jit.script(torch.nn.Linear(64, 64).cuda()),
+            "sparse": torch.sparse_coo_tensor([[0, 1], [1, 0]], [1.0, 2.0], device="cuda"),
+            "rows": torch.sparse_csr_tensor([0, 1, 2], [1, 0], [1.0, 2.0], device="cuda"),
+        }
+    device = of(torch, kept)
+    assert sizes(device) == {"scripted": 4 * (64 * 64 + 64), "sparse": 40, "rows": 48}
+    assert device.unattributed == 0
 
 
 def test_deep_nesting_needs_no_recursion(torch: ModuleType, new: Any) -> None:

@@ -158,13 +158,13 @@ def test_a_fork_does_not_keep_its_parents_claim(machine: Path) -> None:
 def test_a_claim_goes_on_in_the_program_that_replaces_its_process(machine: Path) -> None:
     """And only there: a child that has inherited the variable claims nothing."""
     after = (
-        f"{_PROGRAM}\nassert claims.held()\nassert not claims._INHERITED in os.environ\n"
-        "claims.held().hold((UUIDS[3],))\nsay()\ninput()"
+        f"{_PROGRAM}\nassert not claims._INHERITED in os.environ\n"
+        "claims.hold((UUIDS[3],))\nsay()\ninput()"
     )
     source = (
-        "claims.held().hold(tuple(UUIDS[2:4]))\nenvironment = dict(os.environ)\n"
-        "claims.held().pass_on(environment)\nimport subprocess\n"
-        "check = 'from gpumagic.selection import claims; assert not claims.held()._descriptors'\n"
+        "claims.hold(tuple(UUIDS[2:4]))\nenvironment = dict(os.environ)\n"
+        "claims.pass_on(environment)\nimport subprocess\n"
+        "check = 'from gpumagic.selection import claims; assert not claims._descriptors'\n"
         "subprocess.run([sys.executable, '-c', check], env=environment, check=True)\n"
         f"os.execve(sys.executable, [sys.executable, '-c', {after!r}], environment)"
     )
@@ -202,10 +202,10 @@ def test_thousands_of_claims_cost_little(machine: Path, monkeypatch: pytest.Monk
         return claim_of(pid)
 
     monkeypatch.setattr(claims, "_claim", counted)
-    claims.held().hold((UUIDS[0],))
+    claims.hold((UUIDS[0],))
     uids = [60_000 if os.geteuid() == 0 else 0] * 60
     program = _MANY.replace("*auto()", "*take()") + (
-        "def take():\n    claims.held().hold(tuple(UUIDS))\n    return STATE.choice.claim\n"
+        "def take():\n    claims.hold(tuple(UUIDS))\n    return STATE.choice.claim\n"
     )
     with process(f"{program}say(together({uids}))"):
         found = claims.all_of(UUIDS)
@@ -233,10 +233,10 @@ def test_a_file_in_shared_memory_where_the_kernel_lists_nothing(
     for file in machine.glob("proc/driver/nvidia/gpus/*/information"):
         file.unlink()
     uid = UID if os.geteuid() == 0 else 0
-    with process(f"os.umask(0o077)\nclaims.held().hold(({uuid!r},))\nsay()") as (_, other):
+    with process(f"os.umask(0o077)\nclaims.hold(({uuid!r},))\nsay()") as (_, other):
         (file,) = (machine / "dev/shm").iterdir()
         assert (file.read_bytes(), file.stat().st_mode & 0o777) == (b"", 0o444)
-        source = f"become({uid})\nclaims.held().hold(({uuid!r},))\nsay(STATE.choice.claim)"
+        source = f"become({uid})\nclaims.hold(({uuid!r},))\nsay(STATE.choice.claim)"
         with process(source) as (claim, second):
             assert claim == [uuid]
             assert pids(uuid) == sorted([other.pid, second.pid])
@@ -253,7 +253,7 @@ def test_where_nothing_can_be_locked_the_choice_is_made_without(machine: Path) -
 def test_a_link_in_shared_memory_is_not_followed(machine: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (machine / f"dev/shm/gpumagic-{INSTANCE}").symlink_to(tmp_path / "file")
-    claims.held().hold((INSTANCE,))
+    claims.hold((INSTANCE,))
     assert STATE.choice.claim == ()
 
 
@@ -263,7 +263,7 @@ def test_whole_devices_and_instances_are_listed_at_their_gpu(
     divided = Device(0, uuid=UUIDS[0], mig=(MigInstance(INSTANCE),))
     table = DeviceTable((divided, Device(1, uuid=UUIDS[1])))
     monkeypatch.setattr(cuda_devices, "devices", lambda processes: table)
-    claims.held().hold((INSTANCE, UUIDS[1]))
+    claims.hold((INSTANCE, UUIDS[1]))
     first, second = devices()
     assert [(c.own, c.instance) for c in first.claims] == [(True, INSTANCE)]
     assert [(c.own, c.instance) for c in second.claims] == [(True, None)]

@@ -17,7 +17,7 @@ from gpumagic.magics import output
 from gpumagic.magics.argument_types import size
 from gpumagic.magics.output import LiveDisplay
 from gpumagic.results.selection import Selection, Status
-from gpumagic.selection import apply, cpu_threads, environment, gate, verify
+from gpumagic.selection import apply, choice, cpu_threads, environment, gate, verify
 from gpumagic.selection.auto import Wants
 from gpumagic.selection.spec import Spec
 
@@ -39,7 +39,7 @@ def choose_for_kernel(magics: Any, spec: Spec, options: argparse.Namespace) -> S
         DeviceError: the devices cannot be chosen; nothing was changed.
         RestartError: the restart was refused; nothing was changed.
     """
-    before = STATE.snapshot()
+    before = choice.snapshot()
     try:
         chosen = choose(magics, spec, options)
     except KeyboardInterrupt:
@@ -58,7 +58,7 @@ def choose_for_kernel(magics: Any, spec: Spec, options: argparse.Namespace) -> S
         except restarting.Restarting:
             raise
         except BaseException:
-            STATE.restore(before)
+            choice.restore(before)
             raise
     if options.restart and chosen.status in ("unchanged", "applied"):
         note = "not restarted: the choice is in effect in this process, which keeps all variables"
@@ -73,8 +73,7 @@ def choose(magics: Any, spec: Spec, options: argparse.Namespace) -> Selection:
     """
     if STATE.cell_thread not in (None, get_ident()):
         raise SpecError("a %%gpu cell is running, and would undo this choice; choose when it ends")
-    before = STATE.snapshot()
-    try:
+    with choice.undone_on_error() as before:
         if options.soft and spec.kind != "off":
             raise SpecError(f"--soft goes with off; for other GPUs: %gpu {spec.text} --restart")
         lifted = spec.kind in ("on", "reset") and gate.lift()
@@ -82,11 +81,8 @@ def choose(magics: Any, spec: Spec, options: argparse.Namespace) -> Selection:
         again = verify.as_initialised(spec) if lifted and spec.kind == "on" else None
         chosen = again or _choose_by_variables(magics, spec, options)
         if options.soft and chosen.status == "too-late":
-            STATE.restore(before)
+            choice.restore(before)
             return gate.close(spec.text)
-    except BaseException:
-        STATE.restore(before)
-        raise
     if not lifted:
         return gate.under_gate(chosen)
     # The variables may be unchanged; which devices this process can use is not.
@@ -140,7 +136,7 @@ def run_cell(magics: Any, spec: Spec, options: argparse.Namespace, cell: str, he
     def under_choice() -> Iterator[None]:
         """Choose devices for the block; restore the previous choice, also after an exception."""
         nonlocal selected
-        before = STATE.snapshot()
+        before = choice.snapshot()
         chosen = choose(magics, spec, options)
         failed = STATE.init_failure.failed
         outer, STATE.cell_thread = STATE.cell_thread, get_ident()
@@ -153,7 +149,7 @@ def run_cell(magics: Any, spec: Spec, options: argparse.Namespace, cell: str, he
         finally:
             STATE.cell_thread = outer
             failure.note_mask(environment.now())
-            STATE.restore(before)
+            choice.restore(before)
             if not options.quiet and not chosen.cuda_initialized:
                 with suppress(Exception, KeyboardInterrupt):  # the cell's own comes first
                     _say_what_stays(shell, failed)

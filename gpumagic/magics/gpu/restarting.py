@@ -26,7 +26,7 @@ from gpumagic.magics.output import LiveDisplay, hand_over
 from gpumagic.render.units import bytes_
 from gpumagic.restart import after, before, losses
 from gpumagic.restart.handover import Kept
-from gpumagic.selection import apply, cpu_threads, environment, gate
+from gpumagic.selection import apply, claims, cpu_threads, environment, gate
 from gpumagic.selection.spec import Spec
 from gpumagic.system import import_path, text
 from gpumagic.system.introspection import is_imported
@@ -106,7 +106,7 @@ def _begin(magics: Any, spec: Spec, options: argparse.Namespace) -> NoReturn:
                 file, payload["kept"] = _keep(shell, options, variables, live)
     payload["keeping"] = time.time() - began
     # Their open files are the claims of the chosen GPUs.
-    claimed = () if STATE.claims is None else STATE.claims.pass_on(variables)
+    claimed = claims.pass_on(variables)
 
     def last() -> None:
         watch = of(shell).watch

@@ -16,7 +16,7 @@ from tests.support.other_process import running
 CLAIM = """
 import sys
 from gpumagic.selection import claims
-claims.held().hold(tuple(sys.argv[1:]))
+claims.hold(tuple(sys.argv[1:]))
 """
 #: Where CUDA has started already, a choice is too late, and claims nothing.
 own_process = pytest.mark.own_process

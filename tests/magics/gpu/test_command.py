@@ -10,21 +10,20 @@ from typing import Any
 import pytest
 from IPython.core.error import UsageError
 
-from gpumagic.cuda.process_state import STATE
 from gpumagic.cuda.visible_devices import MASK
 from gpumagic.doctor.diagnosis import Diagnosis
 from gpumagic.errors import GpuMagicWarning, RestartError
 from gpumagic.magics.extension import of
 from gpumagic.magics.gpu import restarting
 from gpumagic.results.selection import Selection
-from gpumagic.selection import apply, environment
+from gpumagic.selection import apply, choice, environment, gate
 
 
 @pytest.fixture(autouse=True)
 def _restored(virtual_gpu: Any) -> Iterator[None]:
-    before = STATE.snapshot()
+    before = choice.snapshot()
     yield
-    STATE.restore(before)
+    choice.restore(before)
 
 
 def test_processes_are_shown_where_they_are_asked_for(run_cell: Callable[..., Any]) -> None:
@@ -66,17 +65,17 @@ def test_a_restart_that_fails_restores_the_whole_choice(
         return Selection("on", {}, "too-late", problem="Too late.")
 
     def begin(*given: Any, **options: Any) -> None:
-        assert STATE.choice.gate is None
+        assert not gate.is_closed()
         raise failure
 
     monkeypatch.setattr(apply, "choose", choose)
     monkeypatch.setattr(restarting, "check", begin)
     run_cell("%gpu off --soft -q")
-    closed, before = STATE.choice.gate, environment.now()
-    assert closed is not None
+    before = environment.now()
+    assert gate.is_closed()
     ran = run_cell("%gpu on --restart", raising=False)
     assert "refused" in str(ran.error) or "goes on as it was" in str(ran.error)
-    assert STATE.choice.gate is closed
+    assert gate.is_closed()
     assert environment.now() == before
 
 

@@ -34,7 +34,6 @@ FIELDS = {
 CALLS = [
     "nvmlInitWithFlags",
     "nvmlSystemGetDriverVersion",
-    "nvmlSystemGetCudaDriverVersion_v2",
     "nvmlDeviceGetCount_v2",
     "nvmlDeviceGetHandleByIndex_v2",
     *FIELDS,

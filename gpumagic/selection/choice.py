@@ -1,0 +1,63 @@
+"""The choice that ``%gpu`` has made in this process, as a whole: remembered and restored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from gpumagic.cuda import torch_cuda
+from gpumagic.cuda.process_state import STATE, Choice
+from gpumagic.selection import claims, environment, gate
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Snapshot:
+    """A `Choice`, with the environment and the number of threads at that time."""
+
+    choice: Choice
+    #: The variables that choose devices; None for one that is not set.
+    environment: Mapping[str, str | None]
+    #: torch's number of CPU threads; None if torch was not loaded.
+    threads: int | None
+
+
+def snapshot() -> Snapshot:
+    """Return the current choice, for `restore`."""
+    choice = replace(STATE.choice, variables=dict(STATE.choice.variables))
+    return Snapshot(choice, environment.now(), torch_cuda.cpu_threads())
+
+
+def restore(before: Snapshot) -> None:
+    """Undo the choices since a snapshot: variables, CPU threads, the gate and the claim.
+
+    The variables get their values of that time, also if the user has written them since; the
+    number of threads only if a choice has set it since.
+    """
+    then = before.choice
+    for name, value in before.environment.items():
+        environment.set_variable(name, value)
+    now, threads, torch = STATE.choice.threads, before.threads, torch_cuda.loaded()
+    if torch is not None and now is not then.threads:
+        if threads is None and now is not None:  # torch was imported since
+            threads = now.before
+        torch.set_num_threads(threads)
+    if then.gated and not gate.is_closed():
+        gate.close()
+    elif gate.is_closed() and not then.gated:
+        gate.lift()
+    if STATE.choice.claim != then.claim:
+        claims.hold(then.claim)
+    # Of the claim, what could be claimed again.
+    STATE.choice = replace(then, variables=dict(then.variables), claim=STATE.choice.claim)
+
+
+@contextmanager
+def undone_on_error() -> Iterator[Snapshot]:
+    """Undo the choices of the block if it raises; gives the choice before it."""
+    before = snapshot()
+    try:
+        yield before
+    except BaseException:
+        restore(before)
+        raise

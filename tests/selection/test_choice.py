@@ -1,0 +1,109 @@
+"""A snapshot restores every field of a choice, with its effect."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from typing import Any
+
+import pytest
+import torch
+
+from gpumagic.cuda.process_state import STATE, Choice, WrittenVariable
+from gpumagic.cuda.visible_devices import MASK, ORDER
+from gpumagic.selection import choice, claims, cpu_threads, environment, gate
+from tests.virtual_gpu import default_uuid
+
+THREADS = torch.get_num_threads()
+UUIDS = tuple(default_uuid(index) for index in range(3))
+
+
+@pytest.fixture(autouse=True)
+def _own_choice(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each test begins without a choice, and leaves none."""
+    monkeypatch.setattr(STATE, "choice", Choice())
+    for name, value in ((MASK, "0,1"), (ORDER, "PCI_BUS_ID")):
+        monkeypatch.setenv(name, value)
+    yield
+    gate.lift()
+    claims.release()
+    torch.set_num_threads(THREADS)
+
+
+def effects() -> dict[str, Any]:
+    """What choices have changed in the process, outside of gpumagic."""
+    return {
+        "variables": environment.now(),
+        "threads": torch.get_num_threads(),
+        "claim": [uuid for uuid in UUIDS if any(c.own for c in claims.all_of([uuid])[uuid])],
+        "gated": (
+            torch.cuda.is_available.__qualname__,
+            torch.overrides._len_torch_function_stack(),
+        ),
+    }
+
+
+#: By field of `Choice`, how ``%gpu`` changes it.
+CHANGES: dict[str, Callable[[], Any]] = {
+    "variables": lambda: environment.write({MASK: "-1"}),
+    "threads": lambda: cpu_threads.use(THREADS + 1),
+    "claim": lambda: claims.hold(UUIDS[:1]),
+    "gated": lambda: gate.close(),
+}
+
+
+def test_every_field_is_tried_here() -> None:
+    assert CHANGES.keys() == effects().keys() == {field.name for field in fields(Choice)}
+
+
+@pytest.mark.parametrize("earlier", [(), tuple(CHANGES)], ids=["first", "again"])
+@pytest.mark.parametrize("name", CHANGES)
+def test_restore_undoes_a_choice(name: str, earlier: tuple[str, ...]) -> None:
+    for each in earlier:
+        CHANGES[each]()
+    outside, values = effects(), vars(STATE.choice).copy()
+    kept = dict(values["variables"])
+    before = choice.snapshot()
+    others = {
+        "variables": lambda: environment.write({MASK: "1", ORDER: None}),
+        "claim": lambda: claims.hold(UUIDS[1:]),
+        "gated": gate.lift if earlier else gate.close,
+    }
+    {**CHANGES, **others}[name]()
+    assert getattr(STATE.choice, name) != getattr(before.choice, name)
+    choice.restore(before)
+    assert vars(STATE.choice) == {**values, "variables": kept}
+    assert effects() == outside
+
+
+def test_restore_overwrites_what_the_user_wrote_since() -> None:
+    before = choice.snapshot()
+    os.environ[MASK] = "3"
+    del os.environ[ORDER]
+    choice.restore(before)
+    assert environment.now() == {MASK: "0,1", ORDER: "PCI_BUS_ID"}
+
+
+def test_threads_that_only_the_user_set_stay() -> None:
+    before = choice.snapshot()
+    torch.set_num_threads(THREADS + 2)
+    choice.restore(before)
+    assert torch.get_num_threads() == THREADS + 2
+    # Also the number that an earlier choice set is one that the user may have changed since.
+    cpu_threads.use(THREADS + 1)
+    torch.set_num_threads(THREADS + 2)
+    before = choice.snapshot()
+    cpu_threads.use(THREADS + 1)
+    choice.restore(before)
+    assert torch.get_num_threads() == THREADS + 2
+
+
+def test_a_snapshot_is_independent_of_later_choices() -> None:
+    before = choice.snapshot()
+    environment.write({MASK: "-1"})
+    assert before.choice.variables == {}
+    choice.restore(before)
+    environment.write({MASK: "1"})
+    assert before.choice.variables == {}
+    assert STATE.choice.variables == {MASK: WrittenVariable("0,1", "1")}
