@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gpumagic._version import __version__
+from gpumagic.system.shell import Shell
 
 if TYPE_CHECKING:
     from gpumagic import cluster
@@ -88,14 +89,14 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def load_ipython_extension(shell: Any) -> None:
+def load_ipython_extension(shell: Shell) -> None:
     """Register the magics (``%load_ext gpumagic``)."""
     from gpumagic.magics.loading import load
 
     load(shell)
 
 
-def unload_ipython_extension(shell: Any) -> None:
+def unload_ipython_extension(shell: Shell) -> None:
     """Undo all changes by loading and by the magics (``%unload_ext gpumagic``)."""
     from gpumagic.magics.loading import unload
 

@@ -21,9 +21,10 @@ from gpumagic.cells.semicolon import take_semicolon
 from gpumagic.cells.tracebacks import take_out_own
 from gpumagic.errors import SpecError
 from gpumagic.system.import_path import Unrestricted
+from gpumagic.system.shell import Shell
 
 
-def cell_of(shell: Any, filename: str) -> int | None:
+def cell_of(shell: Shell, filename: str) -> int | None:
     """Return the execution number of the cell with this file name; None for any other file."""
     number = getattr(shell.compile, "_filename_map", {}).get(filename)
     return number if isinstance(number, int) else None
@@ -118,7 +119,7 @@ class CompiledCell:
 
 
 def compile_cell(
-    shell: Any, source: str, *, header: str | None = None, local_ns: dict[str, Any] | None = None
+    shell: Shell, source: str, *, header: str | None = None, local_ns: dict[str, Any] | None = None
 ) -> CompiledCell:
     """Compile ``source``, a cell magic's body or a line magic's statement.
 
@@ -178,7 +179,7 @@ def _assigned(statement: ast.stmt) -> list[ast.Expr]:
     return [ast.fix_missing_locations(ast.copy_location(shown, statement))]
 
 
-def parse(shell: Any, source: str, header: str | None) -> tuple[ast.Module, str]:
+def parse(shell: Shell, source: str, header: str | None) -> tuple[ast.Module, str]:
     """Return the tree before the AST transformers, with the header as line 1, and the file name."""
     transformed = _aligned(source, shell.transform_cell(source))
     above = "" if header is None else header + "\n"
@@ -192,7 +193,7 @@ def awaits(code: CodeType | None) -> bool:
     return code is not None and bool(code.co_flags & inspect.CO_COROUTINE)
 
 
-def source_awaits(shell: Any, source: str, header: str | None) -> bool:
+def source_awaits(shell: Shell, source: str, header: str | None) -> bool:
     """Return whether a magic's code awaits at its top level.
 
     Raises:
@@ -224,14 +225,14 @@ def _aligned(source: str, transformed: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _cell_number(shell: Any) -> int:
+def _cell_number(shell: Shell) -> int:
     """Return the running cell's number; IPython 9 has already incremented its counter."""
     running = getattr(shell.displayhook, "exec_result", None)
     number = getattr(running, "execution_count", None)
     return shell.execution_count if number is None else int(number)
 
 
-def await_allowed(shell: Any) -> AbstractContextManager[Any]:
+def await_allowed(shell: Shell) -> AbstractContextManager[Any]:
     """Allow ``await`` at the top level of what is compiled in this context, where IPython does."""
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if shell.autoawait else 0
     return cast("AbstractContextManager[Any]", shell.compile.extra_flags(flags))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from gpumagic.system.import_path import restricted_to
+from gpumagic.system.shell import Shell
 
 _Begun = TypeVar("_Begun")
 
@@ -54,7 +55,7 @@ class _RaiseInterrupt(ast.NodeTransformer):
 class CellHooks:
     """The hooks of one shell, called in the order in which they were added."""
 
-    def __init__(self, shell: Any) -> None:
+    def __init__(self, shell: Shell) -> None:
         self._shell = shell
         self._hooks: list[CellHook[Any]] = []
         #: The running cells, the outermost first: IPython's `ExecutionInfo`, which identifies a

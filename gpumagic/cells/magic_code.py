@@ -14,6 +14,7 @@ from IPython.core.magic import MagicAlias
 from gpumagic.cells.compile import source_awaits
 from gpumagic.cells.semicolon import take_semicolon
 from gpumagic.errors import SpecError
+from gpumagic.system.shell import Shell
 
 #: A call of a magic, on a line of its own, as IPython writes it.
 _CALL = re.compile(r"\s*get_ipython\(\)\.run_(line|cell)_magic\('([^']+)',")
@@ -21,7 +22,7 @@ _CALL = re.compile(r"\s*get_ipython\(\)\.run_(line|cell)_magic\('([^']+)',")
 
 def prepare_call(
     lines: list[str],
-    shell: Any,
+    shell: Shell,
     source: Callable[[str, str, str | None], str | None],
     ours: object,
 ) -> list[str]:

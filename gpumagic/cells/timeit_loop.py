@@ -19,6 +19,7 @@ from typing import Any, cast
 from gpumagic.cells.compile import await_allowed, awaits, parse
 from gpumagic.errors import SpecError
 from gpumagic.system.import_path import Unrestricted
+from gpumagic.system.shell import Shell
 
 #: The function's name in tracebacks, as that of a cell.
 _NAME = "<module>"
@@ -46,7 +47,7 @@ class Loop:
 
 
 def compile_loop(
-    shell: Any,
+    shell: Shell,
     source: str,
     *,
     header: str | None = None,

@@ -12,6 +12,7 @@ from typing import Any
 
 from gpumagic.errors import DependencyError, DeviceError, SpecError
 from gpumagic.render.units import spans
+from gpumagic.system.shell import Shell
 from gpumagic.system.text import named
 
 #: Seconds for the controller to answer.
@@ -89,7 +90,7 @@ def package() -> Any:
     return ipyparallel
 
 
-def connect(where: Any = None, shell: Any = None) -> Cluster:
+def connect(where: Any = None, shell: Shell | None = None) -> Cluster:
     """Connect to a cluster: a profile's name, or ipyparallel's ``Client``.
 
     Without ``where``, return the cluster that ``%px`` of this ``shell`` uses, else the default
@@ -166,7 +167,7 @@ def forget(client: Any) -> None:
         client.close(linger=0)
 
 
-def close(shell: Any) -> None:
+def close(shell: Shell) -> None:
     """Close the clients that were created here, and unregister their ``%px``."""
     manager = shell.magics_manager
     for client in _created:

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, cast
 
 from gpumagic.cells.hooks import CellHook, CellHooks
 from gpumagic.cuda.process_state import STATE
+from gpumagic.system.shell import Shell
 
 #: The variable that makes torch query NVML.
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
@@ -66,7 +67,7 @@ class _Statement(NamedTuple):
 class InitTrace:
     """A trace of where one shell initialises CUDA; `detach` restores what `attach` replaces."""
 
-    def __init__(self, shell: Any, hooks: CellHooks) -> None:
+    def __init__(self, shell: Shell, hooks: CellHooks) -> None:
         self._shell = shell
         self._hooks = hooks
         self._hook = CellHook(self._ended, before=self._begins, cancelled=self._cancelled)
@@ -192,7 +193,7 @@ def _torch_calls() -> list[Any]:
     return cast("list[Any]", getattr(sys.modules.get("torch.cuda"), "_queued_calls", []))
 
 
-def attach(shell: Any, hooks: CellHooks) -> None:
+def attach(shell: Shell, hooks: CellHooks) -> None:
     """Trace ``shell``, with its ``hooks``, until CUDA is initialised."""
     detach()
     STATE.init_trace = InitTrace(shell, hooks)

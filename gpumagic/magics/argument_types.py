@@ -9,7 +9,8 @@ from __future__ import annotations
 import keyword
 import re
 from argparse import ArgumentTypeError
-from typing import Any
+
+from gpumagic.system.shell import Shell
 
 #: Larger numbers are refused: no loop ends after so many runs, no machine has so many threads.
 _MOST = 10**9 - 1
@@ -99,6 +100,6 @@ def duration_or_zero(text: str) -> float:
     return value
 
 
-def expanded(shell: Any, text: str) -> str:
+def expanded(shell: Shell, text: str) -> str:
     """Return a text with ``$name`` and ``{name}`` replaced by the notebook's variables."""
     return str(shell.var_expand(text, depth=_NO_FRAME))

@@ -12,6 +12,7 @@ from typing import Any
 from gpumagic.errors import SpecError
 from gpumagic.magics.commands import MAGICS, grammar_of
 from gpumagic.magics.parsing import PLAIN, SPEC, Grammar, split
+from gpumagic.system.shell import Shell
 
 #: A line that begins with one of the magics, also behind an assignment, up to its last word.
 _LINE = re.compile(
@@ -61,7 +62,7 @@ def _fitting(
     return choices + [name for name in names if takes_names and name not in words]
 
 
-def match(shell: Any, context: Any) -> dict[str, Any]:
+def match(shell: Shell, context: Any) -> dict[str, Any]:
     """Return what IPython's completer is to offer: the result of a matcher."""
     from IPython.core.completer import SimpleCompletion
 

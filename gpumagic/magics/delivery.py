@@ -10,6 +10,7 @@ from typing import Any
 
 from gpumagic.errors import SpecError
 from gpumagic.magics.argument_types import expanded
+from gpumagic.magics.extension import Magics
 from gpumagic.magics.output import hand_over, say, show, value_of
 from gpumagic.memory import measurement as memory
 from gpumagic.results.base import differences
@@ -18,6 +19,7 @@ from gpumagic.results.memory import MemoryDelta
 from gpumagic.results.timing import CudaTiming
 from gpumagic.system import text
 from gpumagic.system.paths import output_path
+from gpumagic.system.shell import Shell
 from gpumagic.timing import comparison as times
 
 
@@ -32,7 +34,7 @@ class Delivery:
     """
 
     def __init__(
-        self, magics: Any, options: argparse.Namespace, kind: type[CudaTiming | MemoryDelta]
+        self, magics: Magics, options: argparse.Namespace, kind: type[CudaTiming | MemoryDelta]
     ) -> None:
         self.shell = magics.shell
         self.options = options
@@ -105,7 +107,7 @@ class Delivery:
 
 
 @contextmanager
-def saying_failures(shell: Any) -> Iterator[None]:
+def saying_failures(shell: Shell) -> Iterator[None]:
     """Say a failure of gpumagic in one line: the code's value or exception stays."""
     try:
         yield

@@ -6,9 +6,10 @@ import os
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gpumagic.cells.hooks import CellHooks
+from gpumagic.system.shell import Shell
 
 if TYPE_CHECKING:
     from gpumagic.magics.gpu.watch_thread import Watch
@@ -23,10 +24,24 @@ if TYPE_CHECKING:
 NAME = "GpuMagic"
 
 
+class Magics(Protocol):
+    """The object of the three magics: its shell, and the settings of ``%config GpuMagic``."""
+
+    shell: Shell
+    extension: Extension
+    quiet: bool
+    min_free: str
+    explain_oom: bool
+    claim: bool
+
+    def trait_values(self, **metadata: Any) -> dict[str, Any]:
+        """Return the settings by name."""
+
+
 class Extension:
     """The state of gpumagic in one shell."""
 
-    def __init__(self, shell: Any, magics: Any) -> None:
+    def __init__(self, shell: Shell, magics: Magics) -> None:
         self.shell = shell
         self.magics = magics
         #: What undoes the loading, the last change first.
@@ -73,12 +88,12 @@ class Extension:
         return mime_bundle(self.shell, result.blocks())
 
 
-def find(shell: Any) -> Extension | None:
+def find(shell: Shell) -> Extension | None:
     """Return the extension of ``shell``; None where gpumagic is not loaded."""
     return getattr(shell.magics_manager.registry.get(NAME), "extension", None)
 
 
-def of(shell: Any) -> Extension:
+def of(shell: Shell) -> Extension:
     """Return the extension of ``shell``, in which gpumagic is loaded."""
     extension: Extension = shell.magics_manager.registry[NAME].extension
     return extension

@@ -20,6 +20,7 @@ from gpumagic.cuda.process_state import STATE
 from gpumagic.magics import commands
 from gpumagic.magics.extension import NAME, Extension, find
 from gpumagic.magics.magic_class import GpuMagic
+from gpumagic.system.shell import Shell
 
 if TYPE_CHECKING:
     from gpumagic.results.base import Result
@@ -41,7 +42,7 @@ _OF_PROCESS = (
 _LOADED: WeakSet[Extension] = WeakSet()
 
 
-def load(shell: Any) -> None:
+def load(shell: Shell) -> None:
     """Load gpumagic into ``shell``; loading twice is loading once."""
     if find(shell) is not None:
         return
@@ -76,7 +77,7 @@ def load(shell: Any) -> None:
         failure.note_mask(STATE.started_with)
 
 
-def unload(shell: Any) -> None:
+def unload(shell: Shell) -> None:
     """Unload gpumagic from ``shell``; a failure is one line, and the rest is undone.
 
     Not where ``%reload_ext`` unloads only to load again: nothing that is on, and no choice, log or
@@ -163,7 +164,7 @@ def _transformer(extension: Extension) -> Callable[[list[str]], list[str]]:
     return transform
 
 
-def _matcher(shell: Any) -> Any:
+def _matcher(shell: Shell) -> Any:
     """Return a matcher for IPython's completer; None where it has none of its kind (before 8.6)."""
     try:
         from IPython.core.completer import context_matcher
@@ -200,7 +201,7 @@ def _add_format(extension: Extension) -> None:
 # --- what the magics have changed -----------------------------------------------------------------
 
 
-def _leave_cluster(shell: Any) -> None:
+def _leave_cluster(shell: Shell) -> None:
     connection = sys.modules.get("gpumagic.cluster.connection")
     if connection is not None:
         connection.close(shell)

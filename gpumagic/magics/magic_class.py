@@ -70,6 +70,7 @@ def _for_a_notebook(function: Callable[..., Any]) -> Callable[..., Any]:
 class GpuMagic(ipython.Magics):
     """Defaults of gpumagic's magics, set by ``%config GpuMagic``."""
 
+    shell: Any  # by IPython's declaration it may be None
     quiet = Bool(
         False, help="Print nothing, as if every call had -q; no lines after cells either."
     ).tag(config=True)

@@ -17,12 +17,13 @@ from gpumagic.results.base import Result
 from gpumagic.system.import_path import Unrestricted
 from gpumagic.system.output import Output
 from gpumagic.system.paths import output_path
+from gpumagic.system.shell import Shell
 
 if TYPE_CHECKING:
     from gpumagic.render.blocks import Block
 
 
-def show(shell: Any, result: Result, metadata: dict[str, Any] | None = None) -> None:
+def show(shell: Shell, result: Result, metadata: dict[str, Any] | None = None) -> None:
     """Display ``result``: HTML and text in a notebook, text in a terminal, in colours where it can.
 
     ``metadata`` is the output's, for readers of the notebook file.
@@ -32,13 +33,13 @@ def show(shell: Any, result: Result, metadata: dict[str, Any] | None = None) -> 
     of(shell).note_displayed(result)
 
 
-def show_below(shell: Any, line: Result, metadata: dict[str, Any] | None = None) -> None:
+def show_below(shell: Shell, line: Result, metadata: dict[str, Any] | None = None) -> None:
     """Display the line of a cell below it; nothing where quiet is the default."""
     if not of(shell).magics.quiet:
         show(shell, line, metadata)
 
 
-def say(shell: Any, line: str) -> None:
+def say(shell: Shell, line: str) -> None:
     """Show a line of text: what is printed in a notebook is broken within words."""
     from gpumagic.render import text
     from gpumagic.render.blocks import Line
@@ -51,7 +52,7 @@ def say(shell: Any, line: str) -> None:
         output.print(text.drawn(blocks, output))
 
 
-def _show(shell: Any, blocks: Sequence[Block], metadata: dict[str, Any] | None = None) -> None:
+def _show(shell: Shell, blocks: Sequence[Block], metadata: dict[str, Any] | None = None) -> None:
     """Print blocks in a terminal, and display them elsewhere; raises nothing."""
     from gpumagic.render import text
 
@@ -73,7 +74,10 @@ def _display(bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -> 
 
 
 def hand_over(
-    shell: Any, result: Result, options: argparse.Namespace, metadata: dict[str, Any] | None = None
+    shell: Shell,
+    result: Result,
+    options: argparse.Namespace,
+    metadata: dict[str, Any] | None = None,
 ) -> Any:
     """Show, store and return ``result`` as the options ``-q``, ``-v`` and ``-o`` say."""
     if not options.quiet:
@@ -81,7 +85,7 @@ def hand_over(
     return store(shell, result, options)
 
 
-def store(shell: Any, result: Any, options: argparse.Namespace) -> Any:
+def store(shell: Shell, result: Any, options: argparse.Namespace) -> Any:
     """Store and return ``result`` as the options ``-v`` and ``-o`` say: something else is shown."""
     if options.variable:
         shell.user_ns[options.variable] = result
@@ -104,7 +108,7 @@ def value_of(value: Any, result: Result | None, options: argparse.Namespace) -> 
 
 
 def show_picture(
-    shell: Any, picture: Any, title: str, file: str | None, command: str, *, quiet: bool
+    shell: Shell, picture: Any, title: str, file: str | None, command: str, *, quiet: bool
 ) -> None:
     """Write a picture to ``file`` if it is given, or display it; ``command`` would write one.
 
@@ -140,7 +144,7 @@ class LiveDisplay(AbstractContextManager["LiveDisplay"]):
     In a notebook it is an output with a display id; in a terminal rich moves the cursor.
     """
 
-    def __init__(self, shell: Any, *, quiet: bool = False, stream: TextIO | None = None) -> None:
+    def __init__(self, shell: Shell, *, quiet: bool = False, stream: TextIO | None = None) -> None:
         self._notebook = hasattr(shell, "kernel")
         self._output = terminal.output_of(shell, stream)
         #: Whether nothing is shown.
@@ -217,7 +221,7 @@ class Progress:
     #: Seconds before anything is shown, and between two updates.
     DELAY, PERIOD = 1.0, 0.2
 
-    def __init__(self, shell: Any, *, enabled: bool = True) -> None:
+    def __init__(self, shell: Shell, *, enabled: bool = True) -> None:
         self._started = perf_counter()
         self._next = self._started + self.DELAY
         self._live = LiveDisplay(shell, quiet=not enabled, stream=sys.stderr)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from gpumagic.cuda import failure, torch_cuda
 from gpumagic.errors import DeviceError, SpecError
@@ -16,11 +15,12 @@ from gpumagic.memory.torch_memory import UnreadableError
 from gpumagic.render.units import bytes_
 from gpumagic.results.allocator import Freed, FreeStep, Held
 from gpumagic.system import introspection, text
+from gpumagic.system.shell import Shell
 
 NO_DEBUG = "the last exception is gone: %debug and %tb have nothing to show"
 
 
-def free(shell: Any, names: Sequence[str] = ()) -> Freed:
+def free(shell: Shell, names: Sequence[str] = ()) -> Freed:
     """Delete ``names`` and the notebook's own references, collect garbage, and empty the cache.
 
     No other variable is changed. Of the notebook's references those stay that hold no GPU memory.
@@ -105,7 +105,7 @@ def _users_of_workspaces(notebook: NotebookReferences) -> Iterator[str]:
     yield from running_threads(notebook.cell_of)
 
 
-def _staying(shell: Any) -> Iterator[str]:
+def _staying(shell: Shell) -> Iterator[str]:
     """Yield what is still allocated, and who holds it."""
     survey, sizes = Survey.make(shell=shell), Counter[str]()
     account = survey.result(survey.unreferenced())

@@ -37,6 +37,7 @@ from gpumagic.memory.torch_memory import Block, Blocks, TorchGraph, UnreadableEr
 from gpumagic.memory.walk import Name, Root, Walk, Walked
 from gpumagic.results.holders import DeviceHolders, Holder, Holders
 from gpumagic.system import introspection
+from gpumagic.system.shell import Shell
 
 #: What references are called that are counted but not found: a thread's, a library's, C++'s.
 ELSEWHERE = Name("another reference", "")
@@ -50,7 +51,7 @@ MOST = 1_000_000
 def holders(
     namespace: Mapping[str, Any] | None = None,
     *,
-    shell: Any = None,
+    shell: Shell | None = None,
     seconds: float | None = SECONDS,
 ) -> Holders:
     """Return what holds GPU memory, by the user's variables. Bytes.
@@ -102,7 +103,7 @@ class Survey:
     def make(
         cls,
         namespace: Mapping[str, Any] | None = None,
-        shell: Any = None,
+        shell: Shell | None = None,
         *,
         seconds: float | None = None,
         certain: bool = False,

@@ -22,6 +22,7 @@ from gpumagic.memory.torch_memory import UnreadableError
 from gpumagic.results.base import Explanation
 from gpumagic.results.out_of_memory import OutOfMemory
 from gpumagic.system import introspection
+from gpumagic.system.shell import Shell
 
 #: Seconds of CPU time that the walk over the user's objects may take; the report stays below 0.3,
 #: unless memory that no variable holds would have been enough.
@@ -55,7 +56,7 @@ def find(error: BaseException) -> BaseException | None:
     return next((each for each in shown if introspection.is_a(each, kind)), None)
 
 
-def explain(error: BaseException, shell: Any) -> OutOfMemory | Explanation | None:
+def explain(error: BaseException, shell: Shell) -> OutOfMemory | Explanation | None:
     """Return why the memory ran out; None if the exception is no out-of-memory error.
 
     An `Explanation` where no allocation of this process has failed: what it holds explains nothing.

@@ -19,13 +19,14 @@ import types
 from collections.abc import Collection, Iterator, Mapping
 from traceback import walk_tb
 from types import FrameType, TracebackType
-from typing import Any, cast
+from typing import Any
 
 from gpumagic.cells import tracebacks
 from gpumagic.cells.compile import cell_of
 from gpumagic.cuda import torch_cuda
 from gpumagic.memory.walk import Name, Root
 from gpumagic.system import introspection
+from gpumagic.system.shell import Shell
 
 _UNDERSCORES = ("_", "__", "___")
 _SYS = ("last_type", "last_value", "last_traceback", "last_exc")
@@ -47,7 +48,7 @@ _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
 class NotebookReferences:
     """What one IPython shell references."""
 
-    def __init__(self, shell: Any) -> None:
+    def __init__(self, shell: Shell) -> None:
         self.shell = shell
 
     # --- names -----------------------------------------------------------------------------------
@@ -55,7 +56,7 @@ class NotebookReferences:
     @property
     def namespace(self) -> dict[str, Any]:
         """The user's variables."""
-        return cast("dict[str, Any]", self.shell.user_ns)
+        return self.shell.user_ns
 
     @property
     def outputs(self) -> dict[Any, Any]:
@@ -87,7 +88,7 @@ class NotebookReferences:
         shell = self.shell
         found = [shell.displayhook, shell.history_manager, shell.events, shell.events.callbacks]
         found += [shell.user_ns_hidden, shell.user_global_ns, self.outputs]
-        above = shell
+        above: Any = shell
         while above is not None:  # the kernel and the application lead to all the rest
             found += [above, vars(above), getattr(above, "_trait_values", None)]
             above = getattr(above, "parent", None)

@@ -25,6 +25,7 @@ from gpumagic.errors import DeviceError, SpecError
 from gpumagic.results.allocator import HistoryState, SnapshotFile
 from gpumagic.results.holders import CellHolding, CellHoldings
 from gpumagic.system import introspection, text
+from gpumagic.system.shell import Shell
 
 # --- the blocks -----------------------------------------------------------------------------------
 
@@ -272,7 +273,7 @@ def _record(enabled: str | None, **options: Any) -> None:
     torch_cuda.module().cuda.memory._record_memory_history(enabled, **options)
 
 
-def live_by_cell(shell: Any) -> CellHoldings:
+def live_by_cell(shell: Shell) -> CellHoldings:
     """Return live bytes by the cell of ``shell`` that allocated them.
 
     Raises:

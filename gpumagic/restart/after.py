@@ -20,6 +20,7 @@ import zmq
 
 from gpumagic.restart import before, handover
 from gpumagic.system import import_path, text
+from gpumagic.system.shell import Shell
 
 #: Reports the restart, by print and display. Called with the payload, the file, if there is one,
 #: and a note for each IPython extension that could not be loaded again; returns the cell's value.
@@ -34,7 +35,7 @@ report: Callable[[], Any]
 _tasks: list[Any] = []
 
 
-def go_on(shell: Any, make_report: Report) -> None:
+def go_on(shell: Shell, make_report: Report) -> None:
     """Go on where the old program stopped; do nothing in a process that replaces none.
 
     Called while IPython loads its extensions: the user's startup files are run after it.
@@ -66,7 +67,7 @@ def _restore_folders(state: Mapping[str, Any]) -> None:
         os.chdir(state["folder"])
 
 
-def _load_extensions(shell: Any, state: Mapping[str, Any]) -> list[str]:
+def _load_extensions(shell: Shell, state: Mapping[str, Any]) -> list[str]:
     """Load the IPython extensions of the old process; return a note for each that fails."""
     notes = []
     with import_path.restricted_to(state["module_folders"]):
@@ -79,7 +80,7 @@ def _load_extensions(shell: Any, state: Mapping[str, Any]) -> list[str]:
     return notes
 
 
-def _report(shell: Any, state: Mapping[str, Any], make_report: Report, notes: list[str]) -> Any:
+def _report(shell: Shell, state: Mapping[str, Any], make_report: Report, notes: list[str]) -> Any:
     """Report in the cell that asked; return the cell's value."""
     del shell.transform_cell
     history = shell.history_manager  # the lists are also the notebook's `In` and `_ih`
@@ -89,7 +90,7 @@ def _report(shell: Any, state: Mapping[str, Any], make_report: Report, notes: li
         return make_report(pickle.loads(state["payload"]), file, notes)
 
 
-def _replace_code(shell: Any, state: Mapping[str, Any]) -> None:
+def _replace_code(shell: Shell, state: Mapping[str, Any]) -> None:
     """Have the next cell run the report; for that time an attribute hides the shell's method."""
     target = "" if state["target"] is None else f"{state['target']} = "
     code = f"{target}__import__('sys').modules[{__name__!r}].report()\n"
@@ -99,7 +100,7 @@ def _replace_code(shell: Any, state: Mapping[str, Any]) -> None:
 # --- in a kernel ----------------------------------------------------------------------------------
 
 
-def _answer_first(shell: Any, state: Mapping[str, Any]) -> None:
+def _answer_first(shell: Shell, state: Mapping[str, Any]) -> None:
     """Have the first request run the report, when the clients are connected again."""
     kernel, app = shell.kernel, shell.kernel.parent
     run = kernel.shell_handlers["execute_request"]
@@ -142,7 +143,7 @@ def _replay(kernel: Any, requests: list[list[bytes]]) -> None:
 # --- in a terminal --------------------------------------------------------------------------------
 
 
-def _run_first(shell: Any, state: Mapping[str, Any]) -> None:
+def _run_first(shell: Shell, state: Mapping[str, Any]) -> None:
     """Run the report before the first prompt, when the user's startup files were run."""
     loop = shell.mainloop
 

@@ -32,6 +32,7 @@ from gpumagic.errors import RestartError
 from gpumagic.restart import handover, losses, ports
 from gpumagic.system import import_path
 from gpumagic.system.paths import working_folder
+from gpumagic.system.shell import Shell
 
 #: So many looks, 10 ms apart, without a new request: all that have arrived are taken.
 _QUIET_LOOKS = 5
@@ -49,7 +50,7 @@ class Restarting(BaseException):
         return []
 
 
-def check(shell: Any, *, force: bool = False) -> None:
+def check(shell: Shell, *, force: bool = False) -> None:
     """Return if the process of ``shell`` can be replaced.
 
     Raises:
@@ -86,7 +87,7 @@ def check(shell: Any, *, force: bool = False) -> None:
         losses.check()
 
 
-def _app(shell: Any) -> Any:
+def _app(shell: Shell) -> Any:
     """Return IPython's application that runs ``shell``; None if another program does."""
     app = getattr(getattr(shell, "kernel", shell), "parent", None)
     return app if getattr(app, "shell", None) is shell and hasattr(app, "argv") else None
@@ -111,7 +112,7 @@ def command(app: Any, extension: str) -> list[str]:
 
 
 def restart(
-    shell: Any,
+    shell: Shell,
     extension: str,
     environment: Mapping[str, str],
     payload: Mapping[str, Any],
@@ -257,7 +258,7 @@ def clients(*numbers: int) -> list[Any]:
 
 
 def _replace(
-    shell: Any, words: list[str], environment: Mapping[str, str], inherited: Collection[int]
+    shell: Shell, words: list[str], environment: Mapping[str, str], inherited: Collection[int]
 ) -> None:
     """End as a kernel, or IPython, ends, and execute ``words``."""
     import posix

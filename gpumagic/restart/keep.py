@@ -27,12 +27,13 @@ from gpumagic.restart.handover import Kept, Variable
 from gpumagic.restart.pickler import Pickler, Unpickler, on_host
 from gpumagic.system import text
 from gpumagic.system.introspection import is_a, is_imported
+from gpumagic.system.shell import Shell
 
 # --- in the old process ---------------------------------------------------------------------------
 
 
 def write(
-    shell: Any,
+    shell: Shell,
     names: Iterable[str],
     extension: str,
     environment: Mapping[str, str],
@@ -90,7 +91,7 @@ def _reasons(failed: Mapping[str, str]) -> str:
     return "; ".join(f"{', '.join(names)} ({reason})" for reason, names in together.items())
 
 
-def _pickled(shell: Any, names: Sequence[str]) -> tuple[Kept, Pickler, dict[str, str]]:
+def _pickled(shell: Shell, names: Sequence[str]) -> tuple[Kept, Pickler, dict[str, str]]:
     """Pickle the variables; also return those that have no pickle, and why."""
     variables, bad = dict[str, Variable](), dict[str, str]()
     graphs, out = set[int](), io.BytesIO()
@@ -183,7 +184,7 @@ def _bytes(storage: Any) -> memoryview:
 # --- in the new process ---------------------------------------------------------------------------
 
 
-def restore(file: IO[bytes], shell: Any, kept: Kept) -> Kept:
+def restore(file: IO[bytes], shell: Shell, kept: Kept) -> Kept:
     """Bind the variables in the notebook; return what has come of them."""
     for name, lines in kept.sources.items():  # None: it is never looked for on the disk
         linecache.cache[name] = (sum(map(len, lines)), None, lines, name)

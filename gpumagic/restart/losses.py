@@ -17,6 +17,7 @@ import psutil
 from gpumagic.cells import tracebacks
 from gpumagic.cuda.devices import command_name
 from gpumagic.errors import RestartError
+from gpumagic.system.shell import Shell
 from gpumagic.system.text import noun
 
 #: Names that Python, a front end or torch's compiler binds in the notebook's namespace, and `_`,
@@ -57,19 +58,19 @@ def check() -> None:
         )
 
 
-def variables(shell: Any) -> dict[str, Any]:
+def variables(shell: Shell) -> dict[str, Any]:
     """Return the user's variables, with modules, functions and names that begin with ``_``."""
     found = _assigned(shell).items()
     return {name: value for name, value in found if not _NOT_USERS.fullmatch(name)}
 
 
-def unnamed(shell: Any) -> list[str]:
+def unnamed(shell: Shell) -> list[str]:
     """Return which of ``_``, ``__`` and ``___`` the user has bound, mostly to what nobody needs."""
     found = [name for name in _assigned(shell) if name in ("_", "__", "___")]
     return [name for name in found if type(shell.user_ns[name]) is not str]  # "" before any output
 
 
-def _assigned(shell: Any) -> dict[str, Any]:
+def _assigned(shell: Shell) -> dict[str, Any]:
     """Return all that IPython has not bound itself: `_5` is `Out[5]`, for example."""
     hidden, missing = shell.user_ns_hidden, object()
     return {

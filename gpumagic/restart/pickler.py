@@ -19,6 +19,7 @@ import cloudpickle
 from gpumagic.cuda import failure, torch_cuda
 from gpumagic.restart.mapped_files import MappedFiles
 from gpumagic.system import introspection
+from gpumagic.system.shell import Shell
 
 #: What IPython binds in every new shell, and has in `user_ns_hidden`, as later each output.
 GIVEN = ("get_ipython", "exit", "quit", "open", "In", "Out", "_dh")
@@ -46,7 +47,7 @@ def own_streams() -> dict[str, Any]:
     }
 
 
-def _given(shell: Any) -> dict[str, Any]:
+def _given(shell: Shell) -> dict[str, Any]:
     """Return what a process with a shell has anyway, by names that are those of every process."""
     hidden = shell.user_ns_hidden
     found = {name: hidden[name] for name in GIVEN if name in hidden}
@@ -56,7 +57,7 @@ def _given(shell: Any) -> dict[str, Any]:
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles a notebook's variables; large data are left to `buffers` and `storages`."""
 
-    def __init__(self, file: IO[bytes], shell: Any) -> None:
+    def __init__(self, file: IO[bytes], shell: Shell) -> None:
         self.buffers: list[pickle.PickleBuffer] = []
         #: By the address of each, which is its number.
         self.storages: dict[int, Any] = {}
@@ -231,7 +232,7 @@ class Unpickler(pickle.Unpickler):
         buffers: Iterable[Any],
         storage: Callable[[int], Any],
         device: Callable[[str], str],
-        shell: Any,
+        shell: Shell,
     ) -> None:
         super().__init__(file, buffers=buffers)
         self._storage, self._device, self._given = storage, device, _given(shell)

@@ -21,6 +21,7 @@ import cloudpickle
 from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.process_state import STATE
 from gpumagic.restart.pickler import STREAMS, own_streams
+from gpumagic.system.shell import Shell
 
 _THREADS, _SEED = "get_num_threads/set_num_threads", "initial_seed/manual_seed"
 #: Settings in the order in which they are set, by what has them: an attribute, or a function that
@@ -50,7 +51,7 @@ _TABLE = (
 )
 
 
-def read(shell: Any) -> dict[str, bytes]:
+def read(shell: Shell) -> dict[str, bytes]:
     """Return the settings of the libraries that are loaded, each pickled, in the order of setting.
 
     Those that are not carried, and not as in a new process, are empty.

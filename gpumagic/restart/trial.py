@@ -131,7 +131,8 @@ def run(file: Any, descriptor: int) -> NoReturn:
 
         if folder is not None:
             os.chdir(folder)
-        shell, (arrays, storages) = _Shell(GIVEN), kept.mapped(descriptor)
+        shell: Any = _Shell(GIVEN)
+        arrays, storages = kept.mapped(descriptor)
         storage = cache(lambda number: on_host(storages[number]))
         make = partial(Unpickler, storage=storage, device=kept.devices.now, shell=shell)
         loader = make(io.BytesIO(kept.body), arrays)

@@ -9,10 +9,11 @@ from gpumagic.cells.timeit_loop import compile_loop
 from gpumagic.errors import SpecError
 from gpumagic.magics.cudatime import comparing, execution, per_cell
 from gpumagic.magics.cudatime.options import AGAIN, COMPARE, REPEATING, grammar
+from gpumagic.magics.extension import Magics
 from gpumagic.timing.plan import Plan
 
 
-def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | None) -> Any:
+def run(magics: Magics, line: str, cell: str | None, local_ns: dict[str, Any] | None) -> Any:
     """Run the magic; for code that awaits, return a coroutine that does.
 
     Raises:

@@ -15,6 +15,7 @@ from gpumagic.cuda import torch_cuda
 from gpumagic.errors import SpecError
 from gpumagic.magics.cudatime.execution import benchmark
 from gpumagic.magics.delivery import Delivery, saying_failures
+from gpumagic.magics.extension import Magics
 from gpumagic.magics.output import hand_over
 from gpumagic.results.comparison import Compared, Comparison
 from gpumagic.results.timing import CudaTiming
@@ -24,7 +25,7 @@ from gpumagic.timing.plan import Plan
 # --- named results -------------------------------------------------------------------------------
 
 
-def show(magics: Any, options: argparse.Namespace) -> Any:
+def show(magics: Magics, options: argparse.Namespace) -> Any:
     """Show the named results, or those that the line names, side by side.
 
     Raises:
@@ -45,7 +46,7 @@ def show(magics: Any, options: argparse.Namespace) -> Any:
 # --- one device after the other -------------------------------------------------------------------
 
 
-def run_on_devices(magics: Any, options: argparse.Namespace, loop: Loop, plan: Plan) -> Any:
+def run_on_devices(magics: Magics, options: argparse.Namespace, loop: Loop, plan: Plan) -> Any:
     """Run ``loop`` on every device that ``--on`` names.
 
     Raises:

@@ -13,6 +13,7 @@ from gpumagic.cells.timeit_loop import Loop
 from gpumagic.errors import SpecError
 from gpumagic.magics.cudatime.further_runs import FurtherRuns
 from gpumagic.magics.delivery import Delivery, saying_failures
+from gpumagic.magics.extension import Magics
 from gpumagic.magics.output import Progress, say
 from gpumagic.results.timing import CudaTiming
 from gpumagic.timing.benchmark import Benchmark
@@ -30,7 +31,7 @@ class _Timed(Delivery):
         SpecError: a file cannot be read or written, or too few repeats for ``--fail-above``.
     """
 
-    def __init__(self, magics: Any, options: argparse.Namespace, repeats: int | None) -> None:
+    def __init__(self, magics: Magics, options: argparse.Namespace, repeats: int | None) -> None:
         super().__init__(magics, options, CudaTiming)
         self._session = magics.extension
         counts = (repeats, None if self.before is None else self.before.repeat)
@@ -50,7 +51,7 @@ class _Timed(Delivery):
 # --- once -----------------------------------------------------------------------------------------
 
 
-def run_once(magics: Any, options: argparse.Namespace, cell: CompiledCell) -> Any:
+def run_once(magics: Magics, options: argparse.Namespace, cell: CompiledCell) -> Any:
     """Run and time a cell, and return what the magic returns; a coroutine if the cell awaits.
 
     Raises:
@@ -141,7 +142,7 @@ class _SingleRun(AbstractContextManager[None]):
 # --- repeatedly -----------------------------------------------------------------------------------
 
 
-def run_repeatedly(magics: Any, options: argparse.Namespace, loop: Loop, plan: Plan) -> Any:
+def run_repeatedly(magics: Magics, options: argparse.Namespace, loop: Loop, plan: Plan) -> Any:
     """Run and time a loop, and return what the magic returns.
 
     Raises:

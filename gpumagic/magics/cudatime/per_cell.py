@@ -6,9 +6,11 @@ import argparse
 import re
 from typing import Any
 
+from gpumagic.magics.extension import Magics
 from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.output import hand_over, say, show_below, store
 from gpumagic.results.logs import CellTiming
+from gpumagic.system.shell import Shell
 from gpumagic.timing.per_cell import CellTimer
 
 _OWN = re.compile(r"\s*%cudatime\s+(-\S+\s+)*(on|off|log)\b[^\n]*\s*")
@@ -16,7 +18,7 @@ _OWN = re.compile(r"\s*%cudatime\s+(-\S+\s+)*(on|off|log)\b[^\n]*\s*")
 _TIMED = re.compile(r"\s*%%cudatime\b|\s*%cudatime\b[^\n]*\s*\Z")
 
 
-def run(verb: str, magics: Any, options: argparse.Namespace) -> Any:
+def run(verb: str, magics: Magics, options: argparse.Namespace) -> Any:
     """Run the verb."""
     shell, timer = magics.shell, cell_timer(magics.shell)
     if verb == "log":
@@ -37,7 +39,7 @@ def run(verb: str, magics: Any, options: argparse.Namespace) -> Any:
     return store(shell, timer.log(), options)
 
 
-def cell_timer(shell: Any) -> CellTimer:
+def cell_timer(shell: Shell) -> CellTimer:
     """Return the timer of a shell's cells; make it when first needed."""
     extension = extension_of(shell)
     if extension.cell_timing is None:
@@ -50,7 +52,7 @@ def cell_timer(shell: Any) -> CellTimer:
     return extension.cell_timing
 
 
-def _show(shell: Any, cell: CellTiming, source: str) -> None:
+def _show(shell: Shell, cell: CellTiming, source: str) -> None:
     """Show the line of a cell that has not shown its times itself; the metadata has them too."""
     if not _TIMED.match(source):
         show_below(shell, cell, metadata={"gpumagic": {"cudatime": cell.to_dict()}})

@@ -15,14 +15,16 @@ from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics import output
 from gpumagic.magics.argument_types import size
+from gpumagic.magics.extension import Magics
 from gpumagic.magics.output import LiveDisplay
 from gpumagic.results.selection import Selection, Status
 from gpumagic.selection import apply, choice, cpu_threads, environment, gate, verify
 from gpumagic.selection.auto import Wants
 from gpumagic.selection.spec import Spec
+from gpumagic.system.shell import Shell
 
 
-def wants(magics: Any, spec: Spec, options: argparse.Namespace) -> Wants:
+def wants(magics: Magics, spec: Spec, options: argparse.Namespace) -> Wants:
     """Return what ``auto`` requires of a device, by the options or by the configuration."""
     if spec.kind != "auto":
         return Wants()
@@ -32,7 +34,7 @@ def wants(magics: Any, spec: Spec, options: argparse.Namespace) -> Wants:
     return Wants(min_free=min_free, idle=options.idle)
 
 
-def choose_for_kernel(magics: Any, spec: Spec, options: argparse.Namespace) -> Selection:
+def choose_for_kernel(magics: Magics, spec: Spec, options: argparse.Namespace) -> Selection:
     """Choose devices until the next choice; does not return where the kernel is restarted.
 
     Raises:
@@ -66,7 +68,7 @@ def choose_for_kernel(magics: Any, spec: Spec, options: argparse.Namespace) -> S
     return cpu_threads.with_threads(chosen, spec, options.threads)
 
 
-def choose(magics: Any, spec: Spec, options: argparse.Namespace) -> Selection:
+def choose(magics: Magics, spec: Spec, options: argparse.Namespace) -> Selection:
     """Choose devices by the variables; close the gate for ``--soft`` where that is too late.
 
     An exception undoes it.
@@ -93,7 +95,7 @@ def choose(magics: Any, spec: Spec, options: argparse.Namespace) -> Selection:
     return replace(chosen, status=status, notes=(note, *chosen.notes))
 
 
-def _choose_by_variables(magics: Any, spec: Spec, options: argparse.Namespace) -> Selection:
+def _choose_by_variables(magics: Magics, spec: Spec, options: argparse.Namespace) -> Selection:
     with LiveDisplay(magics.shell, quiet=options.quiet) as live:
 
         def progress(waited: float, reason: str) -> None:
@@ -126,7 +128,9 @@ def warn(chosen: Selection, *, shown: bool) -> None:
 # --- ``%%gpu SPEC``: for one cell -----------------------------------------------------------------
 
 
-def run_cell(magics: Any, spec: Spec, options: argparse.Namespace, cell: str, header: str) -> Any:
+def run_cell(
+    magics: Magics, spec: Spec, options: argparse.Namespace, cell: str, header: str
+) -> Any:
     """Run ``cell`` under a choice; return its value, or the selection for ``-o``."""
     shell = magics.shell
     compiled = compile_cell(shell, cell, header=header)
@@ -161,7 +165,7 @@ def run_cell(magics: Any, spec: Spec, options: argparse.Namespace, cell: str, he
     return compiled.run_within(under_choice(), finish)
 
 
-def _say_what_stays(shell: Any, failed: bool) -> None:
+def _say_what_stays(shell: Shell, failed: bool) -> None:
     """Say whether the cell initialised CUDA, or failed to, which cannot be undone.
 
     ``failed`` is whether CUDA had failed before.

@@ -9,6 +9,7 @@ from typing import Any
 from gpumagic.cluster import cells, connection, selection
 from gpumagic.cluster.connection import Cluster
 from gpumagic.errors import DeviceError
+from gpumagic.magics.extension import Magics
 from gpumagic.magics.gpu.choosing import wants
 from gpumagic.magics.output import LiveDisplay, hand_over, warn
 from gpumagic.magics.parsing import RESULT, MagicLine
@@ -21,7 +22,7 @@ _RESULTS = {"cudatime": ClusterTiming, "gpumem": ClusterMemory}
 _HERE = {*RESULT, "--cluster", "-t"}
 
 
-def current(magics: Any, profile: str | None = None) -> Cluster:
+def current(magics: Magics, profile: str | None = None) -> Cluster:
     """Return the cluster of ``profile``, or the one this shell used last, or that of ``%px``."""
     extension = magics.extension
     profile = extension.cluster if profile is None else profile
@@ -30,7 +31,7 @@ def current(magics: Any, profile: str | None = None) -> Cluster:
     return found
 
 
-def run(magics: Any, verb: str, options: argparse.Namespace) -> Any:
+def run(magics: Magics, verb: str, options: argparse.Namespace) -> Any:
     """Run a verb, or a choice with ``--cluster``.
 
     Raises:
@@ -79,7 +80,7 @@ def _too_late(chosen: ClusterSelection) -> str:
 # --- ``%%cudatime --cluster`` and ``%%gpumem --cluster``: a cell on every engine ------------------
 
 
-def run_cell(magics: Any, magic: str, line: MagicLine, cell: str | None) -> Any:
+def run_cell(magics: Magics, magic: str, line: MagicLine, cell: str | None) -> Any:
     """Run a magic with ``--cluster`` on the engines."""
     cluster = current(magics)
     engines = cluster.targets(line.options.targets)

@@ -7,6 +7,7 @@ from typing import Any
 
 from gpumagic.cuda import failure
 from gpumagic.errors import SpecError
+from gpumagic.magics.extension import Magics
 from gpumagic.magics.gpu.options import LASTING, grammar
 from gpumagic.magics.output import hand_over, say
 from gpumagic.results.base import Result
@@ -17,7 +18,7 @@ from gpumagic.selection.claims import devices
 from gpumagic.selection.spec import parse
 
 
-def run(magics: Any, line: str, cell: str | None) -> Any:
+def run(magics: Magics, line: str, cell: str | None) -> Any:
     """Show the table, choose devices, or run ``cell`` under a choice."""
     parsed = grammar().read(line, cell=cell is not None, quiet=magics.quiet)
     options = parsed.options
@@ -61,7 +62,7 @@ def run(magics: Any, line: str, cell: str | None) -> Any:
     return returned
 
 
-def _hint(magics: Any, table: DeviceTable) -> None:
+def _hint(magics: Magics, table: DeviceTable) -> None:
     """Show below the first table of a session what to try next."""
     if magics.extension.has_hinted:
         return

@@ -21,7 +21,7 @@ from typing import IO, Any, NoReturn
 from gpumagic.cuda import driver, failure, init_trace, streams, torch_cuda
 from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import RestartError
-from gpumagic.magics.extension import of
+from gpumagic.magics.extension import Magics, of
 from gpumagic.magics.output import LiveDisplay, hand_over
 from gpumagic.render.units import bytes_
 from gpumagic.restart import after, before, losses
@@ -30,6 +30,7 @@ from gpumagic.selection import apply, claims, cpu_threads, environment, gate
 from gpumagic.selection.spec import Spec
 from gpumagic.system import import_path, text
 from gpumagic.system.introspection import is_imported
+from gpumagic.system.shell import Shell
 
 #: Seconds of waiting after which it is said.
 _SILENT = 0.5
@@ -37,7 +38,7 @@ _SILENT = 0.5
 Restarting = before.Restarting
 
 
-def check(shell: Any, *, force: bool = False) -> None:
+def check(shell: Shell, *, force: bool = False) -> None:
     """Return if the process of ``shell`` can be restarted in place.
 
     Raises:
@@ -50,7 +51,7 @@ def check(shell: Any, *, force: bool = False) -> None:
     before.check(shell, force=force)
 
 
-def restart(magics: Any, options: argparse.Namespace) -> NoReturn:
+def restart(magics: Magics, options: argparse.Namespace) -> NoReturn:
     """Restart the notebook process with the GPUs, the claim and the CPU threads that it has.
 
     Raises:
@@ -66,7 +67,7 @@ def restart(magics: Any, options: argparse.Namespace) -> NoReturn:
     begin(magics, Spec("restart", "same"), options)
 
 
-def begin(magics: Any, spec: Spec, options: argparse.Namespace) -> NoReturn:
+def begin(magics: Magics, spec: Spec, options: argparse.Namespace) -> NoReturn:
     """Restart the kernel under the variables as they are now, those of the choice ``spec``.
 
     Raises:
@@ -81,7 +82,7 @@ def begin(magics: Any, spec: Spec, options: argparse.Namespace) -> NoReturn:
         raise RestartError(f"{text.reason(error)}; this process goes on as it was") from None
 
 
-def _begin(magics: Any, spec: Spec, options: argparse.Namespace) -> NoReturn:
+def _begin(magics: Magics, spec: Spec, options: argparse.Namespace) -> NoReturn:
     shell, began = magics.shell, time.time()
     check(shell, force=options.force)
     comms = getattr(getattr(getattr(shell, "kernel", None), "comm_manager", None), "comms", ())
@@ -173,7 +174,7 @@ def _environment() -> dict[str, str]:
     return variables
 
 
-def _target(shell: Any) -> str | None:
+def _target(shell: Shell) -> str | None:
     """Return the variable to which the cell assigns the magic's result, if it does.
 
     Raises:
@@ -213,7 +214,7 @@ def _target(shell: Any) -> str | None:
 
 
 def _keep(
-    shell: Any, options: argparse.Namespace, variables: Mapping[str, str], live: LiveDisplay
+    shell: Shell, options: argparse.Namespace, variables: Mapping[str, str], live: LiveDisplay
 ) -> tuple[IO[bytes], Any]:
     """Write the variables that are to be kept.
 
@@ -244,14 +245,14 @@ def _keep(
 # --- in the new process ---------------------------------------------------------------------------
 
 
-def load_ipython_extension(shell: Any) -> None:
+def load_ipython_extension(shell: Shell) -> None:
     """Load gpumagic, and go on where the old process stopped."""
     shell.extension_manager.load_extension("gpumagic")
     after.go_on(shell, lambda *restarted: _report(shell, *restarted))
 
 
 def _report(
-    shell: Any, payload: Mapping[str, Any], file: IO[bytes] | None, notes: list[str]
+    shell: Shell, payload: Mapping[str, Any], file: IO[bytes] | None, notes: list[str]
 ) -> Any:
     seconds = time.time() - payload["began"] - payload["keeping"]
     environment.start_from(payload["started_with"])
@@ -315,7 +316,7 @@ def _kept(restored: Kept) -> Iterator[str]:
 # --- what a session has turned on, turned on again in the process that replaces it ---------------
 
 
-def _session(shell: Any) -> dict[str, Any]:
+def _session(shell: Shell) -> dict[str, Any]:
     """Return the session's settings of gpumagic, and the magics that turn on what is on."""
     extension = of(shell)
     return {
@@ -325,7 +326,7 @@ def _session(shell: Any) -> dict[str, Any]:
     }
 
 
-def _modes(shell: Any) -> list[tuple[str, str]]:
+def _modes(shell: Shell) -> list[tuple[str, str]]:
     """Return name and line of each magic that turns on again what is on."""
     extension, found = of(shell), list[tuple[str, str]]()
     timing, memory = extension.cell_timing, extension.cell_memory
@@ -345,7 +346,7 @@ def _modes(shell: Any) -> list[tuple[str, str]]:
     return found
 
 
-def _restore(shell: Any, found: dict[str, Any]) -> list[str]:
+def _restore(shell: Shell, found: dict[str, Any]) -> list[str]:
     """Turn on what was on; return a note for what could not be."""
     extension, notes = of(shell), []
     for name, value in found["traits"].items():

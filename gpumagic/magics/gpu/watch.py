@@ -17,6 +17,7 @@ from gpumagic.magics.terminal import output_of
 from gpumagic.results.base import as_html
 from gpumagic.results.devices import DeviceTable
 from gpumagic.results.watch import WatchHistory, WatchPanel, WatchSample, without_processes
+from gpumagic.system.shell import Shell
 from gpumagic.system.text import plural
 
 #: The least seconds between two samples of a panel beside running cells.
@@ -24,7 +25,7 @@ _LEAST = 0.1
 
 
 def run(
-    verb: str, shell: Any, options: argparse.Namespace, table: Callable[..., DeviceTable]
+    verb: str, shell: Shell, options: argparse.Namespace, table: Callable[..., DeviceTable]
 ) -> Any:
     """Watch the devices: in a notebook by a panel while cells run, else until interrupted; or plot.
 
@@ -46,7 +47,7 @@ def run(
     return hand_over(shell, _foreground(shell, options, table), options)
 
 
-def _plot(shell: Any, options: argparse.Namespace) -> WatchHistory:
+def _plot(shell: Shell, options: argparse.Namespace) -> WatchHistory:
     """Draw the history into the notebook or into a file, and return it.
 
     Raises:
@@ -63,7 +64,7 @@ def _plot(shell: Any, options: argparse.Namespace) -> WatchHistory:
     return history
 
 
-def of(shell: Any) -> Watch:
+def of(shell: Shell) -> Watch:
     """Return the watch of a shell, made at the first call."""
     extension = extension_of(shell)
     if extension.watch is None:
@@ -72,7 +73,7 @@ def of(shell: Any) -> Watch:
     return extension.watch
 
 
-def _panel(shell: Any, options: argparse.Namespace) -> WatchHistory:
+def _panel(shell: Shell, options: argparse.Namespace) -> WatchHistory:
     """Leave a panel that a thread updates.
 
     Raises:
@@ -87,7 +88,7 @@ def _panel(shell: Any, options: argparse.Namespace) -> WatchHistory:
 
 
 def _foreground(
-    shell: Any, options: argparse.Namespace, table: Callable[..., DeviceTable]
+    shell: Shell, options: argparse.Namespace, table: Callable[..., DeviceTable]
 ) -> DeviceTable:
     """Show the table repeatedly in one place until interrupted; return the last one."""
     current = of(shell)
@@ -117,7 +118,7 @@ class _Output:
         SpecError: the output of this cell is captured and not shown.
     """
 
-    def __init__(self, shell: Any) -> None:
+    def __init__(self, shell: Shell) -> None:
         self._publisher = shell.display_pub
         self._session: Any = getattr(self._publisher, "session", None)
         if self._session is None:

@@ -14,6 +14,7 @@ from gpumagic.cuda import failure
 from gpumagic.errors import SpecError
 from gpumagic.magics.argument_types import expanded
 from gpumagic.magics.delivery import Delivery
+from gpumagic.magics.extension import Magics
 from gpumagic.magics.gpumem import fit
 from gpumagic.magics.gpumem.options import grammar
 from gpumagic.magics.output import hand_over
@@ -25,7 +26,7 @@ from gpumagic.render.units import bytes_
 from gpumagic.results.memory import MemoryDelta
 
 
-def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | None) -> Any:
+def run(magics: Magics, line: str, cell: str | None, local_ns: dict[str, Any] | None) -> Any:
     """Run the magic.
 
     Raises:
@@ -63,7 +64,7 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     return _measure(magics, options, compiled)
 
 
-def _measure(magics: Any, options: argparse.Namespace, compiled: CompiledCell) -> Any:
+def _measure(magics: Magics, options: argparse.Namespace, compiled: CompiledCell) -> Any:
     """Run the code once, measured as a whole or by line."""
     measured: Measurement | LineMeasurement = Measurement()
     if options.lines:
@@ -87,7 +88,7 @@ def _measure(magics: Any, options: argparse.Namespace, compiled: CompiledCell) -
     return compiled.run_within(reported(), delivery.finish)
 
 
-def _report(magics: Any, options: argparse.Namespace) -> Any:
+def _report(magics: Magics, options: argparse.Namespace) -> Any:
     extension = magics.extension
     report = extension.memory_report = memory_report(extension.memory_report)
     LIMIT.apply()

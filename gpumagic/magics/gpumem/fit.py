@@ -19,6 +19,7 @@ from typing import Any
 from gpumagic.cells.compile import CompiledCell
 from gpumagic.cuda import torch_cuda
 from gpumagic.errors import DeviceError, SpecError
+from gpumagic.magics.extension import Magics
 from gpumagic.magics.output import LiveDisplay, hand_over, say
 from gpumagic.memory.limit import LIMIT, memory_limit
 from gpumagic.memory.measurement import Measurement
@@ -26,12 +27,13 @@ from gpumagic.render.units import bytes_
 from gpumagic.results.allocator import Fit, FitRun
 from gpumagic.results.memory import DeviceMemoryDelta
 from gpumagic.system import introspection
+from gpumagic.system.shell import Shell
 from gpumagic.system.text import plural
 
 _Deltas = Mapping[int, DeviceMemoryDelta]
 
 
-def run(magics: Any, options: argparse.Namespace, cell: CompiledCell) -> Any:
+def run(magics: Magics, options: argparse.Namespace, cell: CompiledCell) -> Any:
     """Run the cell with several values and hand over the `Fit`.
 
     Raises:
@@ -136,7 +138,7 @@ def _ran_out(error: RuntimeError) -> bool:
     return "CUDA error: out of memory" in said or "STATUS_ALLOC_FAILED" in said
 
 
-def _held_by_notebook(shell: Any) -> Iterator[str]:
+def _held_by_notebook(shell: Shell) -> Iterator[str]:
     """Yield what the notebook's own references hold, which was not there for the cell."""
     from gpumagic.memory.holders import SECONDS, Survey
     from gpumagic.memory.torch_memory import UnreadableError

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpumagic.errors import SpecError
 from gpumagic.magics.argument_types import expanded
-from gpumagic.magics.extension import Extension
+from gpumagic.magics.extension import Extension, Magics
 from gpumagic.magics.output import hand_over, say, show_below, show_picture, store
 from gpumagic.memory import torch_memory
 from gpumagic.memory.limit import LIMIT
@@ -15,6 +15,7 @@ from gpumagic.memory.peak_ledger import CellLedger
 from gpumagic.results.base import Result
 from gpumagic.results.logs import CellLog
 from gpumagic.system.paths import output_path
+from gpumagic.system.shell import Shell
 from gpumagic.system.text import plural
 
 _MESSAGES = {
@@ -24,7 +25,7 @@ _MESSAGES = {
 }
 
 
-def run(verb: str, magics: Any, options: argparse.Namespace) -> Any:
+def run(verb: str, magics: Magics, options: argparse.Namespace) -> Any:
     """Run the verb.
 
     Raises:
@@ -47,7 +48,7 @@ def run(verb: str, magics: Any, options: argparse.Namespace) -> Any:
     return store(shell, ledger.log(), options)
 
 
-def _result(verb: str, magics: Any, options: argparse.Namespace) -> Result:
+def _result(verb: str, magics: Magics, options: argparse.Namespace) -> Result:
     """Do what a verb says, and return what it shows."""
     shell = magics.shell
     if verb == "log":
@@ -88,7 +89,7 @@ def _history(extension: Extension) -> torch_memory.History:
     return extension.memory_history
 
 
-def _plot(shell: Any, log: CellLog, options: argparse.Namespace) -> Any:
+def _plot(shell: Shell, log: CellLog, options: argparse.Namespace) -> Any:
     if not any(cell.devices for cell in log):
         raise SpecError("no cell has used GPU memory yet; '%gpumem on' begins to record them")
     plot = log.plot()
