@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from operator import attrgetter
 from traceback import walk_stack
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -27,17 +26,6 @@ if TYPE_CHECKING:
 
 #: The class that every result is, by name: the module is imported when there is a result.
 _RESULT = ("gpumagic.results.base", "Result")
-#: What undoes the changes of a process, when the last of its shells unloads: a module, if it was
-#: used, and the function of it.
-_OF_PROCESS = (
-    ("selection.gate", "lift"),
-    ("memory.limit", "LIMIT.lift"),
-    ("memory.peak_ledger", "LEDGER.leave"),
-    ("selection.environment", "undo"),
-    ("selection.cpu_threads", "undo"),
-    ("selection.claims", "release"),
-    ("cuda.init_trace", "withdraw_nvml_check"),
-)
 #: The shells in which gpumagic is loaded.
 _LOADED: WeakSet[Extension] = WeakSet()
 
@@ -215,8 +203,25 @@ def _undo_of_process(extension: Extension) -> None:
     _LOADED.discard(extension)
     if _LOADED:
         return
+    from gpumagic.memory import limit, peak_ledger
+    from gpumagic.selection import claims, cpu_threads, gate
+
     with ExitStack() as undo:
-        for name, function in _OF_PROCESS:
-            module = sys.modules.get(f"gpumagic.{name}")
-            if module is not None:
-                undo.callback(attrgetter(function)(module))
+        undo.callback(gate.lift)
+        undo.callback(limit.LIMIT.lift)
+        undo.callback(peak_ledger.LEDGER.leave)
+        undo.callback(_undo_choice, extension)
+        undo.callback(cpu_threads.undo)
+        undo.callback(claims.release)
+        undo.callback(init_trace.withdraw_nvml_check)
+
+
+def _undo_choice(extension: Extension) -> None:
+    """Restore the variables, and say so: code that runs next may get another GPU."""
+    from gpumagic.magics.output import say
+    from gpumagic.selection import environment
+
+    restored = environment.undo().items()
+    if restored and not extension.magics.quiet:
+        now = [f"{name} is {'not set' if value is None else value}" for name, value in restored]
+        say(extension.shell, f"gpumagic: its choice of GPUs is undone: {', '.join(now)}")

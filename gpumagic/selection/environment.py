@@ -50,12 +50,21 @@ def set_variable(name: str, value: str | None) -> None:
         os.environ[name] = value
 
 
-def undo() -> None:
-    """Undo all choices, except for a variable that the user has written since."""
-    for name, written in STATE.choice.variables.items():
-        if os.environ.get(name) == written.after:
-            set_variable(name, written.before)
+def undo() -> dict[str, str | None]:
+    """Undo all choices, except for a variable that the user has written since.
+
+    Returns:
+        The values of the variables that were changed by it.
+    """
+    restored = {
+        name: written.before
+        for name, written in STATE.choice.variables.items()
+        if os.environ.get(name) == written.after != written.before
+    }
+    for name, value in restored.items():
+        set_variable(name, value)
     STATE.choice.variables.clear()
+    return restored
 
 
 # --- at the start ------------------------------------------------------------------------------
@@ -67,8 +76,13 @@ def started_with() -> dict[str, str | None]:
 
 
 def start_from(values: Mapping[str, str | None]) -> None:
-    """Set the result of `started_with` to that in the process that this one has replaced."""
+    """Take over from the process that this one has replaced what `started_with` and `undo` return.
+
+    The variables of this process are those of the choice with which it was started again.
+    """
     for name, value in values.items():
         STATE.started_with.pop(name, None)
         if value is not None:
             STATE.started_with[name] = value
+        if value != (now := os.environ.get(name)):
+            STATE.choice.variables[name] = WrittenVariable(value, now)

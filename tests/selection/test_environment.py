@@ -15,7 +15,8 @@ from gpumagic.selection import environment
 def _own_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(STATE, "choice", Choice())
     monkeypatch.setenv(MASK, "0,1")
-    monkeypatch.delenv(ORDER, raising=False)
+    monkeypatch.setenv(ORDER, "PCI_BUS_ID")  # so that what a test writes is undone
+    monkeypatch.delenv(ORDER)
 
 
 def test_what_was_before_the_first_choice_comes_back() -> None:
@@ -50,3 +51,5 @@ def test_the_start_of_the_process_that_this_one_has_replaced(
     environment.start_from({MASK: None, ORDER: "PCI_BUS_ID"})
     assert environment.started_with() == {MASK: None, ORDER: "PCI_BUS_ID"}
     assert STATE.started_with == {"HOME": "/h", ORDER: "PCI_BUS_ID"}
+    assert environment.undo() == {MASK: None, ORDER: "PCI_BUS_ID"}
+    assert environment.now() == environment.started_with()
