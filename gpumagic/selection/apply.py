@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from gpumagic.cuda import devices, failure, visible_devices
+from gpumagic.cuda import devices, driver, failure, visible_devices
 from gpumagic.cuda.process_state import STATE
 from gpumagic.cuda.visible_devices import MASK
 from gpumagic.errors import DeviceError, GpuMagicWarning
@@ -81,11 +81,13 @@ def choose(
         SpecError, DeviceError: as for `select`.
     """
     table = devices.devices(processes=False)
-    if spec.kind == "auto" and wait > 0:
+    # Where CUDA has started here, a choice of what becomes free later is too late all the same.
+    in_time = restart or not driver.is_initialized()
+    if spec.kind == "auto" and wait > 0 and in_time:
         devices.check(table)
         table = _wait(spec, wants, wait, progress)
     with undone_on_error() as before:
-        change, notes = _change(spec, wants, table, can_wait=wait == 0, claim=claim)
+        change, notes = _change(spec, wants, table, can_wait=in_time and wait == 0, claim=claim)
         failure.note_mask(before.environment)
         environment.write(change)
         failure.note_mask(environment.now())
@@ -191,5 +193,5 @@ def _wait(spec: Spec, wants: Wants, limit: float, progress: Progress | None) -> 
         if fitting >= spec.count or possible < spec.count or waited >= limit:
             return table
         if progress is not None:
-            progress(waited, f"{fitting} of {spec.count} GPUs are free enough")
+            progress(waited, f"{spec.count} asked for, {fitting} free enough")
         time.sleep(min(1.0, limit - waited))
