@@ -35,10 +35,11 @@ report: Callable[[], Any]
 _tasks: list[Any] = []
 
 
-def go_on(shell: Shell, make_report: Report) -> None:
+def go_on(shell: Shell, make_report: Report, prepare: Callable[[], None]) -> None:
     """Go on where the old program stopped; do nothing in a process that replaces none.
 
     Called while IPython loads its extensions: the user's startup files are run after it.
+    ``prepare`` imports what the report needs, while the clients subscribe.
     """
     global report
     state = handover.take()
@@ -52,7 +53,7 @@ def go_on(shell: Shell, make_report: Report) -> None:
     shell.execution_count = state["count"]
     report = lambda: _report(shell, state, make_report, notes)  # noqa: E731
     if hasattr(shell, "kernel"):
-        _answer_first(shell, state)
+        _answer_first(shell, state, prepare)
         _replay(shell.kernel, state["requests"])
     else:
         _run_first(shell, state)
@@ -100,7 +101,7 @@ def _replace_code(shell: Shell, state: Mapping[str, Any]) -> None:
 # --- in a kernel ----------------------------------------------------------------------------------
 
 
-def _answer_first(shell: Shell, state: Mapping[str, Any]) -> None:
+def _answer_first(shell: Shell, state: Mapping[str, Any], prepare: Callable[[], None]) -> None:
     """Have the first request run the report, when the clients are connected again."""
     kernel, app = shell.kernel, shell.kernel.parent
     run = kernel.shell_handlers["execute_request"]
@@ -110,7 +111,10 @@ def _answer_first(shell: Shell, state: Mapping[str, Any]) -> None:
         deadline, numbers = time.monotonic() + _PATIENCE, (app.shell_port, app.iopub_port)
         while len(before.clients(*numbers)) < state["clients"] and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
-        await asyncio.sleep(_SUBSCRIPTION)
+        subscribed = time.monotonic() + _SUBSCRIPTION
+        with suppress(Exception), import_path.restricted_to(state["module_folders"]):
+            prepare()  # what fails here fails in the report, too, which shows it
+        await asyncio.sleep(max(0.0, subscribed - time.monotonic()))
         _replace_code(shell, state)
         try:
             await run(stream, identities, request)

@@ -17,7 +17,6 @@ from gpumagic.restart.devices import Devices
 #: ``descriptor:pid`` of the file, in the environment of the new program.
 VARIABLE = "GPUMAGIC_RESTARTED"
 
-
 #: Each array and storage begins at a multiple of so many bytes: CPUs read aligned numbers.
 _ALIGNMENT = 64
 
@@ -39,7 +38,7 @@ class Kept:
     variables: Mapping[str, Variable]
     #: The pickles of all variables, one after the other.
     body: bytes
-    #: The bytes of each part of the file: arrays, then storages of tensors with their devices.
+    #: The bytes of each part of the file: arrays, then storages by number, with their devices.
     buffers: Sequence[int]
     storages: Mapping[int, tuple[int, str]]
     #: The lines of the cells in which functions were defined, and the cells' numbers, by file name.

@@ -248,7 +248,12 @@ def _keep(
 def load_ipython_extension(shell: Shell) -> None:
     """Load gpumagic, and go on where the old process stopped."""
     shell.extension_manager.load_extension("gpumagic")
-    after.go_on(shell, lambda *restarted: _report(shell, *restarted))
+    after.go_on(shell, lambda *restarted: _report(shell, *restarted), _prepare)
+
+
+def _prepare() -> None:
+    """Import what draws the report."""
+    from gpumagic.render import html, text  # noqa: F401
 
 
 def _report(
