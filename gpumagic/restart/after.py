@@ -48,7 +48,7 @@ def go_on(shell: Shell, make_report: Report, prepare: Callable[[], None]) -> Non
     for descriptor in state["inherited"]:
         with suppress(OSError):  # an exit function has closed it
             os.set_inheritable(descriptor, False)
-    _restore_folders(state)
+    _restore_folders(shell, state)
     notes = _load_extensions(shell, state)
     shell.execution_count = state["count"]
     report = lambda: _report(shell, state, make_report, notes)  # noqa: E731
@@ -59,13 +59,15 @@ def go_on(shell: Shell, make_report: Report, prepare: Callable[[], None]) -> Non
         _run_first(shell, state)
 
 
-def _restore_folders(state: Mapping[str, Any]) -> None:
+def _restore_folders(shell: Shell, state: Mapping[str, Any]) -> None:
     os.environ.pop("PYTHONPATH", None)
     if state["python_path"] is not None:
         os.environ["PYTHONPATH"] = state["python_path"]
     sys.path[:] = state["path"]
     with suppress(OSError, TypeError):  # it was removed, then or meanwhile
         os.chdir(state["folder"])
+    visited: list[Any] = shell.user_ns["_dh"]  # for ``%cd -``; of strings before IPython 8
+    visited[:] = map(type(visited[0]), state["visited"])
 
 
 def _load_extensions(shell: Shell, state: Mapping[str, Any]) -> list[str]:

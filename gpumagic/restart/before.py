@@ -144,6 +144,7 @@ def restart(
         "path": list(sys.path),
         "module_folders": import_path.module_folders(),
         "folder": working_folder(),
+        "visited": [*map(str, shell.user_ns.get("_dh", ()))],
         "extensions": sorted(shell.extension_manager.loaded - {extension}),
         "requests": [],
     }

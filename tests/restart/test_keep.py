@@ -290,6 +290,8 @@ def test_only_what_is_on_a_gpu_starts_cuda(kernel: Callable[..., Kernel], tmp_pa
     k.run(f"import os, sys; os.chdir({str(tmp_path)!r}); sys.path.insert(0, '')")
     k.run("import torch, mine_state; from mine_state import get; mine_state.n = 2")
     k.run("from torch.utils.data import Dataset; x = torch.ones(3, device='cuda:0')")
+    k.run("net = torch.nn.Linear(2, 2).cuda(); adam = torch.optim.Adam(net.parameters())")
+    k.run(step := "net(torch.ones(1, 2).cuda()).sum().backward(); adam.step()")
     k.run("torch.set_num_threads(3); torch.set_default_device('cuda:0')")
     k.run("g = torch.Generator(device='cuda:0'); s, e = torch.cuda.Stream(), torch.cuda.Event()")
     refused = k.run("%gpu 1 --restart --keep g s e", raising=False).shown
@@ -297,13 +299,17 @@ def test_only_what_is_on_a_gpu_starts_cuda(kernel: Callable[..., Kernel], tmp_pa
     k.run("del s, e")
     refused = k.run("%gpu 1 --restart --keep g", raising=False).shown
     assert "cannot keep g (a random generator of a GPU that is hidden)" in refused
-    shown = " ".join(k.run("%gpu 1 --restart --keep x").text.split())
-    assert "Kept: x. Imported anew: os, sys, torch, mine_state, get, Dataset." in shown
+    shown = " ".join(k.run("%gpu 1 --restart --keep x,net,adam").text.split())
+    assert "Kept: x, net, adam. Imported anew: os, sys, torch, mine_state, get, Dataset." in shown
     assert "A torch.device, and torch's default device, must be set again." in shown
     assert "CUDA was started" not in shown
     assert "working folder go on, Out does not." in shown
     assert k.value("(get(), str(x.device), torch.get_num_threads())") == (1, "cpu", 3)
     assert k.value("__import__('ctypes').CDLL('libcuda.so.1').cuCtxGetDevice(None)") == 3
+    assert "state follows its moved parameters by: adam.load_state_dict(adam.state_dict())" in shown
+    k.run(f"net.cuda(); adam.load_state_dict(adam.state_dict()); {step}")
+    averages = "[adam.state[each]['exp_avg'].device.type for each in net.parameters()]"
+    assert k.value(averages) == ["cuda", "cuda"]
 
 
 def test_random_states_go_on(kept: tuple[Kernel, str]) -> None:

@@ -29,7 +29,7 @@ from gpumagic.restart.handover import Kept
 from gpumagic.selection import apply, claims, cpu_threads, environment, gate
 from gpumagic.selection.spec import Spec
 from gpumagic.system import import_path, text
-from gpumagic.system.introspection import is_imported
+from gpumagic.system.introspection import is_a, is_imported
 from gpumagic.system.shell import Shell
 
 #: Seconds of waiting after which it is said.
@@ -268,7 +268,7 @@ def _report(
         from gpumagic.restart import keep
 
         began = time.time()
-        kept = [*_kept(keep.restore(file, shell, payload["kept"]))]
+        kept = [*_kept(keep.restore(file, shell, payload["kept"]), shell.user_ns)]
         took += f" ({payload['keeping']:.1f} s more to keep variables, "
         took += f"{time.time() - began:.1f} s to restore them)"
         chosen = replace(chosen, cuda_initialized=driver.state().initialized)
@@ -303,7 +303,7 @@ _BACK = {
 _SET_AGAIN = "A torch.device, and torch's default device, must be set again."
 
 
-def _kept(restored: Kept) -> Iterator[str]:
+def _kept(restored: Kept, namespace: Mapping[str, Any]) -> Iterator[str]:
     """Yield notes on what was restored, where to, and on what was not, and why."""
     for words, names in restored.notes.items():
         if names:
@@ -312,6 +312,11 @@ def _kept(restored: Kept) -> Iterator[str]:
         moved = f"Tensors and devices moved: {', '.join(sorted(restored.devices.moved))}."
         hidden = restored.devices.now("cuda") == "cpu"
         yield f"{moved} {_BACK[hidden]} {_SET_AGAIN}" if "cpu" in moved else moved
+        kind = torch_cuda.module().optim.Optimizer
+        found = [name for name, value in namespace.items() if is_a(value, kind)]
+        if found and "cpu" in moved:
+            calls = "; ".join(f"{name}.load_state_dict({name}.state_dict())" for name in found)
+            yield f"An optimizer's state follows its moved parameters by: {calls}."
     for device, size in restored.devices.refused.items():
         yield f"On the CPU, since {device} has too little free memory for it: {bytes_(size)}."
     for name, reason in restored.failed.items():
