@@ -30,12 +30,12 @@ _STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 _GUARDS = (ast.With, ast.AsyncWith, ast.Try, getattr(ast, "TryStar", ast.Try))
 
 
-class Line:
+class CodeLine:
     """A statement, by the number of its first line, and how often it ran."""
 
     __slots__ = ("figures", "guarded", "hits", "loop", "number", "source")
 
-    def __init__(self, source: Source, number: int) -> None:
+    def __init__(self, source: CodeSource, number: int) -> None:
         self.source, self.number = source, number
         #: Whether it is the head of a ``for`` loop; whether it is in a ``try`` or ``with``.
         self.loop = self.guarded = False
@@ -45,7 +45,7 @@ class Line:
 
 
 @dataclass(eq=False)
-class Source:
+class CodeSource:
     """The lines of the cell or of a function."""
 
     #: ``cell`` or the function's name.
@@ -57,14 +57,14 @@ class Source:
     #: The text, parsed, with the same line numbers.
     tree: ast.Module = field(default_factory=lambda: ast.Module([], []), repr=False)
     #: By the number of each line of it.
-    lines: dict[int, Line] = field(default_factory=dict, repr=False)
+    lines: dict[int, CodeLine] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         heads = _heads(self.tree)
         for number in range(self.first, self.first + len(self.text)):
             first = heads.get(number, number)
             if first not in self.lines:
-                self.lines[first] = Line(self, first)
+                self.lines[first] = CodeLine(self, first)
             self.lines[number] = self.lines[first]
         for node in ast.walk(self.tree):
             if isinstance(node, (ast.For, ast.AsyncFor)) and node.lineno in self.lines:
@@ -73,7 +73,7 @@ class Source:
                 for number in range(node.lineno, (node.end_lineno or node.lineno) + 1):
                     self.lines[number].guarded = True
 
-    def ran(self) -> list[Line]:
+    def ran(self) -> list[CodeLine]:
         """Return the lines that ran, in order."""
         ran = {line for line in self.lines.values() if line.hits}
         return sorted(ran, key=lambda line: line.number)
@@ -102,21 +102,21 @@ def _first(node: Any) -> int:
     return min(int(each.lineno) for each in (start, *decorators))
 
 
-def cell_source(codes: Sequence[CodeType], text: str, first: int, tree: ast.Module) -> Source:
+def cell_source(codes: Sequence[CodeType], text: str, first: int, tree: ast.Module) -> CodeSource:
     """Return the cell, whose first line has the number ``first``."""
     # As Python counts lines; `splitlines` also splits at separators that a string may contain.
     lines = re.split(r"\r\n|\r|\n", text.rstrip("\r\n"))
-    return Source("cell", codes, first, tuple(lines), tree)
+    return CodeSource("cell", codes, first, tuple(lines), tree)
 
 
-def selected_sources(cell: CompiledCell, functions: Iterable[str]) -> list[Source]:
+def selected_sources(cell: CompiledCell, functions: Iterable[str]) -> list[CodeSource]:
     """Return the cell's lines, and those of the functions named with ``-f``.
 
     Raises:
         SpecError: there is no such function.
     """
     codes = [code for code in (cell.body, cell.last) if code is not None]
-    found: dict[int, Source] = {}
+    found: dict[int, CodeSource] = {}
     for name in dict.fromkeys(functions):
         code = defined_code(codes, name) or _code_of(name, _value(name, cell))
         if not code.co_flags & inspect.CO_OPTIMIZED:
@@ -173,7 +173,7 @@ def _code_of(name: str, value: Any) -> CodeType:
     return code
 
 
-def function_source(name: str, code: CodeType) -> Source:
+def function_source(name: str, code: CodeType) -> CodeSource:
     """Return the lines of a function's code, without text where that is not known.
 
     The text is that of the file as it is now, as in tracebacks.
@@ -188,7 +188,7 @@ def function_source(name: str, code: CodeType) -> Source:
     if not first <= min(numbers) <= max(numbers) < first + len(lines):  # the text is of other code
         first, lines = min(numbers), [""] * (max(numbers) - min(numbers) + 1)
     text = tuple(line.rstrip("\n") for line in lines)
-    return Source(name, (code,), first, text, _parsed(text, first))
+    return CodeSource(name, (code,), first, text, _parsed(text, first))
 
 
 def _parsed(lines: Sequence[str], first: int) -> ast.Module:

@@ -15,7 +15,7 @@ from traceback import walk_tb
 from types import FrameType
 from typing import Any, Protocol
 
-from gpumagic.cells.line_sources import Line, Source
+from gpumagic.cells.line_sources import CodeLine, CodeSource
 from gpumagic.system import text
 
 #: The instruction with which a call ends; before Python 3.12 no other one does.
@@ -30,7 +30,7 @@ _MONITORING: Any = getattr(sys, "monitoring", None)
 class LineCounter(Protocol):
     """A counter of quantities by line."""
 
-    def switch(self, lines: tuple[Line, ...]) -> None:
+    def switch(self, lines: tuple[CodeLine, ...]) -> None:
         """Count what happened since the last call to the lines of then; go on with these.
 
         One of each source: the line that runs, and those in which its function was called.
@@ -43,15 +43,15 @@ class _Call:
 
     __slots__ = ("frame", "line", "others", "source")
 
-    def __init__(self, frame: FrameType, source: Source, caller: _Call | None) -> None:
+    def __init__(self, frame: FrameType, source: CodeSource, caller: _Call | None) -> None:
         self.frame, self.source = frame, source
-        self.line: Line | None = None
+        self.line: CodeLine | None = None
         #: Of each other source, the line in which it was called.
-        self.others: tuple[Line, ...] = ()
+        self.others: tuple[CodeLine, ...] = ()
         if caller is not None:
             self.others = tuple(line for line in caller.lines() if line.source is not source)
 
-    def lines(self) -> tuple[Line, ...]:
+    def lines(self) -> tuple[CodeLine, ...]:
         return self.others if self.line is None else (self.line, *self.others)
 
 
@@ -73,7 +73,7 @@ class _Untraced:
 class LineTracer:
     """Counts the runs of the lines of ``sources``, and tells ``counter`` of them."""
 
-    def __init__(self, sources: Sequence[Source], counter: LineCounter) -> None:
+    def __init__(self, sources: Sequence[CodeSource], counter: LineCounter) -> None:
         # By id: to hash a code object takes long.
         self._sources = {id(code): source for source in sources for code in source.codes}
         self._codes = [code for source in sources for code in source.codes]
@@ -85,7 +85,7 @@ class LineTracer:
         self._thread = get_ident()
         self._is_tracing = False
         #: The line at which the cell's own code has ended: its last expression may go on there.
-        self._ended: Line | None = None
+        self._ended: CodeLine | None = None
         #: Why lines may be missing.
         self.note: str | None = None
         #: Whether other code was slowed down.

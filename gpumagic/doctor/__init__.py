@@ -13,7 +13,7 @@ from gpumagic.cuda import failure, torch_cuda
 from gpumagic.doctor import build, machine, process
 from gpumagic.doctor.diagnosis import Diagnosis, Finding
 from gpumagic.doctor.facts import Facts
-from gpumagic.selection import gate
+from gpumagic.selection import soft_off
 from gpumagic.system.text import plural
 
 __all__ = ["diagnose", "judge"]
@@ -55,7 +55,7 @@ def judge(facts: Facts) -> Diagnosis:
 def _verdict(facts: Facts, findings: Sequence[Finding]) -> tuple[int | None, str]:
     """Return the number of GPUs that torch can use, None if unknown, and the sentence for it."""
     number = facts.start.count
-    if facts.state.failed or failure.dead_context() is not None or gate.is_closed():
+    if facts.state.failed or failure.dead_context() is not None or soft_off.is_closed():
         number = 0
     elif not facts.build.compiled:
         broken = facts.build.error is not None and "not installed" not in facts.build.error

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gpumagic.render.blocks import Block, Cell, Column, Fold, Grid, Line, Style
+from gpumagic.render.blocks import Block, Column, Fold, Grid, Line, Style, Styled
 from gpumagic.results.base import Series
 from gpumagic.system.text import plural
 
@@ -73,13 +73,13 @@ class Diagnosis(Series[Finding]):
 
 def _grid(findings: Sequence[Finding]) -> Grid:
     columns: list[Column[Finding]] = [
-        Column("", lambda found: Cell(_SIGNS[found.status], _STYLES[found.status])),
-        Column("Check", lambda found: Cell(found.subject, "strong")),
+        Column("", lambda found: Styled(_SIGNS[found.status], _STYLES[found.status])),
+        Column("Check", lambda found: Styled(found.subject, "strong")),
         Column("Found", lambda found: found.evidence, least=24, wrap=True),
         Column("To do", lambda found: _to_do(found.remedy or ""), least=24, wrap=True),
     ]
     return Grid.of(findings, columns)
 
 
-def _to_do(remedy: str) -> Cell:
-    return Cell(remedy, "command" if remedy.startswith("%") else "")
+def _to_do(remedy: str) -> Styled:
+    return Styled(remedy, "command" if remedy.startswith("%") else "")

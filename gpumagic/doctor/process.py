@@ -8,7 +8,7 @@ from gpumagic.cuda import failure, init_trace, torch_cuda, visible_devices
 from gpumagic.doctor.diagnosis import Finding
 from gpumagic.doctor.facts import Facts
 from gpumagic.render.units import spans
-from gpumagic.selection import gate
+from gpumagic.selection import soft_off
 from gpumagic.system.text import plural
 
 FORK_REMEDY = (
@@ -71,7 +71,7 @@ def variables(_: Facts) -> Finding | None:
 def cuda(facts: Facts) -> Finding:
     """Check CUDA in this process: gated, forked, failed, dead, initialised (and where), or not."""
     state, dead, subject = facts.state, failure.check_context(), "this process"
-    if gate.is_closed():
+    if soft_off.is_closed():
         cause = "'%gpu off --soft' blocks it"
         return Finding(subject, "warn", cause, "%gpu on", cause)
     if torch_cuda.in_bad_fork():

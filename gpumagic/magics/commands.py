@@ -16,11 +16,11 @@ def grammar_of(name: str) -> Grammar:
     This imports nothing that measures, restarts or draws: completion needs it at a key press.
     """
     if name == "gpu":
-        from gpumagic.magics.gpu.options import grammar
+        from gpumagic.magics.gpu.gpu_options import grammar
     elif name == "cudatime":
-        from gpumagic.magics.cudatime.options import grammar
+        from gpumagic.magics.cudatime.cudatime_options import grammar
     else:
-        from gpumagic.magics.gpumem.options import grammar
+        from gpumagic.magics.gpumem.gpumem_options import grammar
     return grammar()
 
 

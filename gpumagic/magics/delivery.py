@@ -10,8 +10,8 @@ from typing import Any
 
 from gpumagic.errors import SpecError
 from gpumagic.magics.argument_types import expanded
-from gpumagic.magics.extension import Magics
 from gpumagic.magics.output import hand_over, say, show, value_of
+from gpumagic.magics.shell_state import Magics
 from gpumagic.memory import measurement as memory
 from gpumagic.results.base import differences
 from gpumagic.results.comparison import Comparison, MemoryComparison, load

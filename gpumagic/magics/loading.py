@@ -17,8 +17,8 @@ from gpumagic.cells.hooks import CellHook
 from gpumagic.cuda import init_trace
 from gpumagic.cuda.process_state import STATE
 from gpumagic.magics import commands
-from gpumagic.magics.extension import NAME, Extension, find
 from gpumagic.magics.magic_class import GpuMagic
+from gpumagic.magics.shell_state import NAME, ShellState, find
 from gpumagic.system.shell import Shell
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: The class that every result is, by name: the module is imported when there is a result.
 _RESULT = ("gpumagic.results.base", "Result")
 #: The shells in which gpumagic is loaded.
-_LOADED: WeakSet[Extension] = WeakSet()
+_LOADED: WeakSet[ShellState] = WeakSet()
 
 
 def load(shell: Shell) -> None:
@@ -35,28 +35,28 @@ def load(shell: Shell) -> None:
     if find(shell) is not None:
         return
     magics = GpuMagic(shell)
-    extension, undo = magics.extension, magics.extension.undo.callback
+    state, undo = magics.state, magics.state.undo.callback
     if init_trace.NVML_CHECK not in os.environ:
         os.environ[init_trace.NVML_CHECK] = "1"
         os.unsetenv(init_trace.NVML_CHECK)  # child processes do not get it, but for a copy of this
         STATE.nvml_check_set = True
-    _LOADED.add(extension)
-    undo(_undo_of_process, extension)
-    _register_magics(extension)
-    _add(extension, shell.input_transformers_post, _transformer(extension))
+    _LOADED.add(state)
+    undo(_undo_of_process, state)
+    _register_magics(state)
+    _add(state, shell.input_transformers_post, _transformer(state))
     matcher = _matcher(shell)
     if matcher is not None:
-        _add(extension, shell.Completer.custom_matchers, matcher)
-    _add_format(extension)
+        _add(state, shell.Completer.custom_matchers, matcher)
+    _add_format(state)
     undo(init_trace.detach)
-    undo(extension.hooks.clear)
+    undo(state.hooks.clear)
     undo(_leave_cluster, shell)
     if not hasattr(shell.compile, "_filename_map"):  # before IPython 8
         from gpumagic.cells.compile import keep_numbers
 
         undo(keep_numbers(shell.compile))
-    init_trace.attach(shell, extension.hooks)
-    extension.hooks.add(CellHook(after=lambda _, result: explain(extension, result.error_in_exec)))
+    init_trace.attach(shell, state.hooks)
+    state.hooks.add(CellHook(after=lambda _, result: explain(state, result.error_in_exec)))
     if "torch" in sys.modules:
         # All GPUs may have been hidden when torch tried to initialise CUDA.
         from gpumagic.cuda import failure
@@ -71,13 +71,13 @@ def unload(shell: Shell) -> None:
     Not where ``%reload_ext`` unloads only to load again: nothing that is on, and no choice, log or
     name is lost by it.
     """
-    extension = find(shell)
+    state = find(shell)
     # IPython says that it reloads by the calling function alone.
     callers = (frame.f_code.co_name for frame, _ in walk_stack(sys._getframe()))
-    if extension is None or "reload_extension" in callers:
+    if state is None or "reload_extension" in callers:
         return
     try:
-        extension.undo.close()
+        state.undo.close()
     except Exception as error:  # the user may have unloaded a part of torch
         from gpumagic.system import output, text
 
@@ -87,9 +87,9 @@ def unload(shell: Shell) -> None:
 # --- what loading adds to the shell ---------------------------------------------------------------
 
 
-def _register_magics(extension: Extension) -> None:
+def _register_magics(state: ShellState) -> None:
     """Register the magics, and have those of the same names come back."""
-    shell, magics = extension.shell, extension.magics
+    shell, magics = state.shell, state.magics
     manager = shell.magics_manager
     before = {kind: dict(functions) for kind, functions in manager.magics.items()}
     shell.register_magics(magics)
@@ -104,10 +104,10 @@ def _register_magics(extension: Extension) -> None:
         if magics in shell.configurables:
             shell.configurables.remove(magics)
 
-    extension.undo.callback(undo)
+    state.undo.callback(undo)
 
 
-def _add(extension: Extension, to: list[Any], function: Any) -> None:
+def _add(state: ShellState, to: list[Any], function: Any) -> None:
     """Add a function to one of the shell's lists until gpumagic is unloaded."""
     to.append(function)
 
@@ -115,10 +115,10 @@ def _add(extension: Extension, to: list[Any], function: Any) -> None:
         if function in to:  # the user may have emptied the list
             to.remove(function)
 
-    extension.undo.callback(undo)
+    state.undo.callback(undo)
 
 
-def explain(extension: Extension, error: BaseException | None) -> None:
+def explain(state: ShellState, error: BaseException | None) -> None:
     """Show below its traceback why a cell failed, where that is known; keeps no reference."""
     if error is None:
         return
@@ -130,10 +130,10 @@ def explain(extension: Extension, error: BaseException | None) -> None:
         found: Result | None = None
         if oom.find(error) is None:
             found = explanation.explain(error)
-        elif extension.magics.explain_oom:
-            found = oom.explain(error, extension.shell)
+        elif state.magics.explain_oom:
+            found = oom.explain(error, state.shell)
         if found is not None:
-            output.show(extension.shell, found)
+            output.show(state.shell, found)
     except Exception as ours:
         from gpumagic.system import text
         from gpumagic.system.output import complain
@@ -141,13 +141,13 @@ def explain(extension: Extension, error: BaseException | None) -> None:
         complain(f"gpumagic: no explanation ({text.named(ours)})")
 
 
-def _transformer(extension: Extension) -> Callable[[list[str]], list[str]]:
+def _transformer(state: ShellState) -> Callable[[list[str]], list[str]]:
     """Return what has the shell await a cell of ours that awaits."""
 
     def transform(lines: list[str]) -> list[str]:
         from gpumagic.cells.magic_code import prepare_call
 
-        return prepare_call(lines, extension.shell, commands.source, extension.magics)
+        return prepare_call(lines, state.shell, commands.source, state.magics)
 
     return transform
 
@@ -171,11 +171,11 @@ def _matcher(shell: Shell) -> Any:
     return match
 
 
-def _add_format(extension: Extension) -> None:
+def _add_format(state: ShellState) -> None:
     """Have IPython format results by their MIME bundle."""
-    formatter = extension.shell.display_formatter.mimebundle_formatter
+    formatter = state.shell.display_formatter.mimebundle_formatter
     formatter.for_type_by_name(
-        *_RESULT, lambda result, include=None, exclude=None: extension.format_result(result)
+        *_RESULT, lambda result, include=None, exclude=None: state.format_result(result)
     )
 
     def undo() -> None:
@@ -183,7 +183,7 @@ def _add_format(extension: Extension) -> None:
         for type_ in [t for t in formatter.type_printers if t.__module__ == _RESULT[0]]:
             formatter.pop(type_)
 
-    extension.undo.callback(undo)
+    state.undo.callback(undo)
 
 
 # --- what the magics have changed -----------------------------------------------------------------
@@ -195,33 +195,33 @@ def _leave_cluster(shell: Shell) -> None:
         connection.close(shell)
 
 
-def _undo_of_process(extension: Extension) -> None:
+def _undo_of_process(state: ShellState) -> None:
     """Undo the changes of this process, unless another shell has gpumagic, and may have made them.
 
     A failure of one is raised when the others are undone.
     """
-    _LOADED.discard(extension)
+    _LOADED.discard(state)
     if _LOADED:
         return
     from gpumagic.memory import limit, peak_ledger
-    from gpumagic.selection import claims, cpu_threads, gate
+    from gpumagic.selection import claims, cpu_threads, soft_off
 
     with ExitStack() as undo:
-        undo.callback(gate.lift)
+        undo.callback(soft_off.lift)
         undo.callback(limit.LIMIT.lift)
         undo.callback(peak_ledger.LEDGER.leave)
-        undo.callback(_undo_choice, extension)
+        undo.callback(_undo_choice, state)
         undo.callback(cpu_threads.undo)
         undo.callback(claims.release)
         undo.callback(init_trace.withdraw_nvml_check)
 
 
-def _undo_choice(extension: Extension) -> None:
+def _undo_choice(state: ShellState) -> None:
     """Restore the variables, and say so: code that runs next may get another GPU."""
     from gpumagic.magics.output import say
     from gpumagic.selection import environment
 
     restored = environment.undo().items()
-    if restored and not extension.magics.quiet:
+    if restored and not state.magics.quiet:
         now = [f"{name} is {'not set' if value is None else value}" for name, value in restored]
-        say(extension.shell, f"gpumagic: its choice of GPUs is undone: {', '.join(now)}")
+        say(state.shell, f"gpumagic: its choice of GPUs is undone: {', '.join(now)}")

@@ -15,7 +15,7 @@ from IPython.core import magic as ipython
 from IPython.core.error import UsageError
 from traitlets import Bool, TraitError, Unicode, validate
 
-from gpumagic.magics.extension import Extension
+from gpumagic.magics.shell_state import ShellState
 from gpumagic.system.import_path import restricted_to
 
 
@@ -34,7 +34,7 @@ def _for_a_notebook(function: Callable[..., Any]) -> Callable[..., Any]:
         from gpumagic.errors import GpuMagicError, RegressionError
 
         def is_users(frame: FrameType) -> bool:
-            shell = magics.extension.shell
+            shell = magics.state.shell
             of_cell = compile.cell_of(shell, frame.f_code.co_filename) is not None
             return of_cell or frame.f_globals is shell.user_ns
 
@@ -101,7 +101,7 @@ class GpuMagic(ipython.Magics):
 
     def __init__(self, shell: Any) -> None:
         super().__init__(shell=shell)
-        self.extension = Extension(shell, self)
+        self.state = ShellState(shell, self)
 
     @ipython.line_cell_magic
     @_for_a_notebook
@@ -125,7 +125,7 @@ class GpuMagic(ipython.Magics):
           selection = %gpu off -o -q
           %gpu off --cluster -t 0:4
         """
-        from gpumagic.magics.gpu.command import run
+        from gpumagic.magics.gpu.gpu_command import run
 
         return run(self, line, cell)
 
@@ -154,7 +154,7 @@ class GpuMagic(ipython.Magics):
           %%cudatime --lines -f train_step
           %%cudatime --repeat x = torch.rand(4096, 4096, device="cuda")
         """
-        from gpumagic.magics.cudatime.command import run
+        from gpumagic.magics.cudatime.cudatime_command import run
 
         return run(self, line, cell, local_ns)
 
@@ -182,6 +182,6 @@ class GpuMagic(ipython.Magics):
           %%gpumem --lines -f model.forward
           %%gpumem --fit batch=1:4096
         """
-        from gpumagic.magics.gpumem.command import run
+        from gpumagic.magics.gpumem.gpumem_command import run
 
         return run(self, line, cell, local_ns)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from gpumagic.errors import GpuMagicWarning, SpecError
 from gpumagic.magics import terminal
-from gpumagic.magics.extension import of
+from gpumagic.magics.shell_state import of
 from gpumagic.results.base import Result
 from gpumagic.system.import_path import Unrestricted
 from gpumagic.system.output import Output
@@ -231,12 +231,12 @@ class Progress:
         now = perf_counter()
         if self._live.quiet or now < self._next:
             return
-        from gpumagic.render.blocks import Cell, Column, Grid
+        from gpumagic.render.blocks import Column, Grid, Styled
         from gpumagic.render.units import seconds, share
 
         self._next = now + self.PERIOD
         text = f"{share(min(done, 1.0))} · {seconds(now - self._started)}"
-        cells = ("%cudatime", Cell(text, bar=done))
+        cells = ("%cudatime", Styled(text, bar=done))
         self._live.blocks([Grid.of([cells], [Column(""), Column("")])])
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any, TypeVar, cast, overload
 
-from gpumagic.cells.line_sources import Line, Source
+from gpumagic.cells.line_sources import CodeLine, CodeSource
 from gpumagic.cells.line_tracer import LineTracer
 from gpumagic.cells.measured_block import Measured, decorated
 from gpumagic.cuda import devices, failure, torch_cuda
@@ -208,10 +208,10 @@ class _MemoryCounter:
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
-        self._lines: tuple[Line, ...] = ()
+        self._lines: tuple[CodeLine, ...] = ()
         self._allocated: dict[int, int] = {}
 
-    def switch(self, lines: tuple[Line, ...]) -> None:
+    def switch(self, lines: tuple[CodeLine, ...]) -> None:
         changes = LEDGER.restart(self._scope)
         self._allocated = {ordinal: change.allocated_now for ordinal, change in changes.items()}
         for ordinal, change in only_changed(changes).items():
@@ -224,7 +224,7 @@ class _MemoryCounter:
         self._lines = lines
 
 
-def source_lines(source: Source) -> SourceLines:
+def source_lines(source: CodeSource) -> SourceLines:
     """Return a source with its figures as a part of the result."""
     ran = source.ran()
     devices: dict[int, dict[int, LineMemory]] = {}
@@ -248,7 +248,7 @@ class LineMeasurement(Measured[Scope, LineReport]):
     The first source is the cell's, which runs in the body. The cell has a scope of its own.
     """
 
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(self, sources: Sequence[CodeSource]) -> None:
         super().__init__()
         self._sources = sources
 

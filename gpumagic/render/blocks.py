@@ -31,7 +31,7 @@ _Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
-class Cell:
+class Styled:
     """A cell of a table, or a part of a line."""
 
     text: str
@@ -45,12 +45,14 @@ class Cell:
     parts: Sequence[tuple[str, Style]] = ()
 
     @classmethod
-    def bytes(cls, value: int | None, *, sign: bool = False) -> Cell:
+    def bytes(cls, value: int | None, *, sign: bool = False) -> Styled:
         """Return bytes, or a change of bytes; 0 and what is not known are dim."""
         return cls(bytes_(value, sign=sign), "" if value else "dim")
 
     @classmethod
-    def memory(cls, text: str, used: float | None, bar: Mapping[Use, float] | None = None) -> Cell:
+    def memory(
+        cls, text: str, used: float | None, bar: Mapping[Use, float] | None = None
+    ) -> Styled:
         """Return a device's memory, marked if of its share ``used`` little is free.
 
         The bar is that share, or its parts by use.
@@ -59,7 +61,7 @@ class Cell:
         return cls(f"! {text}" if tone else text, tone, used if bar is None else bar)
 
     @classmethod
-    def cut(cls, text: str, longest: int, style: Style = "") -> Cell:
+    def cut(cls, text: str, longest: int, style: Style = "") -> Styled:
         """Return ``text`` cut to ``longest`` characters, and the whole of it on hover.
 
         For what is the user's own: the notebook is saved with it.
@@ -67,18 +69,18 @@ class Cell:
         return cls(shortened(text, longest), style, whole=text)
 
     @classmethod
-    def uuids(cls, text: str, style: Style = "dim") -> Cell:
+    def uuids(cls, text: str, style: Style = "dim") -> Styled:
         """Return ``text`` with UUIDs shortened to prefixes that `%gpu` accepts, whole on hover."""
         return cls(_UUID.sub(r"\1…", text), style, whole=text.strip())
 
     @classmethod
-    def few(cls, names: Sequence[str], most: int = 8, style: Style = "") -> Cell:
+    def few(cls, names: Sequence[str], most: int = 8, style: Style = "") -> Styled:
         """Return the first of the names, and all of them on hover."""
         return cls(listed(names, most), style, whole=", ".join(names))
 
 
 #: What has no style may be a string.
-Text: TypeAlias = "str | Cell"
+Text: TypeAlias = "str | Styled"
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class Grid:
     """A table, which is drawn if it has rows; each has as many cells as there are ``columns``."""
 
     columns: Sequence[Column[Any]]
-    rows: Sequence[Sequence[Cell]]
+    rows: Sequence[Sequence[Styled]]
 
     @property
     def has_header(self) -> bool:
@@ -146,12 +148,12 @@ class Grid:
 class Line:
     """A line of text, possibly several styles in one line."""
 
-    parts: Sequence[Cell]
+    parts: Sequence[Styled]
 
     @classmethod
     def of(cls, text: str, style: Style = "") -> Line:
         """Return a line of one style."""
-        return cls((Cell(text, style),))
+        return cls((Styled(text, style),))
 
     @classmethod
     def join(cls, *parts: Text) -> Line:
@@ -171,8 +173,8 @@ class Line:
         return [cls.of(text, "dim") for text in texts]
 
 
-def _cell(text: Text, style: Style = "") -> Cell:
-    return text if isinstance(text, Cell) else Cell(text, style if text else "")
+def _cell(text: Text, style: Style = "") -> Styled:
+    return text if isinstance(text, Styled) else Styled(text, style if text else "")
 
 
 @dataclass(frozen=True)

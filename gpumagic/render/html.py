@@ -9,7 +9,18 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from gpumagic.render import colors, units
-from gpumagic.render.blocks import USES, Block, Callout, Cell, Column, Fold, Grid, Line, Style, Use
+from gpumagic.render.blocks import (
+    USES,
+    Block,
+    Callout,
+    Column,
+    Fold,
+    Grid,
+    Line,
+    Style,
+    Styled,
+    Use,
+)
 from gpumagic.system.text import harmless
 
 _STYLES: Mapping[str, str] = {
@@ -64,13 +75,13 @@ def _parts(line: Line) -> str:
     return "".join(_swatch(part) + _part(part) for part in line.parts)
 
 
-def _swatch(cell: Cell) -> str:
+def _swatch(cell: Styled) -> str:
     """Return the piece of a bar before the text of a legend."""
     uses = cell.bar if isinstance(cell.bar, Mapping) else {}
     return "".join(f'<span style="{_SWATCH};background:{colors.USES[use]}"></span>' for use in uses)
 
 
-def _part(cell: Cell) -> str:
+def _part(cell: Styled) -> str:
     tag = "code" if cell.style == "command" else "span"
     hidden = cell.whole is not None and cell.whole.strip() != cell.text.strip()
     hover = f' title="{_text(str(cell.whole))}"' if hidden else ""
@@ -114,7 +125,7 @@ def _table(grid: Grid) -> str:
     )
 
 
-def _table_cell(cell: Cell, column: Column[object], slot: bool) -> str:
+def _table_cell(cell: Styled, column: Column[object], slot: bool) -> str:
     content = _part(cell)
     if slot:
         end = "space-between" if column.align == "right" else "flex-start"

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from gpumagic.render.blocks import USES, Block, Callout, Cell, Column, Fold, Grid, Style, Use
+from gpumagic.render.blocks import USES, Block, Callout, Column, Fold, Grid, Style, Styled, Use
 from gpumagic.system.output import Output
 from gpumagic.system.text import harmless
 
@@ -80,7 +80,7 @@ def _lines(blocks: Iterable[Block], width: int, console: Console) -> Iterator[Te
             yield Text().join(map(_part, line.parts))
 
 
-def _part(cell: Cell) -> Text:
+def _part(cell: Styled) -> Text:
     """Return a part of a line; a legend's has a piece of a bar before it."""
     return _bar(cell, 1) + Text(" ") + _text(cell) if cell.bar is not None else _text(cell)
 
@@ -97,7 +97,7 @@ def _wrapped(line: Text, width: int, console: Console) -> Text:
 class _Column:
     """A column of text: its header and cells, and the widths that they take and need at least."""
 
-    def __init__(self, column: Column[Any], cells: Sequence[Cell], bars: bool) -> None:
+    def __init__(self, column: Column[Any], cells: Sequence[Styled], bars: bool) -> None:
         texts = [_text(cell) for cell in cells]
         if bars and any(cell.bar is not None for cell in cells):
             is_stack = any(isinstance(cell.bar, Mapping) for cell in cells)
@@ -179,13 +179,13 @@ def _too_wide(widths: Sequence[int], width: int) -> int:
     return max(sum(widths) + len(_GAP) * (len(widths) - 1) - width, 0)
 
 
-def _text(cell: Cell) -> Text:
+def _text(cell: Styled) -> Text:
     if cell.parts:
         return Text.assemble(*((text, _STYLES.get(style, "")) for text, style in cell.parts))
     return Text(harmless(cell.text), _STYLES.get(cell.style, ""))
 
 
-def _bar(cell: Cell, width: int) -> Text:
+def _bar(cell: Styled, width: int) -> Text:
     """Return a cell's bar in ``width`` columns of text; blanks if it has none, or for the rest."""
     if isinstance(cell.bar, Mapping):
         whole, passed, drawn = sum(cell.bar.values()), 0.0, ""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Text
+from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled, Text
 from gpumagic.render.units import bytes_
 from gpumagic.results.base import Result
 
@@ -110,7 +110,7 @@ class Fit(Result):
 
     def _blocks(self) -> list[Block]:
         def peak(run: FitRun) -> Text:
-            return bytes_(run.peak) if run.fits else Cell("✗ out of memory", "bad")
+            return bytes_(run.peak) if run.fits else Styled("✗ out of memory", "bad")
 
         columns: list[Column[FitRun]] = [
             Figures(self.name, lambda run: f"{run.value:,}"),
@@ -187,7 +187,7 @@ class Freed(Result):
         if before == after:
             return []
         columns: list[Column[tuple[FreeStep, Held, Held]]] = [
-            Column(f"cuda:{ordinal} freed", lambda of: Cell.cut(of[0].what, _LONGEST)),
+            Column(f"cuda:{ordinal} freed", lambda of: Styled.cut(of[0].what, _LONGEST)),
             Figures("Allocated", lambda of: bytes_(of[1].allocated - of[2].allocated)),
             Figures("Reserved", lambda of: bytes_(of[1].reserved - of[2].reserved)),
         ]

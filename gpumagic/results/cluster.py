@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Style
+from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Style, Styled
 from gpumagic.render.units import DASH, bytes_, cpu_seconds, percent, spans
 from gpumagic.results.base import Series
 from gpumagic.results.devices import Device, DeviceTable, errors, memory_cell
@@ -96,9 +96,12 @@ class ClusterTable(ClusterResult):
 
     def _blocks(self) -> Iterator[Block]:
         columns: list[Column[tuple[str, Device, str]]] = [
-            Column("Host", lambda of: Cell(of[0], "strong")),
-            Figures("GPU", lambda of: Cell(str(of[1].index), "strong")),
-            Column("Engines", lambda of: Cell(of[2], "good") if of[2] else Cell("none", "dim")),
+            Column("Host", lambda of: Styled(of[0], "strong")),
+            Figures("GPU", lambda of: Styled(str(of[1].index), "strong")),
+            Column(
+                "Engines",
+                lambda of: Styled(of[2], "good") if of[2] else Styled("none", "dim"),
+            ),
             Column("Name", lambda of: of[1].name or DASH, rank=1),
             Figures("Memory used / total", lambda of: memory_cell(of[1])),
             Figures("Util", lambda of: percent(of[1].utilization), rank=2),
@@ -154,7 +157,7 @@ class ClusterSelection(ClusterResult):
             Figures("Engine", lambda each: str(each.engine)),
             Column("Host", lambda each: each.host or DASH, rank=1),
             Column("Status", lambda each: status_cell(each.value.status)),
-            Column("Sees", lambda each: Cell.few(_names(each.value.devices) or ["no GPU"], 4)),
+            Column("Sees", lambda each: Styled.few(_names(each.value.devices) or ["no GPU"], 4)),
         ]
         yield Grid.of(self._measured(), columns)
         yield from self._failures()
@@ -234,7 +237,7 @@ class ClusterTiming(ClusterResult):
             Figures("GPU", lambda each: each.value.gpu_text),
             Figures("Wall", lambda each: each.value.wall_text),
             Figures("CPU", lambda e: cpu_seconds(e.value.cpu.median, e.value.loops), rank=2),
-            Column("Limited by", lambda each: Cell(_BOUND[each.value.bound], "dim"), rank=3),
+            Column("Limited by", lambda each: Styled(_BOUND[each.value.bound], "dim"), rank=3),
         ]
         over = Grid.of(
             rows, [Column("Over the engines"), Figures("Median"), Figures("Min"), Figures("Max")]

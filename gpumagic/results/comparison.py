@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from gpumagic.errors import SpecError
-from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Style, Text
+from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Style, Styled, Text
 from gpumagic.render.units import DASH, bytes_, seconds, share
 from gpumagic.results.base import VERSION, Result, Series
 from gpumagic.results.memory import MemoryDelta
@@ -102,19 +102,19 @@ class Comparison(Series[Compared]):
         def compared(entry: Compared, quantity: Quantity, text: str) -> Text:
             if quantity != self.quantity or (quantity == "gpu" and entry.timing.gpu is None):
                 return text
-            return Cell(text, "strong", self.sample(entry).median / slowest if slowest else None)
+            return Styled(text, "strong", self.sample(entry).median / slowest if slowest else None)
 
         def gpu(entry: Compared) -> Text:
             # A bound on the time of a GPU that may not have worked compares with nothing.
             known = entry.timing.gpu_seen or not entry.timing.gpu_at_most
             return compared(entry, "gpu", entry.timing.gpu_text if known else DASH)
 
-        def iqr(entry: Compared) -> Cell:
+        def iqr(entry: Compared) -> Styled:
             sample = self.sample(entry)
-            return Cell(seconds(sample.iqr) if len(sample.all) > 1 else DASH, "dim")
+            return Styled(seconds(sample.iqr) if len(sample.all) > 1 else DASH, "dim")
 
-        def ratio(entry: Compared) -> Cell:
-            return Cell("baseline", "dim") if entry is self.entries[0] else _ratio(entry)
+        def ratio(entry: Compared) -> Styled:
+            return Styled("baseline", "dim") if entry is self.entries[0] else _ratio(entry)
 
         columns: list[Column[Compared]] = [
             Column("Name", lambda entry: entry.name, least=8),
@@ -126,13 +126,13 @@ class Comparison(Series[Compared]):
         return [Grid.of(self, columns), *Line.notes((*self.notes, IQR))]
 
 
-def _ratio(entry: Compared) -> Cell:
+def _ratio(entry: Compared) -> Styled:
     """Return how many times faster or slower an entry is, with the interval."""
     ratio = entry.ratio
     if not ratio:
-        return Cell("not known", "dim")
+        return Styled("not known", "dim")
     if entry.interval is None:
-        return Cell(f"not known ({_times(ratio)}): fewer than 6 repeats", "dim")
+        return Styled(f"not known ({_times(ratio)}): fewer than 6 repeats", "dim")
     low, high = entry.interval
     faster = ratio < 1 and entry.verdict != "noise"
     if faster:
@@ -141,7 +141,7 @@ def _ratio(entry: Compared) -> Cell:
     same = entry.verdict == "noise" or _times(ratio) == _times(1.0)
     text = "no difference" if same else text
     tone: Style = "dim" if same else "good" if faster else "warn"
-    return Cell(f"{text} ({_times(low)}\N{EN DASH}{_times(high)})", tone)
+    return Styled(f"{text} ({_times(low)}\N{EN DASH}{_times(high)})", tone)
 
 
 def _times(ratio: float) -> str:

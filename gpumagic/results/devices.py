@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Text, shortened
+from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled, Text, shortened
 from gpumagic.render.units import DASH, bytes_, percent, rounded, spans
 from gpumagic.results.base import Series
 from gpumagic.system.text import grouped, plural
@@ -41,10 +41,10 @@ class Process:
     notebook: str | None = None
 
     @property
-    def title(self) -> Cell:
+    def title(self) -> Styled:
         """The notebook or the command; the whole of it on hover only where it is the user's own."""
         text = self.notebook or self.command or DASH
-        return Cell(shortened(text, _COMMAND), whole=text if self.own or self.mine else None)
+        return Styled(shortened(text, _COMMAND), whole=text if self.own or self.mine else None)
 
 
 @dataclass(frozen=True)
@@ -225,12 +225,12 @@ def device_grid(devices: Sequence[Device], gated: bool = False) -> list[Block]:
     """Return the table, above it the devices' name if it is the same for all, below the errors."""
     title = Line.title([device.name for device in devices])
     columns: list[Column[Device]] = [
-        Figures("GPU", lambda d: Cell(str(d.index), "dim" if d.visible is False else "strong")),
+        Figures("GPU", lambda d: Styled(str(d.index), "dim" if d.visible is False else "strong")),
         Column("Device", lambda d: ordinal_cell(d, gated)),
         Figures("Memory used / total", memory_cell),
         Figures("Util", lambda d: percent(d.utilization), rank=1),
-        Figures("Mine", lambda d: Cell.bytes(d.memory_own), rank=2),
-        Figures("Others", lambda d: Cell.bytes(d.memory_others), rank=3),
+        Figures("Mine", lambda d: Styled.bytes(d.memory_own), rank=2),
+        Figures("Others", lambda d: Styled.bytes(d.memory_others), rank=3),
         Figures("Temp", lambda d: rounded(d.temperature, "°C"), rank=5),
         Figures("Power", _power, rank=6),
         Column("Name", lambda d: "" if title else d.name or DASH, rank=4),
@@ -239,15 +239,15 @@ def device_grid(devices: Sequence[Device], gated: bool = False) -> list[Block]:
     return [*title, grid, *errors(devices)]
 
 
-def ordinal_cell(device: Device, gated: bool = False) -> Cell:
+def ordinal_cell(device: Device, gated: bool = False) -> Styled:
     """Return what a device is called in this process."""
     if gated and device.visible is not False:
-        return Cell("gated", "warn")
+        return Styled("gated", "warn")
     if device.ordinal is not None:
-        return Cell(device.cuda, "good")
+        return Styled(device.cuda, "good")
     if device.visible is False:
-        return Cell("hidden", "dim")
-    return Cell(device.cuda if device.visible else DASH, "dim")
+        return Styled("hidden", "dim")
+    return Styled(device.cuda if device.visible else DASH, "dim")
 
 
 def _power(device: Device) -> str:
@@ -268,10 +268,10 @@ def _instances(devices: Iterable[Device]) -> Iterator[Block]:
     yield Grid.of([(device, part) for device in devices for part in device.mig], columns)
 
 
-def _uuid(device: Device, part: MigInstance) -> Cell:
+def _uuid(device: Device, part: MigInstance) -> Styled:
     """Return an instance's UUID, marked where it is what this process sees of the device."""
     seen = part.uuid == device.instance
-    return Cell.uuids(f"{part.uuid} ✓", "good") if seen else Cell.uuids(part.uuid, "")
+    return Styled.uuids(f"{part.uuid} ✓", "good") if seen else Styled.uuids(part.uuid, "")
 
 
 def _claims(devices: Iterable[Device]) -> Iterator[Line]:
@@ -286,7 +286,7 @@ def _sees(table: DeviceTable) -> Iterator[Line]:
     process = "This process"
     if table.gated:
         why = ": '%gpu off --soft' sends new code to the CPU, what is on a GPU goes on; lift it: "
-        yield Line.join(Cell("! Gated", "warn"), why, Cell("%gpu on", "command"))
+        yield Line.join(Styled("! Gated", "warn"), why, Styled("%gpu on", "command"))
         process = "Behind the gate this process"
     count = f"{process} sees {_number(table)}: " if table.devices else ""
     final = f"; {_state(table)}"
@@ -296,7 +296,7 @@ def _sees(table: DeviceTable) -> Iterator[Line]:
         final += "; CUDA's own order (fastest first) is not known before it starts"
     if len(table) > 1 and any(d.instance for d in table):
         final += "; CUDA shows a process one MIG instance, and no other GPU beside it"
-    yield Line.join(count, Cell.uuids(variables(table.environment)), Cell(f"{final}.", "dim"))
+    yield Line.join(count, Styled.uuids(variables(table.environment)), Styled(f"{final}.", "dim"))
     if table.where is not None:
         yield Line.of(f"{table.where}.", "dim")
 
@@ -339,14 +339,14 @@ def errors(devices: Iterable[Device], where: str = "") -> Iterator[Line]:
         yield Line.of(f"✗ {where}GPU {spans(indexes)}: {shortened(error, _ERROR)}", "bad")
 
 
-def memory_cell(device: Device) -> Cell:
+def memory_cell(device: Device) -> Styled:
     """Return memory used of the total with a bar; `errors` say why a device could not be read."""
     used, total = device.memory_used, device.memory_total
     if device.error is not None:
-        return Cell("✗ not read", "bad")
+        return Styled("✗ not read", "bad")
     if used is None and total is None:
-        return Cell(DASH, "dim")
-    return Cell.memory(_used_of(device), used / total if used is not None and total else None)
+        return Styled(DASH, "dim")
+    return Styled.memory(_used_of(device), used / total if used is not None and total else None)
 
 
 def _used_of(place: Device | MigInstance) -> str:
@@ -378,5 +378,5 @@ def _processes(devices: Sequence[Device]) -> Iterator[Block]:
 
 def _pid(process: Process) -> Text:
     if process.own:
-        return Cell(f"{process.pid} (this process)", "strong")
+        return Styled(f"{process.pid} (this process)", "strong")
     return f"{process.pid} (its child)" if process.child else str(process.pid)

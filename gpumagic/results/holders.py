@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
-from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Text
+from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled, Text
 from gpumagic.render.units import bytes_, share
 from gpumagic.results.base import Result
 from gpumagic.results.logs import cell_number
@@ -136,8 +136,8 @@ def holder_table(
     counted = [holder for holder in holders if holder.bytes]
     rows: list[_Row] = []
     for holder in counted[:most]:
-        warned = Cell(f"! {holder.name}", "warn")
-        name = warned if holder.by_notebook else Cell(holder.name, "strong")
+        warned = Styled(f"! {holder.name}", "warn")
+        name = warned if holder.by_notebook else Styled(holder.name, "strong")
         rows.append((name, holder.bytes, holder))
         if len(holder.parts) > 1 and not brief:
             parts = sorted(holder.parts.items(), key=lambda item: -item[1])
@@ -146,8 +146,8 @@ def holder_table(
     others = {f"{len(counted) - most} more": more, **rest}
     rows += [(name, size, None) for name, size in others.items() if size]
 
-    def memory(row: _Row) -> Cell:
-        return Cell(bytes_(row[1]), "" if row[2] else "dim", row[1] / total)
+    def memory(row: _Row) -> Styled:
+        return Styled(bytes_(row[1]), "" if row[2] else "dim", row[1] / total)
 
     def of_holder(text: Callable[[Holder], Text]) -> Callable[[_Row], Text]:
         return lambda row: text(row[2]) if row[2] else ""
@@ -158,7 +158,7 @@ def holder_table(
         Column("Kind", of_holder(_kind), rank=2, least=8),
         Figures("Blocks", of_holder(lambda holder: str(holder.blocks)), rank=4),
         Figures("Frees", of_holder(_frees), rank=3),
-        Column("Also held by", of_holder(lambda h: Cell.few(h.also, 3, "dim")), rank=1, least=12),
+        Column("Also held by", of_holder(lambda h: Styled.few(h.also, 3, "dim")), rank=1, least=12),
     ]
     return Grid.of(rows, columns[:3] if brief else columns, dim=lambda _: True)
 
@@ -185,7 +185,7 @@ def _sum(device: DeviceHolders) -> Line:
     ]
     terms = [f"{name} {bytes_(size)}" for name, size in parts if size]
     exact = f" ({device.allocated:,} B)" if device.allocated >= 1024 else ""
-    allocated = Cell(f"{bytes_(device.allocated)} allocated{exact}", "strong")
+    allocated = Styled(f"{bytes_(device.allocated)} allocated{exact}", "strong")
     return Line.join(allocated, f" = {' + '.join(terms)}")
 
 
@@ -222,12 +222,12 @@ class CellHoldings(Result):
     def _blocks(self) -> list[Block]:
         totals = {i: sum(held.bytes for held in of) for i, of in self.devices.items()}
         columns: list[Column[tuple[int, CellHolding]]] = [
-            Column("Device", lambda of: Cell(f"cuda:{of[0]}", "strong")),
+            Column("Device", lambda of: Styled(f"cuda:{of[0]}", "strong")),
             Figures("Cell", lambda of: "" if of[1].number is None else cell_number(of[1].number)),
             Column("First line", lambda of: _source(of[1]), least=16),
             Figures("Memory", lambda of: bytes_(of[1].bytes)),
             Figures("Share", lambda of: _share(of[1], totals[of[0]])),
-            Figures("Blocks", lambda of: Cell(str(of[1].blocks), "dim"), rank=1),
+            Figures("Blocks", lambda of: Styled(str(of[1].blocks), "dim"), rank=1),
         ]
         sums = [f"{bytes_(total)} allocated on cuda:{i}" for i, total in totals.items() if total]
         rows = [(i, held) for i, of in self.devices.items() for held in of]
@@ -235,9 +235,9 @@ class CellHoldings(Result):
         return [Grid.of(rows, columns), *notes] if rows else [_NOTHING, *notes]
 
 
-def _source(held: CellHolding) -> Cell:
-    return Cell.cut(held.source, _LONGEST, "dim" if held.number is None else "")
+def _source(held: CellHolding) -> Styled:
+    return Styled.cut(held.source, _LONGEST, "dim" if held.number is None else "")
 
 
-def _share(held: CellHolding, total: int) -> Cell:
-    return Cell(share(held.bytes / total), "dim", held.bytes / total)
+def _share(held: CellHolding, total: int) -> Styled:
+    return Styled(share(held.bytes / total), "dim", held.bytes / total)

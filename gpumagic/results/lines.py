@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import fsum
 from typing import Any, ClassVar
 
-from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Style, Text
+from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Style, Styled, Text
 from gpumagic.render.source_code import source_cells
 from gpumagic.render.units import DASH, seconds
 from gpumagic.results.base import Result, Series
@@ -64,13 +64,13 @@ class Source:
         """Return a table; the row with no line has what is between the lines."""
         texts = source_cells(self.text)
 
-        def number(lines: range) -> Cell:
-            return Cell({0: DASH, 1: str(lines.start)}.get(len(lines), ""), "dim")
+        def number(lines: range) -> Styled:
+            return Styled({0: DASH, 1: str(lines.start)}.get(len(lines), ""), "dim")
 
-        def text(lines: range) -> Cell:
+        def text(lines: range) -> Styled:
             if len(lines) == 1:
                 return texts[lines.start - self.first]
-            return Cell(f"⋯ {len(lines)} lines" if lines else BETWEEN, "dim")
+            return Styled(f"⋯ {len(lines)} lines" if lines else BETWEEN, "dim")
 
         # A line of source is known by its beginning: it gives way before figures do.
         source = Column("Source", text, least=20)
@@ -130,8 +130,8 @@ class LineReport(Result):
             if not source.runs:
                 blocks.append(source.nothing())
             for ordinal, lines in source.devices.items():
-                on = Cell(f" on cuda:{ordinal}", "dim")
-                blocks.append(Line.join(Cell(source.name, "strong"), on))
+                on = Styled(f" on cuda:{ordinal}", "dim")
+                blocks.append(Line.join(Styled(source.name, "strong"), on))
                 blocks.append(_memory_grid(source, lines))
         return [*blocks, *self.cell._blocks(), *Line.notes(self.notes)]
 
@@ -139,17 +139,17 @@ class LineReport(Result):
 def _memory_grid(source: SourceLines, memory: Mapping[int, LineMemory]) -> Grid:
     highest = max((line.peak for line in memory.values()), default=0) or 1
 
-    def hits(lines: range) -> Cell:
+    def hits(lines: range) -> Styled:
         count = source.runs.get(lines.start) if len(lines) == 1 else None
-        return Cell("" if count is None else f"{count:,}", "dim")
+        return Styled("" if count is None else f"{count:,}", "dim")
 
     def change(lines: range) -> Text:
         line = memory.get(lines.start)
-        return Cell.bytes(line.change, sign=True) if line else ""
+        return Styled.bytes(line.change, sign=True) if line else ""
 
     def peak(lines: range) -> Text:
         line = memory.get(lines.start)
-        return replace(Cell.bytes(line.peak, sign=True), bar=line.peak / highest) if line else ""
+        return replace(Styled.bytes(line.peak, sign=True), bar=line.peak / highest) if line else ""
 
     figures = [Figures("Hits", hits, rank=2), Figures("Change", change), Figures("Peak", peak)]
     return source.grid(source.rows(memory), figures)
@@ -334,10 +334,10 @@ class _Table:
         host = "< 1 µs" if line.hits and line.host < _RESOLUTION else seconds(line.host)
         return host if self._by_gpu else self._with_bar(host, line)
 
-    def _with_bar(self, text: str, line: LineTiming) -> Cell:
+    def _with_bar(self, text: str, line: LineTiming) -> Styled:
         part = self._cost(line) / self._whole
         style: Style = "strong" if part >= _HOT else "dim" if part < _NEGLIGIBLE else ""
-        return Cell(text, style, min(1.0, self._cost(line) / self._longest))
+        return Styled(text, style, min(1.0, self._cost(line) / self._longest))
 
     def _together(self, lines: Sequence[LineTiming]) -> LineTiming:
         """Return the sums of the times of lines that are left out."""

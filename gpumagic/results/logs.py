@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import ceil, log2
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Style, Text
+from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Style, Styled, Text
 from gpumagic.render.colors import BAD, NEUTRAL, SERIES
 from gpumagic.render.units import DASH, bytes_, cpu_seconds, seconds, spans
 from gpumagic.results.base import Result, Series
@@ -68,10 +68,10 @@ class CellMemory(Result):
             f"cuda:{spans(of)}{' each' if len(of) > 1 else ''} {text}"
             for text, of in groups.items()
         )
-        parts = [Cell(f"GPU memory: {' · '.join(changes) or 'no change'}", "dim")]
+        parts = [Styled(f"GPU memory: {' · '.join(changes) or 'no change'}", "dim")]
         failed = [ordinal for ordinal, delta in self.changed.items() if delta.ooms]
         if failed:
-            parts.append(Cell(f" (out of memory: cuda:{spans(failed)})", "bad"))
+            parts.append(Styled(f" (out of memory: cuda:{spans(failed)})", "bad"))
         return [Line(parts)]
 
 
@@ -110,8 +110,8 @@ class CellLog(_Log[CellMemory]):
             Figures("Cell", lambda row: cell_number(row[0].number, failed=row[0].failed)),
             # Needed where a cell has rows for several devices.
             Column("Device", _device, rank=0 if several else 1),
-            Figures("Change", _of_change(lambda d: Cell.bytes(d.allocated, sign=True))),
-            Figures("Peak above start", _of_change(lambda d: Cell.bytes(d.peak, sign=True))),
+            Figures("Change", _of_change(lambda d: Styled.bytes(d.allocated, sign=True))),
+            Figures("Peak above start", _of_change(lambda d: Styled.bytes(d.peak, sign=True))),
             Figures("Allocated now", _of_change(lambda d: bytes_(d.allocated_now)), rank=2),
             Figures("Time", lambda row: seconds(row[0].seconds), rank=3),
             Column("First line", lambda row: first_line(row[0], ""), least=16),
@@ -196,7 +196,7 @@ def _device(row: _Row) -> Text:
     if delta is None:
         return DASH
     name = f"cuda:{ordinal}"
-    return Cell(f"{name} out of memory", "bad") if delta.ooms else Cell(name)
+    return Styled(f"{name} out of memory", "bad") if delta.ooms else Styled(name)
 
 
 def _of_change(text: Callable[[DeviceMemoryDelta], Text]) -> Callable[[_Row], Text]:
@@ -204,15 +204,15 @@ def _of_change(text: Callable[[DeviceMemoryDelta], Text]) -> Callable[[_Row], Te
     return lambda row: DASH if row[2] is None else text(row[2])
 
 
-def first_line(cell: CellMemory | CellTiming, style: Style) -> Cell:
+def first_line(cell: CellMemory | CellTiming, style: Style) -> Styled:
     """Return a cell's first line as a table shows it."""
-    return Cell.cut(cell.source, _LONGEST, "bad" if cell.failed else style)
+    return Styled.cut(cell.source, _LONGEST, "bad" if cell.failed else style)
 
 
-def cell_number(number: int | None, *, failed: bool = False) -> Cell:
+def cell_number(number: int | None, *, failed: bool = False) -> Styled:
     """Return a cell's execution number as a table shows it: ``[3]``, ``✗ [3]`` if it failed."""
     text = DASH if number is None else f"[{number}]"
-    return Cell(f"✗ {text}", "bad") if failed else Cell(text, "dim")
+    return Styled(f"✗ {text}", "bad") if failed else Styled(text, "dim")
 
 
 @dataclass(frozen=True, repr=False)
@@ -285,7 +285,7 @@ class TimingLog(_Log[CellTiming]):
         longest = shown[0].wall or 1.0
         columns: list[Column[CellTiming]] = [
             Figures("Cell", lambda cell: cell_number(cell.cell, failed=cell.failed)),
-            Figures("Wall", lambda cell: Cell(cell.wall_text, "strong", cell.wall / longest)),
+            Figures("Wall", lambda cell: Styled(cell.wall_text, "strong", cell.wall / longest)),
             Figures("GPU", lambda cell: at_most(cell.gpu, cell.gpu_at_most)),
             Figures("CPU", lambda cell: cpu_seconds(cell.cpu), rank=1),
             Column("First line", lambda cell: first_line(cell, "dim"), rank=2, least=16),
@@ -306,6 +306,6 @@ class TimingLog(_Log[CellTiming]):
         return blocks
 
 
-def _total(name: str, times: Sequence[float], is_bound: bool) -> Cell:
+def _total(name: str, times: Sequence[float], is_bound: bool) -> Styled:
     """Return a sum of times; a dash where there are none."""
-    return Cell(f"{name} {at_most(math.fsum(times) if times else None, is_bound)}", "strong")
+    return Styled(f"{name} {at_most(math.fsum(times) if times else None, is_bound)}", "strong")

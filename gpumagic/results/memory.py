@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from gpumagic.render.blocks import USES, Block, Cell, Column, Figures, Grid, Line, Use
+from gpumagic.render.blocks import USES, Block, Column, Figures, Grid, Line, Styled, Use
 from gpumagic.render.units import DASH, bytes_, spans
 from gpumagic.results.base import Conditions, Result, StorableResult
 from gpumagic.system.text import grouped, plural
@@ -114,12 +114,12 @@ class MemoryDelta(StorableResult):
         elif not changed:
             yield Line.of("GPU memory: no change")
         columns: list[Column[tuple[int, DeviceMemoryDelta]]] = [
-            Column("Device", lambda of: Cell(f"cuda:{of[0]}", "strong")),
+            Column("Device", lambda of: Styled(f"cuda:{of[0]}", "strong")),
             Figures("Allocated", lambda of: bytes_(of[1].allocated, sign=True)),
             Figures("Peak above start", lambda of: bytes_(of[1].peak, sign=True)),
             Figures("Reserved", lambda of: bytes_(of[1].reserved, sign=True), rank=1),
-            Figures("Allocated now", lambda of: Cell(bytes_(of[1].allocated_now), "dim"), rank=2),
-            Figures("Reserved now", lambda of: Cell(bytes_(of[1].reserved_now), "dim"), rank=3),
+            Figures("Allocated now", lambda of: Styled(bytes_(of[1].allocated_now), "dim"), rank=2),
+            Figures("Reserved now", lambda of: Styled(bytes_(of[1].reserved_now), "dim"), rank=3),
         ]
         yield Grid.of(changed.items(), columns)
         for ordinal, change in changed.items():
@@ -153,28 +153,30 @@ def _table(devices: Mapping[int, DeviceMemory]) -> Iterator[Block]:
     title = Line.title([memory.name for memory in devices.values()])
     is_named = not title and any(memory.name for memory in devices.values())
     columns: list[Column[tuple[int, DeviceMemory]]] = [
-        Column("Device", lambda of: Cell(f"cuda:{of[0]}", "strong" if of[1].context else "dim")),
+        Column("Device", lambda of: Styled(f"cuda:{of[0]}", "strong" if of[1].context else "dim")),
         Figures("Free / total", lambda of: _free(of[1])),
         Figures("Allocated", lambda of: bytes_(of[1].allocated)),
         Figures("Reserved", lambda of: bytes_(of[1].reserved), rank=1),
-        Figures("Others", lambda of: Cell(bytes_(of[1].others)), rank=2),
+        Figures("Others", lambda of: Styled(bytes_(of[1].others)), rank=2),
         Figures("Peak", lambda of: bytes_(of[1].peak), rank=3),
         Figures("Non-PyTorch", lambda of: bytes_(of[1].outside), rank=4),
-        Figures("GPU", lambda of: Cell(DASH if of[1].index is None else str(of[1].index)), rank=5),
-        Column("Name", lambda of: Cell(of[1].name or DASH, "dim") if is_named else "", rank=6),
+        Figures(
+            "GPU", lambda of: Styled(DASH if of[1].index is None else str(of[1].index)), rank=5
+        ),
+        Column("Name", lambda of: Styled(of[1].name or DASH, "dim") if is_named else "", rank=6),
     ]
     yield from title
     yield Grid.of(devices.items(), columns, dim=lambda of: not of[1].context)
     shown = {use for memory in devices.values() for use in _uses(memory)}
-    legend = [Cell(f"{name}  ", "dim", {use: 1.0}) for use, name in USES.items() if use in shown]
+    legend = [Styled(f"{name}  ", "dim", {use: 1.0}) for use, name in USES.items() if use in shown]
     if legend:
         yield Line.join(*legend)
 
 
-def _free(memory: DeviceMemory) -> Cell:
+def _free(memory: DeviceMemory) -> Styled:
     used = 1 - memory.free / memory.total if memory.free is not None and memory.total else None
     bar = None if used is None else _uses(memory)
-    return Cell.memory(f"{bytes_(memory.free)} / {bytes_(memory.total)}", used, bar)
+    return Styled.memory(f"{bytes_(memory.free)} / {bytes_(memory.total)}", used, bar)
 
 
 def _uses(memory: DeviceMemory) -> Mapping[Use, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpumagic.render.blocks import Block, Cell, Line
+from gpumagic.render.blocks import Block, Line, Styled
 from gpumagic.render.units import bytes_
 from gpumagic.results.base import Result
 from gpumagic.results.holders import GARBAGE, NO_VARIABLE, Holder, holder_table
@@ -84,8 +84,8 @@ class OutOfMemory(Result):
         tried = "" if self.requested is None else f" tried to allocate {bytes_(self.requested)}"
         call = f": {self.where or 'the failed call'}{tried}" if tried or self.where else ""
         missing = f", {bytes_(self.missing)} short" if self.missing else ""
-        head = Cell(f"✗ Out of memory on {device}{name}", "bad")
-        return Line.join(head, call, Cell(missing, "strong"))
+        head = Styled(f"✗ Out of memory on {device}{name}", "bad")
+        return Line.join(head, call, Styled(missing, "strong"))
 
     def _figures(self) -> Iterator[Line]:
         """Yield where the memory was: ``2 GiB free of 80 GiB · 70 GiB allocated · …``; and is."""
@@ -124,7 +124,7 @@ class OutOfMemory(Result):
         for command, (size, why) in commands.items():
             if size:
                 gives = f" gives {least}{bytes_(size)}"
-                yield Line.join(Cell(command, "command"), gives, Cell(f": {why}", "dim"))
+                yield Line.join(Styled(command, "command"), gives, Styled(f": {why}", "dim"))
         if self.fragmented:
             text = "Enough is cached, in pieces that are too small: restart with "
-            yield Line.join(text, Cell(self.fragmented, "command"))
+            yield Line.join(text, Styled(self.fragmented, "command"))

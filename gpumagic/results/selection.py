@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from gpumagic.render.blocks import Block, Callout, Cell, Column, Grid, Line, Style
+from gpumagic.render.blocks import Block, Callout, Column, Grid, Line, Style, Styled
 from gpumagic.render.units import bytes_
 from gpumagic.results.base import Result
 from gpumagic.results.devices import Device, variables
@@ -15,10 +15,10 @@ from gpumagic.system.text import plural
 Status = Literal["applied", "too-late", "gated", "restarted", "unchanged"]
 
 
-def status_cell(status: Status) -> Cell:
+def status_cell(status: Status) -> Styled:
     """Return a status in its colour."""
     styles: dict[Status, Style] = {"gated": "warn", "too-late": "bad"}
-    return Cell(status, styles.get(status, "good"))
+    return Styled(status, styles.get(status, "good"))
 
 
 @dataclass(frozen=True)
@@ -69,27 +69,27 @@ class Selection(Result):
                 Line.of(f"{sees[0].upper()}{sees[1:]}"),
             ]
         else:
-            masked = Cell.uuids(f"  ({variables(self.environment)})")
+            masked = Styled.uuids(f"  ({variables(self.environment)})")
             # A gate does not go by the variables.
             how = [masked] if self.status != "gated" else []
             line = Line.join(status_cell(self.status), f": {sees}", *how)
             blocks = [line, *map(_visible, self.devices)]
         if self.lost:
-            lost = Cell(f"Lost: {plural(len(self.lost), 'variable')} (", "dim")
-            blocks.append(Line.join(lost, Cell.few(self.lost, style="dim"), Cell(").", "dim")))
+            lost = Styled(f"Lost: {plural(len(self.lost), 'variable')} (", "dim")
+            blocks.append(Line.join(lost, Styled.few(self.lost, style="dim"), Styled(").", "dim")))
         return [*blocks, *Line.notes(self.notes)]
 
     def _too_late(self) -> Iterator[Block]:
         """Yield why it is too late, and the commands that help."""
-        yield Line.join(Cell("✗ ", "bad"), Cell(str(self.problem), "strong"))
+        yield Line.join(Styled("✗ ", "bad"), Styled(str(self.problem), "strong"))
         if self.where is not None:
             # What is between the first and the last backtick is code.
             before, _, rest = f"{self.where}.".partition("`")
             code, _, after = rest.rpartition("`")
-            yield Line.join(before, Cell(code, "command"), after)
+            yield Line.join(before, Styled(code, "command"), after)
         if self.ways_out:
             columns: list[Column[WayOut]] = [
-                Column("", lambda way: Cell(way.command, "command")),
+                Column("", lambda way: Styled(way.command, "command")),
                 Column("", lambda way: way.effect, least=30, wrap=True),
             ]
             yield Line.of("To change that:")
@@ -100,4 +100,4 @@ def _visible(device: Device) -> Line:
     known = device.memory_free is not None or device.instance is not None
     free = f", {bytes_(device.memory_free)} free" if known else ""
     text = f" is GPU {device.index}, {device.name or 'name not known'}{free}"
-    return Line.join(Cell(f"  {device.cuda}", "strong"), text)
+    return Line.join(Styled(f"  {device.cuda}", "strong"), text)

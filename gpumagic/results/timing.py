@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Literal
 
-from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line, Text, shortened
+from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled, Text, shortened
 from gpumagic.render.units import DASH, cpu_seconds, percent, seconds, share
 from gpumagic.results.base import Conditions, Result, StorableResult
 from gpumagic.results.lines import LineTimings
@@ -129,11 +129,11 @@ class KernelReport(Result):
     def _table(self) -> Grid:
         total = self.total or 1.0
         columns: list[Column[Kernel]] = [
-            Column("Kernel or copy", lambda k: Cell(short(k.name), whole=k.name), least=24),
+            Column("Kernel or copy", lambda k: Styled(short(k.name), whole=k.name), least=24),
             Figures("Count", lambda k: f"{k.count:,}"),
-            Figures("Total", lambda k: Cell(seconds(k.total), "strong")),
-            Figures("Share", lambda k: Cell(percent(100 * k.total / total), bar=k.total / total)),
-            Figures("Mean", lambda k: Cell(seconds(k.total / k.count), "dim"), rank=1),
+            Figures("Total", lambda k: Styled(seconds(k.total), "strong")),
+            Figures("Share", lambda k: Styled(percent(100 * k.total / total), bar=k.total / total)),
+            Figures("Mean", lambda k: Styled(seconds(k.total / k.count), "dim"), rank=1),
         ]
         return Grid.of(self.kernels[:_SHOWN], columns)
 
@@ -257,12 +257,12 @@ def _one_line(result: CudaTiming) -> list[Block]:
     devices = {f"cuda:{i}": sample for i, sample in result.per_device.items()}
     where = plural(len(devices), "device") if len(devices) > 1 else next(iter(devices), "the GPU")
     if result.gpu is not None:
-        parts.append((Cell(result.gpu_text, "strong"), f" on {where}{_at_least(result)}"))
+        parts.append((Styled(result.gpu_text, "strong"), f" on {where}{_at_least(result)}"))
     if len(devices) > 1:
         # One may have waited for another: only for all together is it known that some worked.
         each = ", ".join(f"{i} {at_most(sample.median, True)}" for i, sample in devices.items())
         parts.append((each,))
-    parts.append(("wall ", Cell(result.wall_text, "" if parts else "strong")))
+    parts.append(("wall ", Styled(result.wall_text, "" if parts else "strong")))
     parts.append((f"CPU {cpu_seconds(result.cpu.median)}",))
     if result.host is not None and _shows_host(result):
         parts.append((f"Python returned after {seconds(result.host.median)}",))
@@ -299,10 +299,10 @@ def _statistics(result: CudaTiming) -> list[Block]:
             "≤ " * (not sure) + shown(each) for each in (sample.best, sample.worst, sample.mean)
         )
         median = "≤ " * (not exact.get(name)) + shown(sample.median)
-        middle = Cell(median, "strong") if name == "GPU" else median
+        middle = Styled(median, "strong") if name == "GPU" else median
         # Bounds have no spread.
         iqr, spread = (shown(sample.iqr), f" ± {shown(sample.stdev)}") if sure else (DASH, "")
-        return [name, middle, iqr, best, worst, Cell(f"{mean}{spread}", "dim")]
+        return [name, middle, iqr, best, worst, Styled(f"{mean}{spread}", "dim")]
 
     columns: list[Column[Any]] = [
         Column("Per loop"),

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.render.blocks import Block, Cell, Column, Figures, Grid, Line
+from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled
 from gpumagic.render.colors import BAD, INK, NEUTRAL, SERIES
 from gpumagic.render.units import bytes_, percent, rounded, seconds
 from gpumagic.results.base import Result
@@ -58,12 +58,12 @@ class WatchPanel(Result):
     def _blocks(self) -> list[Block]:
         if self.ended is None:
             # The notebook may be saved as it is, and read when the process has gone.
-            state = Cell("● live while the process runs", "good")
+            state = Styled("● live while the process runs", "good")
             text = f" · {self._at} · every {self.every:g} s · NVML is open until '%gpu watch off'"
         else:
-            state = Cell(f"■ ended: {self.ended}", "strong")
+            state = Styled(f"■ ended: {self.ended}", "strong")
             text = f" · {self._at}"
-        return [*device_grid(self.sample.devices), Line.join(state, Cell(text, "dim"))]
+        return [*device_grid(self.sample.devices), Line.join(state, Styled(text, "dim"))]
 
     @property
     def _at(self) -> str:
@@ -108,7 +108,7 @@ class WatchHistory(Result):
         if self.running:
             said.append("still watched then: '%gpu plot -o' returns what there is now")
         columns: list[Column[Device]] = [
-            Figures("GPU", lambda d: Cell(str(d.index), "strong")),
+            Figures("GPU", lambda d: Styled(str(d.index), "strong")),
             Column("Device", ordinal_cell),
             Figures("Util mean", lambda d: percent(self._mean(d.index))),
             Figures("Util max", lambda d: percent(self._max(d, "utilization"))),

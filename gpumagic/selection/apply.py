@@ -20,8 +20,8 @@ from gpumagic.results.selection import Selection
 from gpumagic.selection import claims, environment
 from gpumagic.selection.auto import NO_WANTS, Wants, candidates, freest, may_fit_later, pick
 from gpumagic.selection.choice import undone_on_error
+from gpumagic.selection.in_effect import verify
 from gpumagic.selection.spec import Spec, as_text, parse, resolve, uuids_of
-from gpumagic.selection.verify import verify
 
 #: Called while waiting, with the seconds waited and the reason.
 Progress = Callable[[float, str], None]

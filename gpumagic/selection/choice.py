@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.process_state import STATE, Choice
-from gpumagic.selection import claims, environment, gate
+from gpumagic.selection import claims, environment, soft_off
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -42,10 +42,10 @@ def restore(before: Snapshot) -> None:
         if threads is None and now is not None:  # torch was imported since
             threads = now.before
         torch.set_num_threads(threads)
-    if then.gated and not gate.is_closed():
-        gate.close()
-    elif gate.is_closed() and not then.gated:
-        gate.lift()
+    if then.gated and not soft_off.is_closed():
+        soft_off.close()
+    elif soft_off.is_closed() and not then.gated:
+        soft_off.lift()
     if STATE.choice.claim != then.claim:
         claims.hold(then.claim)
     # Of the claim, what could be claimed again.

@@ -5,12 +5,12 @@ One run
     what limits the code, and what is said), `profiler` (further runs for ``--kernels``,
     ``--trace``, ``--nvtx``, ``--flops``, ``--energy``).
 Repeated runs
-    `plan` (what is asked for, and when to stop), `benchmark` (the runs), `queued` (those behind a
-    delay, which show the GPU's own time).
+    `repeat_plan` (what is asked for, and when to stop), `benchmark` (the runs), `queued` (those
+    that are queued beforehand, which show the GPU's own time).
 Line by line
     `line_times` (marks on all streams in use, the times between them, and waits), `lines` (those of
     one run, and what limits the cell).
 Functions and magics
-    `api` (`gpumagic.cudatime`), `per_cell` (``%cudatime on``), `comparison` (``--compare``,
+    `api` (`gpumagic.cudatime`), `cell_timer` (``%cudatime on``), `comparison` (``--compare``,
     ``--against``, ``--on``).
 """

@@ -13,7 +13,7 @@ from gpumagic.errors import SpecError
 from gpumagic.results.timing import CudaTiming
 from gpumagic.timing.benchmark import Benchmark
 from gpumagic.timing.event_timer import Started, read, start, stop
-from gpumagic.timing.plan import Plan
+from gpumagic.timing.repeat_plan import Plan
 from gpumagic.timing.run import summarize
 
 _F = TypeVar("_F", bound=Callable[..., Any])

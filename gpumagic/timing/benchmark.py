@@ -18,7 +18,7 @@ from gpumagic.cuda import streams, torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.results.timing import EXACT, CudaTiming, StoppedBy
 from gpumagic.system.text import plural
-from gpumagic.timing import plan, queued
+from gpumagic.timing import queued, repeat_plan
 from gpumagic.timing.event_timer import Times, read, start, stop
 from gpumagic.timing.run import (
     Queued,
@@ -53,7 +53,7 @@ class Benchmark:
     """
 
     def __init__(
-        self, loop: Loop, wanted: plan.Plan, progress: Callable[[float], None] | None = None
+        self, loop: Loop, wanted: repeat_plan.Plan, progress: Callable[[float], None] | None = None
     ) -> None:
         self._plan = wanted
         self._loop = loop
@@ -85,7 +85,7 @@ class Benchmark:
         try:
             self._empty_caches()  # raises before the code runs, where it cannot be done
             loop_time = self._warm_up()
-            self._loops = self._loops or plan.round_up(_REPEAT / loop_time)
+            self._loops = self._loops or repeat_plan.round_up(_REPEAT / loop_time)
             self._repeat(self._loops)
             if self._plan.cold:
                 self._notes.append(f"L2 cache flushed before each loop: {self._caches()}")
@@ -193,8 +193,8 @@ class Benchmark:
 
     def _repeat(self, loops: int) -> None:
         """Run the repeats: as many as wanted, or until precision or time ends them."""
-        repeats, limit = self._plan.repeats, self._plan.max_time or plan.DEFAULT_MAX_TIME
-        started, look = perf_counter(), plan.FIRST_LOOK
+        repeats, limit = self._plan.repeats, self._plan.max_time or repeat_plan.DEFAULT_MAX_TIME
+        started, look = perf_counter(), repeat_plan.FIRST_LOOK
         while True:
             self._runs.append(self._run(loops, again=not self._plan.once))
             count, elapsed = len(self._runs), perf_counter() - started
@@ -205,9 +205,9 @@ class Benchmark:
                 continue
             self._progress(min(elapsed / limit, 1.0))
             if count >= look and elapsed >= _LEAST_TIME:
-                look = plan.next_look(count)
-                width = plan.half_width([run.wall for run in self._runs])
-                if width is not None and width <= plan.PRECISION:
+                look = repeat_plan.next_look(count)
+                width = repeat_plan.half_width([run.wall for run in self._runs])
+                if width is not None and width <= repeat_plan.PRECISION:
                     self._stopped_by = "precision"
                     return
             if elapsed >= limit:
@@ -228,7 +228,9 @@ class Benchmark:
         if delay > queued.LONGEST or not empty:
             return
         samples: list[dict[int, float]] = []
-        for _ in range(_QUEUED if len(self._runs) < plan.LEAST_REPEATS else plan.LEAST_REPEATS):
+        for _ in range(
+            _QUEUED if len(self._runs) < repeat_plan.LEAST_REPEATS else repeat_plan.LEAST_REPEATS
+        ):
             sample = self._sample(delay, count)
             self._queued += count
             if sample is None:  # the code waits for the GPU, or Python was slow
@@ -272,7 +274,7 @@ class Benchmark:
             queued=self._queued,
             compile_time=compile_time,
             partial=partial,
-            precision=plan.half_width([run.wall for run in self._runs]),
+            precision=repeat_plan.half_width([run.wall for run in self._runs]),
             stopped_by=self._stopped_by,
             notes=(*compiled, *self._notes),
         )

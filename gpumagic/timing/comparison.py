@@ -13,7 +13,7 @@ from gpumagic.results.base import differences
 from gpumagic.results.comparison import Compared, Comparison, Quantity, Verdict
 from gpumagic.results.timing import CudaTiming, Sample
 from gpumagic.system.text import plural
-from gpumagic.timing.plan import LEAST_REPEATS, median_interval
+from gpumagic.timing.repeat_plan import LEAST_REPEATS, median_interval
 
 _NAMES = {"gpu": "GPU", "wall": "wall"}
 

@@ -47,7 +47,7 @@ BUSY += "does not wait for the GPU"
 
 
 @dataclass(frozen=True)
-class Device:
+class DeviceTimer:
     ordinal: int
     streams: streams.Streams
     #: The start event, and an end event; None where the device was first used after the start.
@@ -61,7 +61,7 @@ class Device:
 @dataclass(frozen=True)
 class Started:
     #: The current one last, so that its start event is next to the code.
-    devices: tuple[Device, ...]
+    devices: tuple[DeviceTimer, ...]
     #: Between which times each device reached its start event; not of those that were slow.
     reached: Mapping[int, tuple[float, float]]
     #: Why there will be no GPU time.
@@ -74,7 +74,7 @@ class Started:
 class Look:
     """What was seen of a device when the code had returned."""
 
-    device: Device
+    device: DeviceTimer
     #: The end events on its busy streams, and by when each had been recorded.
     ends: tuple[tuple[Any, float], ...]
     #: All other streams of torch's were idle at this time.
@@ -150,7 +150,7 @@ def start(*, quiet: bool = False, before: Times | None = None) -> Started:
     ``before``: the times of the last cell, whose counts of allocations are those at this one's
     start.
     """
-    devices, reached, note = tuple[Device, ...](), dict[int, tuple[float, float]](), None
+    devices, reached, note = tuple[DeviceTimer, ...](), dict[int, tuple[float, float]](), None
     try:
         with streams.Relaxed():
             devices = ready_devices(quiet=quiet, before=before)
@@ -176,7 +176,7 @@ def stop(started: Started) -> Stopped:
         with streams.Relaxed():
             looks = [_look_at_current(device) for device in reversed(started.devices)]
             known = {device.ordinal for device in started.devices}
-            new = [Device(i, streams.of(i)) for i in _in_use() if i not in known]
+            new = [DeviceTimer(i, streams.of(i)) for i in _in_use() if i not in known]
             looks += [_look_at_current(device) for device in new]
             used = [look.device.streams.used() for look in looks]
             _refuse_capture(stream for each in used for stream in each)
@@ -233,7 +233,7 @@ def _in_use() -> list[int]:
     return sorted(torch_cuda.contexts(), key=lambda i: (i == current, i))
 
 
-def ready_devices(*, quiet: bool = False, before: Times | None = None) -> tuple[Device, ...]:
+def ready_devices(*, quiet: bool = False, before: Times | None = None) -> tuple[DeviceTimer, ...]:
     """Make what the devices in use need for a start; wait until they are idle, unless ``quiet``.
 
     Raises:
@@ -244,7 +244,9 @@ def ready_devices(*, quiet: bool = False, before: Times | None = None) -> tuple[
     return tuple(_ready(i, of_device, quiet, before) for i, of_device in devices)
 
 
-def _ready(ordinal: int, of_device: streams.Streams, quiet: bool, before: Times | None) -> Device:
+def _ready(
+    ordinal: int, of_device: streams.Streams, quiet: bool, before: Times | None
+) -> DeviceTimer:
     idle_wait, counted = None, {} if before is None else before.readings
     for stream in filter(streams.is_busy, of_device.used()):
         if quiet:
@@ -259,10 +261,10 @@ def _ready(ordinal: int, of_device: streams.Streams, quiet: bool, before: Times 
         allocations = counted[ordinal].allocations
     else:
         allocations = torch_cuda.allocations(ordinal)
-    return Device(ordinal, of_device, start, end, allocations, idle_wait)
+    return DeviceTimer(ordinal, of_device, start, end, allocations, idle_wait)
 
 
-def _look_at_current(device: Device) -> Look:
+def _look_at_current(device: DeviceTimer) -> Look:
     """Record an end event on the current stream if that is busy; and say by when this was done."""
     own = device.streams.current()
     busy = not streams.captures(own) and streams.is_busy(own)

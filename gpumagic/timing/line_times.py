@@ -22,7 +22,7 @@ from math import inf
 from time import perf_counter, sleep
 from typing import Any, NamedTuple
 
-from gpumagic.cells.line_sources import Line
+from gpumagic.cells.line_sources import CodeLine
 from gpumagic.cuda import streams, torch_cuda
 
 # --- the marks ------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ class LineTime:
 class _Boundary(NamedTuple):
     """A mark that is not yet read, and the lines that it ends."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[CodeLine, ...]
     began: float
     ended: float
     mark: Sequence[tuple[DeviceMarks, list[Any]]]
@@ -196,7 +196,7 @@ class LineTimes:
         self.tracing = 0.0
         #: Those that have a context.
         self._devices: list[DeviceMarks] = []
-        self._lines: tuple[Line, ...] = ()
+        self._lines: tuple[CodeLine, ...] = ()
         self._waiting: deque[_Boundary] = deque()
         self._read_at = _WAITING
         #: Seconds that the boundaries took, and their number.
@@ -206,7 +206,7 @@ class LineTimes:
         """Begin, in no line."""
         self._began = perf_counter()
 
-    def switch(self, lines: tuple[Line, ...]) -> None:
+    def switch(self, lines: tuple[CodeLine, ...]) -> None:
         """End the lines that ran until now, and begin others."""
         ended = perf_counter()
         passed = ended - self._began - self.tracing
@@ -325,7 +325,7 @@ def _gpu_time(before: float, began: float, queued: float, after: float) -> tuple
     return max(after - start, 0.0), max(min(after, queued) - start, 0.0)
 
 
-def surely_worked(times: Mapping[Line, LineTime]) -> float:
+def surely_worked(times: Mapping[CodeLine, LineTime]) -> float:
     """Return the seconds for which some GPU surely worked: more than what the marks take."""
     waits = max((sum(time.sure_waits) for time in times.values()), default=0.0)
     certain = sum(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cache
 from math import fsum
 
-from gpumagic.cells.line_sources import Line, Source, cell_source
+from gpumagic.cells.line_sources import CodeLine, CodeSource, cell_source
 from gpumagic.cells.line_tracer import LineTracer
 from gpumagic.results.lines import BETWEEN, LineTiming, LineTimings, SourceTimings
 from gpumagic.results.timing import EXACT, CudaTiming, Sample
@@ -36,7 +36,7 @@ class LineProfiler:
     exception: a failure leaves the lines without GPU times, and the result says so.
     """
 
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(self, sources: Sequence[CodeSource]) -> None:
         self._sources = sources
         self._times = LineTimes()
         self._tracer = LineTracer(sources, self._times)
@@ -86,7 +86,7 @@ class LineProfiler:
                 return replace(timing, lines=self._lines(timing, times))
         return replace(timing, notes=(*timing.notes, self._tracer.note or str(self.note)))
 
-    def _lines(self, timing: CudaTiming, times: Mapping[Line, LineTime]) -> LineTimings:
+    def _lines(self, timing: CudaTiming, times: Mapping[CodeLine, LineTime]) -> LineTimings:
         has_gpu = timing.gpu is not None and timing.gpu_seen and self.note is None
         cell, *functions = (self._of_source(s, timing, times, has_gpu) for s in self._sources)
         cost = self._times.own + self._times.boundaries * self._times.tracing
@@ -107,7 +107,11 @@ class LineProfiler:
         )
 
     def _of_source(
-        self, source: Source, timing: CudaTiming, times: Mapping[Line, LineTime], has_gpu: bool
+        self,
+        source: CodeSource,
+        timing: CudaTiming,
+        times: Mapping[CodeLine, LineTime],
+        has_gpu: bool,
     ) -> SourceTimings:
         lines = tuple(
             LineTiming(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from gpumagic.cuda import streams, torch_cuda
-from gpumagic.timing.event_timer import Device, ready_devices, wait_for
+from gpumagic.timing.event_timer import DeviceTimer, ready_devices, wait_for
 
 #: The delay is this factor, and seconds more, than the host needs; and no longer than this. It is
 #: counted in cycles of a clock that few GPUs reach: on others it is longer.
@@ -23,7 +23,7 @@ FACTOR, MORE, LONGEST, _CLOCK = 2.0, 3e-3, 0.5, 2e9
 class Delayed:
     """Devices that a delay keeps busy, and on how many streams work waits for its end."""
 
-    devices: tuple[Device, ...]
+    devices: tuple[DeviceTimer, ...]
     streams: int
 
 
@@ -79,6 +79,6 @@ def read(delayed: Delayed) -> dict[int, float] | None:
     return taken
 
 
-def _used(devices: Iterable[Device]) -> list[tuple[Device, Any]]:
+def _used(devices: Iterable[DeviceTimer]) -> list[tuple[DeviceTimer, Any]]:
     """Return the streams on which there can be work."""
     return [(device, each) for device in devices for each in device.streams.used()]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cells.line_sources import Line, cell_source
+from gpumagic.cells.line_sources import CodeLine, cell_source
 from gpumagic.cells.line_tracer import LineTracer
 
 
@@ -19,7 +19,7 @@ class Recorder:
     def __init__(self) -> None:
         self.seen: list[tuple[int, ...]] = []
 
-    def switch(self, lines: tuple[Line, ...]) -> None:
+    def switch(self, lines: tuple[CodeLine, ...]) -> None:
         self.seen.append(tuple(line.number for line in lines))
 
 

@@ -19,7 +19,7 @@ from gpumagic.doctor.diagnosis import Diagnosis, Finding
 from gpumagic.doctor.facts import Facts
 from gpumagic.errors import DeviceError
 from gpumagic.results.devices import Device, DeviceTable
-from gpumagic.selection import gate
+from gpumagic.selection import soft_off
 from gpumagic.system import system_files
 from tests.support.planted_modules import PlantedModules
 from tests.virtual_gpu import Scenario
@@ -152,7 +152,7 @@ def test_only_gpus_that_can_be_used_count(monkeypatch: pytest.MonkeyPatch) -> No
         found = judged(table=lost, state=state).about("GPUs")
         assert found is not None
         assert (found.status, found.remedy) == ("bad", remedy)
-    monkeypatch.setattr(gate, "is_closed", lambda: True)
+    monkeypatch.setattr(soft_off, "is_closed", lambda: True)
     assert judged().verdict == "torch cannot use a GPU here, because '%gpu off --soft' blocks it."
 
 

@@ -15,7 +15,7 @@ import gpumagic
 from gpumagic.cuda import torch_cuda
 from gpumagic.errors import RegressionError, SpecError
 from gpumagic.magics.delivery import Delivery
-from gpumagic.magics.extension import of
+from gpumagic.magics.shell_state import of
 from gpumagic.results.memory import MemoryDelta
 from gpumagic.results.timing import CudaTiming, Sample
 from tests.support.shells import Ran

@@ -11,7 +11,7 @@ import pytest
 
 import gpumagic
 from gpumagic.cuda import driver
-from gpumagic.magics.extension import of
+from gpumagic.magics.shell_state import of
 from gpumagic.memory.peak_ledger import LEDGER
 from tests.support.kernels import Kernel
 from tests.support.shells import registered, run_cell, second_shell, shell
@@ -69,12 +69,12 @@ def test_unloading_takes_choices_back(
 
 
 def test_loading_twice_is_loading_once(ip: Any) -> None:
-    before, extension = registered(ip), of(ip)
+    before, state = registered(ip), of(ip)
     ran = run_cell(ip, "%load_ext gpumagic")
     assert "already loaded" in ran.stdout
     gpumagic.load_ipython_extension(ip)
     assert registered(ip) == before
-    assert of(ip) is extension
+    assert of(ip) is state
 
 
 def test_reloading_changes_nothing(torch: Any, ip: Any) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from IPython.utils.capture import capture_output
 
-from gpumagic.magics.extension import of
 from gpumagic.magics.output import LiveDisplay, Progress, say, show
+from gpumagic.magics.shell_state import of
 from gpumagic.results.base import Explanation
 from gpumagic.results.selection import Selection
 from tests.support.shells import Ran

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumagic.render.blocks import Cell, Column, Figures, Grid, Line
+from gpumagic.render.blocks import Column, Figures, Grid, Line, Styled
 
 
 def test_a_table_of_items() -> None:
@@ -10,13 +10,16 @@ def test_a_table_of_items() -> None:
     columns: list[Column[int]] = [
         Figures("N", str),
         Column("Nothing", lambda _: ""),
-        Column("Odd", lambda n: Cell("odd", "warn") if n % 2 else ""),
+        Column("Odd", lambda n: Styled("odd", "warn") if n % 2 else ""),
     ]
     grid = Grid.of([1, 2], columns, dim=lambda n: n == 2)
     assert [column.header for column in grid.columns] == ["N", "Odd"]
-    assert grid.rows == [[Cell("1"), Cell("odd", "warn")], [Cell("2", "dim"), Cell("")]]
+    assert grid.rows == [
+        [Styled("1"), Styled("odd", "warn")],
+        [Styled("2", "dim"), Styled("")],
+    ]
     assert not Grid.of([], columns).rows
-    assert Grid.of([("a", "b")], [Column("A"), Column("B")]).rows == [[Cell("a"), Cell("b")]]
+    assert Grid.of([("a", "b")], [Column("A"), Column("B")]).rows == [[Styled("a"), Styled("b")]]
 
 
 def test_lines() -> None:
@@ -24,5 +27,5 @@ def test_lines() -> None:
 
 
 def test_what_is_shortened_has_the_whole() -> None:
-    assert Cell.cut("123456", 5, "dim") == Cell("1234…", "dim", whole="123456")
-    assert Cell.few(["a", "b", "c"], 2) == Cell("a, b and 1 more", whole="a, b, c")
+    assert Styled.cut("123456", 5, "dim") == Styled("1234…", "dim", whole="123456")
+    assert Styled.few(["a", "b", "c"], 2) == Styled("a, b and 1 more", whole="a, b, c")

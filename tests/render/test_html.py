@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from gpumagic.render.blocks import Block, Cell, Column, Figures, Fold, Grid, Line, Style, Use
+from gpumagic.render.blocks import Block, Column, Figures, Fold, Grid, Line, Style, Styled, Use
 from gpumagic.render.colors import STATES, USES
 from gpumagic.render.html import render
 from gpumagic.results.base import Result
@@ -25,7 +25,7 @@ def test_it_has_the_words_of_the_text() -> None:
 
 def test_a_table_is_plain() -> None:
     """The front end's style sheet colours it; it scrolls where it is too wide."""
-    grid = Grid((Column("A"), Figures("B<")), ((Cell("x", "code"), Cell("1", "dim")),))
+    grid = Grid((Column("A"), Figures("B<")), ((Styled("x", "code"), Styled("1", "dim")),))
     html = render([grid])
     assert '<div style="overflow-x:auto"><table' in html
     assert '<th scope="col" style="text-align:right">B&lt;</th>' in html
@@ -47,7 +47,7 @@ def test_a_table_is_plain() -> None:
 )
 def test_a_bar(style: Style, share: float, width: str, label: str) -> None:
     """In the colour of its cell; empty only at 0, full only at 100 %; with a label."""
-    html = render([Grid((Column(""),), ((Cell("x", style, share),),))])
+    html = render([Grid((Column(""),), ((Styled("x", style, share),),))])
     assert f"width:{width};" in html
     assert f'role="img" aria-label="{label}"' in html
     assert STATES.get(style, "#4a86c5") in html
@@ -55,26 +55,26 @@ def test_a_bar(style: Style, share: float, width: str, label: str) -> None:
 
 def test_bars_begin_at_the_same_place() -> None:
     """A slot of one width is left of every figure of the column, also where there is no bar."""
-    rows = ((Cell("4 %", bar=0.04),), (Cell("66 %", bar=0.66),), (Cell("–"),))
+    rows = ((Styled("4 %", bar=0.04),), (Styled("66 %", bar=0.66),), (Styled("–"),))
     html = render([Grid((Figures(""),), rows)])
     assert len(re.findall(r"style=\"flex:none;[^\"]*width:5em", html)) == 3
 
 
 def test_a_stacked_bar() -> None:
     stack: dict[Use, float] = {"allocated": 0.5, "cached": 0.0, "others": 0.25}
-    html = render([Grid((Column(""),), ((Cell("x", bar=stack),),))])
+    html = render([Grid((Column(""),), ((Styled("x", bar=stack),),))])
     assert 'aria-label="allocated 50 %, other processes 25 %, free 25 %"' in html
     assert html.count("min-width:2px") == 2
     assert f"flex:0.500 0 0;min-width:2px;background:{USES['allocated']}" in html
 
 
 def test_what_is_shortened_has_the_whole_on_hover() -> None:
-    html = render([Line((Cell("GPU-1…", whole='GPU-1"<2'), Cell("same", whole="same")))])
+    html = render([Line((Styled("GPU-1…", whole='GPU-1"<2'), Styled("same", whole="same")))])
     assert '<span title="GPU-1&quot;&lt;2">GPU-1…</span><span>same</span>' in html
 
 
 def test_every_text_is_harmless() -> None:
-    html = render([Line.of("\x1b\u202e"), Grid((Column("\x07"),), ((Cell("<\x1b", bar=0.5),),))])
+    html = render([Line.of("\x1b\u202e"), Grid((Column("\x07"),), ((Styled("<\x1b", bar=0.5),),))])
     assert not {"\x1b", "\u202e", "\x07"} & {*html}
     assert "&lt;\ufffd" in html
 

@@ -8,7 +8,7 @@ import sys
 import pexpect
 import pytest
 
-from gpumagic.render.blocks import Block, Callout, Cell, Column, Figures, Fold, Grid, Line, Use
+from gpumagic.render.blocks import Block, Callout, Column, Figures, Fold, Grid, Line, Styled, Use
 from gpumagic.render.text import render
 
 GRID = Grid(
@@ -19,17 +19,22 @@ GRID = Grid(
         Column("Command", rank=1, least=8),
     ),
     (
-        (Cell("one"), Cell("5"), Cell("50 %", bar=0.5), Cell("python train.py --long")),
-        (Cell("second"), Cell("1,000"), Cell(""), Cell("java")),
+        (
+            Styled("one"),
+            Styled("5"),
+            Styled("50 %", bar=0.5),
+            Styled("python train.py --long"),
+        ),
+        (Styled("second"), Styled("1,000"), Styled(""), Styled("java")),
     ),
 )
 #: One of each kind.
 BLOCKS: list[Block] = [
-    Line((Cell("a", "strong"), Cell(" b", "bad"), Cell(" c"))),
+    Line((Styled("a", "strong"), Styled(" b", "bad"), Styled(" c"))),
     GRID,
-    Callout([Line.of("a"), Grid((Column("A"), Column("B")), [(Cell("x"), Cell("y"))])]),
-    Grid((Figures(""),), [(Cell("1", bar={"allocated": 0.5, "others": 0.25}),)]),
-    Line((Cell("allocated  ", bar={"allocated": 1.0}), Cell("others", bar={"others": 1.0}))),
+    Callout([Line.of("a"), Grid((Column("A"), Column("B")), [(Styled("x"), Styled("y"))])]),
+    Grid((Figures(""),), [(Styled("1", bar={"allocated": 0.5, "others": 0.25}),)]),
+    Line((Styled("allocated  ", bar={"allocated": 1.0}), Styled("others", bar={"others": 1.0}))),
     Fold(Line.of("2 more"), [Line.of("inner")]),
 ]
 TEXT = """\
@@ -100,24 +105,24 @@ def test_a_table_by_width(width: int, text: str) -> None:
 
 
 def test_what_cannot_be_dropped_is_cut_but_figures() -> None:
-    rows = [(Cell("a long name"), Cell("1,000"))]
+    rows = [(Styled("a long name"), Styled("1,000"))]
     shown = render([Grid((Column("Name"), Figures("Used")), rows)], width=14)
     assert shown.splitlines()[2] == "a long…  1,000"
 
 
 def test_a_column_is_not_made_narrower_than_its_header() -> None:
-    grid = Grid((Column("A long header", least=4), Column("B")), ((Cell("x" * 30), Cell("y")),))
+    grid = Grid((Column("A long header", least=4), Column("B")), ((Styled("x" * 30), Styled("y")),))
     for width in (20, 17, 16):
         assert render([grid], width=width).splitlines()[0].split("  ")[0] == "A long header"
 
 
 def test_a_cell_that_wraps_has_several_lines() -> None:
-    grid = Grid((Column("A"), Column("B", least=6, wrap=True)), [(Cell("x"), Cell("one two"))])
+    grid = Grid((Column("A"), Column("B", least=6, wrap=True)), [(Styled("x"), Styled("one two"))])
     assert render([grid], width=9).splitlines()[2:] == ["x  one", "   two"]
 
 
 def test_a_long_line_is_broken_between_words_where_that_is_wanted() -> None:
-    line = Line((Cell("  one two ", "strong"), Cell("three four five six seven")))
+    line = Line((Styled("  one two ", "strong"), Styled("three four five six seven")))
     assert render([line], width=24) == "  one two three four five six seven"
     assert render([line], width=24, wrap=True) == "  one two three four\n    five six seven"
 
@@ -125,7 +130,7 @@ def test_a_long_line_is_broken_between_words_where_that_is_wanted() -> None:
 def test_bars_end_at_their_ends() -> None:
     """Eighths of a character: empty only at 0, full only at 100 %; the figures begin together."""
     shares = (-1.0, 0.0, 1e-9, 0.06, 0.3, 0.999999, 1.0, 7.0)
-    rows = [(Cell("x", bar=share),) for share in (*shares, None)]
+    rows = [(Styled("x", bar=share),) for share in (*shares, None)]
     lines = render([Grid((Column("H"),), rows)], width=80).splitlines()[2:]
     bars = ["", "", "▏", "▌", "██▍", "███████▉", "█" * 8, "█" * 8, ""]
     assert lines == [f"{bar:<8} x" for bar in bars]
@@ -143,12 +148,12 @@ def test_bars_end_at_their_ends() -> None:
 )
 def test_a_stacked_bar(stack: dict[Use, float], bar: str) -> None:
     """The sum is right to a slot; what is used and what is free are visible, however little."""
-    lines = render([Grid((Column("H"),), [(Cell("x", bar=stack),)])], width=80).splitlines()
+    lines = render([Grid((Column("H"),), [(Styled("x", bar=stack),)])], width=80).splitlines()
     assert lines[2] == f"{bar:<16} x"
 
 
 def test_text_has_no_control_characters() -> None:
-    grid = Grid((Column("\x1b[2J"),), ((Cell("a\x07b"),),))
+    grid = Grid((Column("\x1b[2J"),), ((Styled("a\x07b"),),))
     shown = render([grid, Line.of("\u202ex")], width=80)
     assert not {"\x1b", "\x07", "\u202e"} & {*shown}
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from gpumagic.render import text
-from gpumagic.render.blocks import Block, Callout, Cell, Fold, Grid, Line
+from gpumagic.render.blocks import Block, Callout, Fold, Grid, Line, Styled
 from gpumagic.results.base import Result, as_html, as_text
 from tests.results.examples import EXAMPLES
 
@@ -22,7 +22,7 @@ def flat(blocks: Sequence[Block]) -> Iterator[Line | Grid]:
             yield block
 
 
-def cells(result: Result) -> Iterator[Cell]:
+def cells(result: Result) -> Iterator[Styled]:
     for block in flat(result.blocks()):
         rows = [block.parts] if isinstance(block, Line) else block.rows
         yield from (cell for row in rows for cell in row)

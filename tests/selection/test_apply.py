@@ -12,7 +12,7 @@ from gpumagic.cuda.process_state import STATE
 from gpumagic.cuda.visible_devices import MASK, ORDER, View
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.results.devices import Device, DeviceTable
-from gpumagic.selection import apply, verify
+from gpumagic.selection import apply, in_effect
 
 EQUAL = tuple(Device(i, uuid=f"GPU-a{i}", name="H100") for i in range(4))
 UNEQUAL = tuple(Device(i, uuid=f"GPU-a{i}", name=f"kind {i}") for i in range(4))
@@ -112,4 +112,4 @@ def test_what_the_initialised_driver_shows_is_compared(
     seen = [by_uuid[uuid] for uuid in uuids or () if uuid in by_uuid]
     state = DriverState(loaded=True, initialized=True, uuids=uuids)
     wanted = View(indexes, frozenset(visible))
-    assert verify.shows_others(wanted, seen, state, DeviceTable(EQUAL)) is differs
+    assert in_effect.shows_others(wanted, seen, state, DeviceTable(EQUAL)) is differs

@@ -12,7 +12,7 @@ import torch
 
 from gpumagic.cuda.process_state import STATE, Choice, WrittenVariable
 from gpumagic.cuda.visible_devices import MASK, ORDER
-from gpumagic.selection import choice, claims, cpu_threads, environment, gate
+from gpumagic.selection import choice, claims, cpu_threads, environment, soft_off
 from tests.virtual_gpu import default_uuid
 
 THREADS = torch.get_num_threads()
@@ -26,7 +26,7 @@ def _own_choice(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name, value in ((MASK, "0,1"), (ORDER, "PCI_BUS_ID")):
         monkeypatch.setenv(name, value)
     yield
-    gate.lift()
+    soft_off.lift()
     claims.release()
     torch.set_num_threads(THREADS)
 
@@ -49,7 +49,7 @@ CHANGES: dict[str, Callable[[], Any]] = {
     "variables": lambda: environment.write({MASK: "-1"}),
     "threads": lambda: cpu_threads.use(THREADS + 1),
     "claim": lambda: claims.hold(UUIDS[:1]),
-    "gated": lambda: gate.close(),
+    "gated": lambda: soft_off.close(),
 }
 
 
@@ -68,7 +68,7 @@ def test_restore_undoes_a_choice(name: str, earlier: tuple[str, ...]) -> None:
     others = {
         "variables": lambda: environment.write({MASK: "1", ORDER: None}),
         "claim": lambda: claims.hold(UUIDS[1:]),
-        "gated": gate.lift if earlier else gate.close,
+        "gated": soft_off.lift if earlier else soft_off.close,
     }
     {**CHANGES, **others}[name]()
     assert getattr(STATE.choice, name) != getattr(before.choice, name)

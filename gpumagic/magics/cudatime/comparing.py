@@ -15,12 +15,12 @@ from gpumagic.cuda import torch_cuda
 from gpumagic.errors import SpecError
 from gpumagic.magics.cudatime.execution import benchmark
 from gpumagic.magics.delivery import Delivery, saying_failures
-from gpumagic.magics.extension import Magics
 from gpumagic.magics.output import hand_over
+from gpumagic.magics.shell_state import Magics
 from gpumagic.results.comparison import Compared, Comparison
 from gpumagic.results.timing import CudaTiming
 from gpumagic.timing.comparison import compare
-from gpumagic.timing.plan import Plan
+from gpumagic.timing.repeat_plan import Plan
 
 # --- named results -------------------------------------------------------------------------------
 
@@ -31,7 +31,7 @@ def show(magics: Magics, options: argparse.Namespace) -> Any:
     Raises:
         SpecError: there is nothing to compare, or no result of a name.
     """
-    named: dict[str, CudaTiming] = magics.extension.named_timings
+    named: dict[str, CudaTiming] = magics.state.named_timings
     names = [name for word in options.names for name in word.split(",") if name] or list(named)
     there = ", ".join(map(shlex.quote, named)) or "none; %%cudatime --name NAME names one"
     for name in names:
@@ -63,7 +63,7 @@ def run_on_devices(magics: Magics, options: argparse.Namespace, loop: Loop, plan
         if timing is not None:
             timings[device] = timing
             name = None if options.name is None else f"{options.name} {device}"
-            magics.extension.note_timing(name, timing)
+            magics.state.note_timing(name, timing)
 
     try:
         for device in options.on:

@@ -13,14 +13,14 @@ from gpumagic.cells.timeit_loop import Loop
 from gpumagic.errors import SpecError
 from gpumagic.magics.cudatime.further_runs import FurtherRuns
 from gpumagic.magics.delivery import Delivery, saying_failures
-from gpumagic.magics.extension import Magics
 from gpumagic.magics.output import Progress, say
+from gpumagic.magics.shell_state import Magics
 from gpumagic.results.timing import CudaTiming
 from gpumagic.timing.benchmark import Benchmark
 from gpumagic.timing.event_timer import Started, gave_up, read, start, stop
 from gpumagic.timing.lines import LineProfiler
-from gpumagic.timing.plan import LEAST_REPEATS, Plan
 from gpumagic.timing.profiler import nvtx_range
+from gpumagic.timing.repeat_plan import LEAST_REPEATS, Plan
 from gpumagic.timing.run import INTERRUPTED, compiled_frames, counted, summarize
 
 
@@ -33,7 +33,7 @@ class _Timed(Delivery):
 
     def __init__(self, magics: Magics, options: argparse.Namespace, repeats: int | None) -> None:
         super().__init__(magics, options, CudaTiming)
-        self._session = magics.extension
+        self._session = magics.state
         counts = (repeats, None if self.before is None else self.before.repeat)
         few = any(count is not None and count < LEAST_REPEATS for count in counts)
         if few and options.fail_above is not None:

@@ -20,8 +20,8 @@ from gpumagic.magics.argument_types import expanded
 from gpumagic.magics.delivery import Delivery
 from gpumagic.system import text
 from gpumagic.system.paths import output_path
-from gpumagic.timing.plan import ENERGY_SECONDS
 from gpumagic.timing.profiler import EnergyMeter, Profiled, flop_counter
+from gpumagic.timing.repeat_plan import ENERGY_SECONDS
 
 _Scope = TypeVar("_Scope", bound=AbstractContextManager[Any])
 

@@ -15,10 +15,10 @@ from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics import output
 from gpumagic.magics.argument_types import size
-from gpumagic.magics.extension import Magics
 from gpumagic.magics.output import LiveDisplay
+from gpumagic.magics.shell_state import Magics
 from gpumagic.results.selection import Selection, Status
-from gpumagic.selection import apply, choice, cpu_threads, environment, gate, verify
+from gpumagic.selection import apply, choice, cpu_threads, environment, in_effect, soft_off
 from gpumagic.selection.auto import Wants
 from gpumagic.selection.spec import Spec
 from gpumagic.system.shell import Shell
@@ -78,15 +78,15 @@ def choose(magics: Magics, spec: Spec, options: argparse.Namespace) -> Selection
     with choice.undone_on_error() as before:
         if options.soft and spec.kind != "off":
             raise SpecError(f"--soft goes with off; for other GPUs: %gpu {spec.text} --restart")
-        lifted = spec.kind in ("on", "reset") and gate.lift()
+        lifted = spec.kind in ("on", "reset") and soft_off.lift()
         # An earlier choice is in effect again: 'on' here undoes only the gate.
-        again = verify.as_initialised(spec) if lifted and spec.kind == "on" else None
+        again = in_effect.as_initialised(spec) if lifted and spec.kind == "on" else None
         chosen = again or _choose_by_variables(magics, spec, options)
         if options.soft and chosen.status == "too-late":
             choice.restore(before)
-            return gate.close(spec.text)
+            return soft_off.close(spec.text)
     if not lifted:
-        return gate.under_gate(chosen)
+        return soft_off.under_gate(chosen)
     # The variables may be unchanged; which devices this process can use is not.
     status: Status = "applied" if chosen.status == "unchanged" else chosen.status
     note = "the gate is lifted"

@@ -9,10 +9,10 @@ from typing import Any
 from gpumagic.cluster import cells, connection, selection
 from gpumagic.cluster.connection import Cluster
 from gpumagic.errors import DeviceError
-from gpumagic.magics.extension import Magics
 from gpumagic.magics.gpu.choosing import wants
 from gpumagic.magics.output import LiveDisplay, hand_over, warn
 from gpumagic.magics.parsing import RESULT, MagicLine
+from gpumagic.magics.shell_state import Magics
 from gpumagic.results.cluster import ClusterMemory, ClusterSelection, ClusterTiming, engine_ids
 from gpumagic.selection.spec import parse
 from gpumagic.system.text import harmless
@@ -24,10 +24,10 @@ _HERE = {*RESULT, "--cluster", "-t"}
 
 def current(magics: Magics, profile: str | None = None) -> Cluster:
     """Return the cluster of ``profile``, or the one this shell used last, or that of ``%px``."""
-    extension = magics.extension
-    profile = extension.cluster if profile is None else profile
+    state = magics.state
+    profile = state.cluster if profile is None else profile
     found = connection.connect(profile, magics.shell)
-    extension.cluster = profile
+    state.cluster = profile
     return found
 
 

@@ -21,12 +21,12 @@ from typing import IO, Any, NoReturn
 from gpumagic.cuda import driver, failure, init_trace, streams, torch_cuda
 from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import RestartError
-from gpumagic.magics.extension import Magics, of
 from gpumagic.magics.output import LiveDisplay, hand_over
+from gpumagic.magics.shell_state import Magics, of
 from gpumagic.render.units import bytes_
 from gpumagic.restart import after, before, losses
 from gpumagic.restart.handover import Kept
-from gpumagic.selection import apply, claims, cpu_threads, environment, gate
+from gpumagic.selection import apply, claims, cpu_threads, environment, soft_off
 from gpumagic.selection.spec import Spec
 from gpumagic.system import import_path, text
 from gpumagic.system.introspection import is_a, is_imported
@@ -57,7 +57,7 @@ def restart(magics: Magics, options: argparse.Namespace) -> NoReturn:
     Raises:
         RestartError, Restarting: as for `begin`.
     """
-    if gate.is_closed():
+    if soft_off.is_closed():
         raise RestartError(
             "this process refuses the GPU since '%gpu off --soft': write %gpu off --restart, or "
             "%gpu on before %gpu restart"
@@ -328,18 +328,18 @@ def _kept(restored: Kept, namespace: Mapping[str, Any]) -> Iterator[str]:
 
 def _session(shell: Shell) -> dict[str, Any]:
     """Return the session's settings of gpumagic, and the magics that turn on what is on."""
-    extension = of(shell)
+    state = of(shell)
     return {
-        "traits": extension.magics.trait_values(config=True),
-        "timings": extension.named_timings,
+        "traits": state.magics.trait_values(config=True),
+        "timings": state.named_timings,
         "lines": [*_modes(shell)],
     }
 
 
 def _modes(shell: Shell) -> list[tuple[str, str]]:
     """Return name and line of each magic that turns on again what is on."""
-    extension, found = of(shell), list[tuple[str, str]]()
-    timing, memory = extension.cell_timing, extension.cell_memory
+    state, found = of(shell), list[tuple[str, str]]()
+    timing, memory = state.cell_timing, state.cell_memory
     if timing is not None and timing.watching:
         found.append(("cudatime", f"on -q --above {timing.above:f}s"))
     if memory is not None and memory.watching:
@@ -358,10 +358,10 @@ def _modes(shell: Shell) -> list[tuple[str, str]]:
 
 def _restore(shell: Shell, found: dict[str, Any]) -> list[str]:
     """Turn on what was on; return a note for what could not be."""
-    extension, notes = of(shell), []
+    state, notes = of(shell), []
     for name, value in found["traits"].items():
-        setattr(extension.magics, name, value)
-    extension.named_timings = found["timings"]
+        setattr(state.magics, name, value)
+    state.named_timings = found["timings"]
     for name, line in found["lines"]:
         try:
             shell.run_line_magic(name, line)

@@ -10,9 +10,9 @@ from typing import Any
 from uuid import uuid4
 
 from gpumagic.errors import SpecError
-from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.gpu.watch_thread import Watch
 from gpumagic.magics.output import LiveDisplay, hand_over, show_picture, store
+from gpumagic.magics.shell_state import of as state_of
 from gpumagic.magics.terminal import output_of
 from gpumagic.results.base import as_html
 from gpumagic.results.devices import DeviceTable
@@ -66,11 +66,11 @@ def _plot(shell: Shell, options: argparse.Namespace) -> WatchHistory:
 
 def of(shell: Shell) -> Watch:
     """Return the watch of a shell, made at the first call."""
-    extension = extension_of(shell)
-    if extension.watch is None:
-        extension.watch = Watch(extension.hooks)
-        extension.undo.callback(extension.watch.end, "gpumagic was unloaded")
-    return extension.watch
+    state = state_of(shell)
+    if state.watch is None:
+        state.watch = Watch(state.hooks)
+        state.undo.callback(state.watch.end, "gpumagic was unloaded")
+    return state.watch
 
 
 def _panel(shell: Shell, options: argparse.Namespace) -> WatchHistory:

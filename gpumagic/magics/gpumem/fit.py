@@ -19,8 +19,8 @@ from typing import Any
 from gpumagic.cells.compile import CompiledCell
 from gpumagic.cuda import torch_cuda
 from gpumagic.errors import DeviceError, SpecError
-from gpumagic.magics.extension import Magics
 from gpumagic.magics.output import LiveDisplay, hand_over, say
+from gpumagic.magics.shell_state import Magics
 from gpumagic.memory.limit import LIMIT, memory_limit
 from gpumagic.memory.measurement import Measurement
 from gpumagic.render.units import bytes_

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.magics.extension import of
+from gpumagic.magics.shell_state import of
 from gpumagic.render.units import seconds
 from gpumagic.results.logs import CellTiming, TimingLog
 from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND
@@ -172,9 +172,9 @@ def test_off_and_the_log(timed: Any, ip: Any) -> None:
     log = timed("%cudatime log -o -q").value
     assert [cell.failed for cell in log] == [False, False, True]
     assert not log.watching
-    extension = of(ip)
-    assert extension.cell_timing is not None
-    assert not extension.cell_timing.watching
+    state = of(ip)
+    assert state.cell_timing is not None
+    assert not state.cell_timing.watching
 
 
 def test_an_empty_log(run_cell: Any) -> None:

@@ -216,7 +216,7 @@ def test_a_choice_that_is_broken_off_is_not_made_and_lifts_no_gate(fresh_kernel:
     """Its verification may take long: a fork of the process does it, or a child with the driver."""
     k = fresh_kernel
     k.run("import torch, sys\nfrom gpumagic.selection import apply\nverify = apply.verify")
-    k.run("inner = sys.modules['gpumagic.selection.verify']")
+    k.run("inner = sys.modules['gpumagic.selection.in_effect']")
     k.run("def interrupted(*_): raise KeyboardInterrupt")
     k.run("apply.verify = interrupted")
     # What is queued behind either does not run.

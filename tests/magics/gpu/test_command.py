@@ -13,10 +13,10 @@ from IPython.core.error import UsageError
 from gpumagic.cuda.visible_devices import MASK
 from gpumagic.doctor.diagnosis import Diagnosis
 from gpumagic.errors import GpuMagicWarning, RestartError
-from gpumagic.magics.extension import of
 from gpumagic.magics.gpu import restarting
+from gpumagic.magics.shell_state import of
 from gpumagic.results.selection import Selection
-from gpumagic.selection import apply, choice, environment, gate
+from gpumagic.selection import apply, choice, environment, soft_off
 
 
 @pytest.fixture(autouse=True)
@@ -65,17 +65,17 @@ def test_a_restart_that_fails_restores_the_whole_choice(
         return Selection("on", {}, "too-late", problem="Too late.")
 
     def begin(*given: Any, **options: Any) -> None:
-        assert not gate.is_closed()
+        assert not soft_off.is_closed()
         raise failure
 
     monkeypatch.setattr(apply, "choose", choose)
     monkeypatch.setattr(restarting, "check", begin)
     run_cell("%gpu off --soft -q")
     before = environment.now()
-    assert gate.is_closed()
+    assert soft_off.is_closed()
     ran = run_cell("%gpu on --restart", raising=False)
     assert "refused" in str(ran.error) or "goes on as it was" in str(ran.error)
-    assert gate.is_closed()
+    assert soft_off.is_closed()
     assert environment.now() == before
 
 

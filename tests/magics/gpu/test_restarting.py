@@ -11,8 +11,8 @@ import ipykernel
 import pytest
 
 from gpumagic.errors import RestartError
-from gpumagic.magics.extension import of
 from gpumagic.magics.gpu import restarting
+from gpumagic.magics.shell_state import of
 from tests.restart import FREEZE, SEES
 from tests.support.kernels import Kernel, running_kernel
 
@@ -218,7 +218,7 @@ def test_refused_in_a_subshell(kernel: Callable[..., Kernel]) -> None:
     assert k.run("%gpu off --restart").text.startswith("restarted")
 
 
-EXTENSION = "get_ipython().magics_manager.registry['GpuMagic'].extension"
+EXTENSION = "get_ipython().magics_manager.registry['GpuMagic'].state"
 
 
 def test_what_the_session_has_turned_on_is_on_again(kernel: Callable[..., Kernel]) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpumagic.results.base import Result
     from gpumagic.results.memory import MemoryReport
     from gpumagic.results.timing import CudaTiming
-    from gpumagic.timing.per_cell import CellTimer
+    from gpumagic.timing.cell_timer import CellTimer
 
 #: The name under which IPython registers our magics and lists their settings.
 NAME = "GpuMagic"
@@ -28,7 +28,7 @@ class Magics(Protocol):
     """The object of the three magics: its shell, and the settings of ``%config GpuMagic``."""
 
     shell: Shell
-    extension: Extension
+    state: ShellState
     quiet: bool
     min_free: str
     explain_oom: bool
@@ -38,7 +38,7 @@ class Magics(Protocol):
         """Return the settings by name."""
 
 
-class Extension:
+class ShellState:
     """The state of gpumagic in one shell."""
 
     def __init__(self, shell: Shell, magics: Magics) -> None:
@@ -46,7 +46,7 @@ class Extension:
         self.magics = magics
         #: What undoes the loading, the last change first.
         self.undo = ExitStack()
-        #: A process that has this extension and another pid is a fork.
+        #: A process that has this object and another pid is a fork.
         self.pid = os.getpid()
         self.hooks = CellHooks(shell)
         #: ``%cudatime on``, ``%gpumem on`` and ``%gpumem record``; None until first asked for.
@@ -88,12 +88,12 @@ class Extension:
         return mime_bundle(self.shell, result.blocks())
 
 
-def find(shell: Shell) -> Extension | None:
-    """Return the extension of ``shell``; None where gpumagic is not loaded."""
-    return getattr(shell.magics_manager.registry.get(NAME), "extension", None)
+def find(shell: Shell) -> ShellState | None:
+    """Return what there is of ``shell``; None where gpumagic is not loaded."""
+    return getattr(shell.magics_manager.registry.get(NAME), "state", None)
 
 
-def of(shell: Shell) -> Extension:
-    """Return the extension of ``shell``, in which gpumagic is loaded."""
-    extension: Extension = shell.magics_manager.registry[NAME].extension
-    return extension
+def of(shell: Shell) -> ShellState:
+    """Return what there is of ``shell``, in which gpumagic is loaded."""
+    state: ShellState = shell.magics_manager.registry[NAME].state
+    return state

@@ -7,13 +7,13 @@ from typing import Any
 
 from gpumagic.cuda import failure
 from gpumagic.errors import SpecError
-from gpumagic.magics.extension import Magics
-from gpumagic.magics.gpu.options import LASTING, grammar
+from gpumagic.magics.gpu.gpu_options import LASTING, grammar
 from gpumagic.magics.output import hand_over, say
+from gpumagic.magics.shell_state import Magics
 from gpumagic.results.base import Result
 from gpumagic.results.devices import DeviceTable
 from gpumagic.results.selection import Selection
-from gpumagic.selection import gate
+from gpumagic.selection import soft_off
 from gpumagic.selection.claims import devices
 from gpumagic.selection.spec import parse
 
@@ -64,9 +64,9 @@ def run(magics: Magics, line: str, cell: str | None) -> Any:
 
 def _hint(magics: Magics, table: DeviceTable) -> None:
     """Show below the first table of a session what to try next."""
-    if magics.extension.has_hinted:
+    if magics.state.has_hinted:
         return
-    magics.extension.has_hinted = True
+    magics.state.has_hinted = True
     more = "Try next: %%cudatime above a cell for its GPU time, %gpumem for GPU memory"
     none = "Try next: %gpu doctor for why there is none, %gpu? for all that it does"
     say(magics.shell, more if table.devices else none)
@@ -79,4 +79,4 @@ def _table(*, processes: bool) -> DeviceTable:
         found = devices(processes=processes)
     note = failure.dead_context_note()
     notes = found.notes if note is None else (*found.notes, note)
-    return replace(found, gated=gate.is_closed(), notes=notes)
+    return replace(found, gated=soft_off.is_closed(), notes=notes)

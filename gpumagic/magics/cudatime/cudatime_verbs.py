@@ -6,12 +6,12 @@ import argparse
 import re
 from typing import Any
 
-from gpumagic.magics.extension import Magics
-from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.output import hand_over, say, show_below, store
+from gpumagic.magics.shell_state import Magics
+from gpumagic.magics.shell_state import of as state_of
 from gpumagic.results.logs import CellTiming
 from gpumagic.system.shell import Shell
-from gpumagic.timing.per_cell import CellTimer
+from gpumagic.timing.cell_timer import CellTimer
 
 _OWN = re.compile(r"\s*%cudatime\s+(-\S+\s+)*(on|off|log)\b[^\n]*\s*")
 #: Cells that have shown their times themselves.
@@ -41,15 +41,15 @@ def run(verb: str, magics: Magics, options: argparse.Namespace) -> Any:
 
 def cell_timer(shell: Shell) -> CellTimer:
     """Return the timer of a shell's cells; make it when first needed."""
-    extension = extension_of(shell)
-    if extension.cell_timing is None:
-        extension.cell_timing = CellTimer(
-            extension.hooks,
+    state = state_of(shell)
+    if state.cell_timing is None:
+        state.cell_timing = CellTimer(
+            state.hooks,
             show=lambda cell, source: _show(shell, cell, source),
             includes=lambda source: _OWN.fullmatch(source) is None,
         )
-        extension.undo.callback(extension.cell_timing.off)
-    return extension.cell_timing
+        state.undo.callback(state.cell_timing.off)
+    return state.cell_timing
 
 
 def _show(shell: Shell, cell: CellTiming, source: str) -> None:

@@ -14,11 +14,11 @@ from gpumagic.cuda import failure
 from gpumagic.errors import SpecError
 from gpumagic.magics.argument_types import expanded
 from gpumagic.magics.delivery import Delivery
-from gpumagic.magics.extension import Magics
 from gpumagic.magics.gpumem import fit
-from gpumagic.magics.gpumem.options import grammar
+from gpumagic.magics.gpumem.gpumem_options import grammar
 from gpumagic.magics.output import hand_over
 from gpumagic.magics.parsing import RESULT
+from gpumagic.magics.shell_state import Magics
 from gpumagic.memory.limit import LIMIT
 from gpumagic.memory.measurement import LineMeasurement, Measurement
 from gpumagic.memory.report import memory_report
@@ -37,9 +37,9 @@ def run(magics: Magics, line: str, cell: str | None, local_ns: dict[str, Any] | 
     parsed = grammar().read(line, cell=cell is not None, quiet=magics.quiet)
     options, code = parsed.options, parsed.code
     if parsed.verb:
-        from gpumagic.magics.gpumem import verbs
+        from gpumagic.magics.gpumem import gpumem_verbs
 
-        return verbs.run(parsed.verb, magics, options)
+        return gpumem_verbs.run(parsed.verb, magics, options)
     if cell is None and not code:
         of_code = [name for name in parsed.given if name not in RESULT]
         if of_code:
@@ -89,8 +89,8 @@ def _measure(magics: Magics, options: argparse.Namespace, compiled: CompiledCell
 
 
 def _report(magics: Magics, options: argparse.Namespace) -> Any:
-    extension = magics.extension
-    report = extension.memory_report = memory_report(extension.memory_report)
+    state = magics.state
+    report = state.memory_report = memory_report(state.memory_report)
     LIMIT.apply()
     failure.check_context()
     limit = None

@@ -7,10 +7,10 @@ from typing import Any
 from gpumagic.cells.compile import compile_cell
 from gpumagic.cells.timeit_loop import compile_loop
 from gpumagic.errors import SpecError
-from gpumagic.magics.cudatime import comparing, execution, per_cell
-from gpumagic.magics.cudatime.options import AGAIN, COMPARE, REPEATING, grammar
-from gpumagic.magics.extension import Magics
-from gpumagic.timing.plan import Plan
+from gpumagic.magics.cudatime import comparing, cudatime_verbs, execution
+from gpumagic.magics.cudatime.cudatime_options import AGAIN, COMPARE, REPEATING, grammar
+from gpumagic.magics.shell_state import Magics
+from gpumagic.timing.repeat_plan import Plan
 
 
 def run(magics: Magics, line: str, cell: str | None, local_ns: dict[str, Any] | None) -> Any:
@@ -24,7 +24,7 @@ def run(magics: Magics, line: str, cell: str | None, local_ns: dict[str, Any] | 
     if parsed.verb == COMPARE:
         return comparing.show(magics, options)
     if parsed.verb:
-        return per_cell.run(parsed.verb, magics, options)
+        return cudatime_verbs.run(parsed.verb, magics, options)
     repeated = not REPEATING.isdisjoint(parsed.given)
     if cell is not None and parsed.code.isdecimal():
         raise SpecError(f"{parsed.code} is no setup; -r {parsed.code} sets the number of repeats")

@@ -7,8 +7,8 @@ from typing import Any
 
 from gpumagic.errors import SpecError
 from gpumagic.magics.argument_types import expanded
-from gpumagic.magics.extension import Extension, Magics
 from gpumagic.magics.output import hand_over, say, show_below, show_picture, store
+from gpumagic.magics.shell_state import Magics, ShellState
 from gpumagic.memory import torch_memory
 from gpumagic.memory.limit import LIMIT
 from gpumagic.memory.peak_ledger import CellLedger
@@ -34,7 +34,7 @@ def run(verb: str, magics: Magics, options: argparse.Namespace) -> Any:
         SpecError: the file cannot be written, a variable that is to be freed does not exist, or
             there is nothing to draw.
     """
-    shell, ledger = magics.shell, _ledger(magics.extension)
+    shell, ledger = magics.shell, _ledger(magics.state)
     if verb == "plot":
         return _plot(shell, ledger.log(), options)
     if verb not in _MESSAGES:
@@ -52,7 +52,7 @@ def _result(verb: str, magics: Magics, options: argparse.Namespace) -> Result:
     """Do what a verb says, and return what it shows."""
     shell = magics.shell
     if verb == "log":
-        return _ledger(magics.extension).log()
+        return _ledger(magics.state).log()
     if verb in ("vars", "free"):
         from gpumagic.memory.freeing import free
         from gpumagic.memory.holders import holders
@@ -64,7 +64,7 @@ def _result(verb: str, magics: Magics, options: argparse.Namespace) -> Result:
     if verb == "cells":
         return torch_memory.live_by_cell(shell)
     if verb == "record":
-        history = _history(magics.extension)
+        history = _history(magics.state)
         return {"on": history.on, "off": history.off, None: history.state}[options.switch]()
     if options.size == 0:
         LIMIT.lift()
@@ -73,20 +73,20 @@ def _result(verb: str, magics: Magics, options: argparse.Namespace) -> Result:
     return LIMIT.state()
 
 
-def _ledger(extension: Extension) -> CellLedger:
+def _ledger(state: ShellState) -> CellLedger:
     """Return the records of a session's cells, made at the first call."""
-    if extension.cell_memory is None:
-        shell = extension.shell
-        extension.cell_memory = CellLedger(extension.hooks, lambda cell, _: show_below(shell, cell))
-        extension.undo.callback(extension.cell_memory.off)
-    return extension.cell_memory
+    if state.cell_memory is None:
+        shell = state.shell
+        state.cell_memory = CellLedger(state.hooks, lambda cell, _: show_below(shell, cell))
+        state.undo.callback(state.cell_memory.off)
+    return state.cell_memory
 
 
-def _history(extension: Extension) -> torch_memory.History:
-    if extension.memory_history is None:
-        extension.memory_history = torch_memory.History()
-        extension.undo.callback(extension.memory_history.release)
-    return extension.memory_history
+def _history(state: ShellState) -> torch_memory.History:
+    if state.memory_history is None:
+        state.memory_history = torch_memory.History()
+        state.undo.callback(state.memory_history.release)
+    return state.memory_history
 
 
 def _plot(shell: Shell, log: CellLog, options: argparse.Namespace) -> Any:

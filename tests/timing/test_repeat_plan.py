@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpumagic.errors import SpecError
-from gpumagic.timing.plan import LEAST_REPEATS, Plan, half_width, median_interval, round_up
+from gpumagic.timing.repeat_plan import LEAST_REPEATS, Plan, half_width, median_interval, round_up
 
 
 @pytest.mark.parametrize(
