@@ -12,9 +12,9 @@ from gpumagic.cells.timeit_loop import Loop, compile_statement
 from gpumagic.errors import SpecError
 from gpumagic.results.timing import CudaTiming
 from gpumagic.timing.benchmark import Benchmark
+from gpumagic.timing.bounds import summarize
 from gpumagic.timing.event_timer import Started, read, start, stop
 from gpumagic.timing.repeat_plan import Plan
-from gpumagic.timing.run import summarize
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

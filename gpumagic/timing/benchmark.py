@@ -18,9 +18,8 @@ from gpumagic.cuda import streams, torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.results.timing import EXACT, CudaTiming, StoppedBy
 from gpumagic.system.text import plural
-from gpumagic.timing import queued, repeat_plan
-from gpumagic.timing.event_timer import Times, read, start, stop
-from gpumagic.timing.run import (
+from gpumagic.timing import queued_runs, repeat_plan
+from gpumagic.timing.bounds import (
     Queued,
     compiled_frames,
     counted,
@@ -28,6 +27,7 @@ from gpumagic.timing.run import (
     share,
     summarize,
 )
+from gpumagic.timing.event_timer import Times, read, start, stop
 
 #: Seconds of warm-up after the first loop, back to back, and of measuring at least: a GPU that was
 #: idle needs a while to reach its clock (triton's ``do_bench`` has 25 ms and 100 ms). Then the most
@@ -123,9 +123,9 @@ class Benchmark:
     def _behind(self, delay: float) -> Iterator[None]:
         """Run what runs in the scope behind a delay of some seconds."""
         self._empty_caches()
-        self._begun = queued.start(delay)
+        self._begun = queued_runs.start(delay)
         yield
-        self._found = queued.read(self._begun)
+        self._found = queued_runs.read(self._begun)
 
     def _empty_caches(self) -> None:
         """Write more to each device in use than its L2 cache holds, if that is asked for.
@@ -222,10 +222,10 @@ class Benchmark:
         host = statistics.median(run.host for run in known) / loops
         as_run = statistics.median(run.upper for run in known) / loops
         count = min(math.ceil(_SAMPLE / max(as_run, 1e-9)), loops, _MOST_LOOPS)
-        delay = queued.FACTOR * host * count + queued.MORE
+        delay = queued_runs.FACTOR * host * count + queued_runs.MORE
         # With no loops, it shows what the events themselves take.
-        empty = self._sample(queued.MORE, 0)
-        if delay > queued.LONGEST or not empty:
+        empty = self._sample(queued_runs.MORE, 0)
+        if delay > queued_runs.LONGEST or not empty:
             return
         samples: list[dict[int, float]] = []
         for _ in range(

@@ -13,6 +13,7 @@ from gpumagic.cells.every_cell import EveryCell, Running, first_line
 from gpumagic.cells.hooks import CellHooks
 from gpumagic.results.logs import CellTiming, TimingLog
 from gpumagic.results.timing import EXACT, CudaTiming
+from gpumagic.timing.bounds import INTERRUPTED
 from gpumagic.timing.event_timer import (
     Started,
     Stopped,
@@ -22,7 +23,6 @@ from gpumagic.timing.event_timer import (
     start,
     stop,
 )
-from gpumagic.timing.run import INTERRUPTED
 
 
 class CellTimer(EveryCell[CellTiming]):

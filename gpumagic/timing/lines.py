@@ -14,8 +14,8 @@ from gpumagic.cells.line_tracer import LineTracer
 from gpumagic.results.lines import BETWEEN, LineTiming, LineTimings, SourceTimings
 from gpumagic.results.timing import EXACT, CudaTiming, Sample
 from gpumagic.system import text
+from gpumagic.timing.bounds import WAITED
 from gpumagic.timing.line_times import LineTime, LineTimes, surely_worked
-from gpumagic.timing.run import WAITED
 
 #: The part of the wall time that measuring may take before it is said, and one that distorts.
 _COST, _LARGE_COST = 0.02, 0.2

@@ -17,11 +17,11 @@ from gpumagic.magics.output import Progress, say
 from gpumagic.magics.shell_state import Magics
 from gpumagic.results.timing import CudaTiming
 from gpumagic.timing.benchmark import Benchmark
+from gpumagic.timing.bounds import INTERRUPTED, compiled_frames, counted, summarize
 from gpumagic.timing.event_timer import Started, gave_up, read, start, stop
 from gpumagic.timing.lines import LineProfiler
 from gpumagic.timing.profiler import nvtx_range
 from gpumagic.timing.repeat_plan import LEAST_REPEATS, Plan
-from gpumagic.timing.run import INTERRUPTED, compiled_frames, counted, summarize
 
 
 class _Timed(Delivery):
