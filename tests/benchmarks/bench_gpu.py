@@ -39,7 +39,6 @@ def calls(call):
 def raw():
     nv.nvmlInit()
     nv.nvmlSystemGetDriverVersion()
-    nv.nvmlSystemGetCudaDriverVersion_v2()
     for handle in map(nv.nvmlDeviceGetHandleByIndex, range(nv.nvmlDeviceGetCount())):
         nv.nvmlDeviceGetUUID(handle)
         nv.nvmlDeviceGetName(handle)
