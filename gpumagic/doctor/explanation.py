@@ -94,8 +94,8 @@ def _before_a_launcher(_: str) -> str:
 
 
 def _ordinal(_: str) -> str:
-    seen = [device for device in devices.devices(processes=False) if device.ordinal is not None]
-    listed = ", ".join(f"cuda:{d.ordinal} (GPU {d.index})" for d in seen)
+    table = devices.devices(processes=False, load=False)
+    listed = ", ".join(f"cuda:{d.ordinal} (GPU {d.index})" for d in table if d.ordinal is not None)
     return (
         f"this process sees {listed or 'no device'}; visible devices are renumbered from 0. "
         "The table: %gpu"

@@ -36,7 +36,8 @@ class Devices:
         torch: Any = torch_cuda.require()
         if not torch.cuda.is_available():
             return {}
-        table = [each for each in devices.devices(processes=False) if each.visible is not False]
+        listed = devices.devices(processes=False, load=False)
+        table = [each for each in listed if each.visible is not False]
         found = {each.instance or each.uuid: each.ordinal for each in table}
         known = {uuid_key(uuid): n for uuid, n in found.items() if uuid and n is not None}
         if known and len(known) == len(table):

@@ -99,7 +99,7 @@ def choose(
 
 def after_restart(spec: Spec, *, claim: bool = True) -> Selection:
     """Verify a choice whose variables, and whose claims, are those of the replaced process."""
-    table = devices.devices(processes=False)
+    table = devices.devices(processes=False, load=False)
     found = verify(spec, environment.now(), table, prove=False)
     named = visible_devices.named(visible_devices.variables(environment.now()), table) or ()
     chosen = uuids_of(named)

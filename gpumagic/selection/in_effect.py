@@ -126,7 +126,7 @@ def as_initialised(spec: Spec) -> Selection | None:
         return None
     before = environment.now()
     environment.write({name: then.get(name) for name in VARIABLES})
-    return verify(spec, before, devices.devices(processes=False))
+    return verify(spec, before, devices.devices(processes=False, load=False))
 
 
 def _devices(wanted: View, table: DeviceTable) -> tuple[Device, ...]:

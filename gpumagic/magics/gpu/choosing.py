@@ -177,7 +177,7 @@ def _say_what_stays(shell: Shell, failed: bool) -> None:
             "this process; the variables are put back for processes started from here.",
         )
         return
-    if not failed and failure.has_failed(devices.devices(processes=False)):
+    if not failed and failure.has_failed(devices.devices(processes=False, load=False)):
         output.say(
             shell,
             f"{failure.start_cause()}: it sees no GPU any more. To change that: "
