@@ -1,4 +1,4 @@
-"""A kernel restarted in place against jupyter_client's own restart of it, in turns."""
+"""A kernel restarted in place against jupyter_client's own restart and a choice, in turns."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-import pynvml
-
-from gpumagic.render.units import seconds
 from tests.benchmarks.process import installed
 from tests.benchmarks.row import Row
 from tests.support.kernels import Kernel
@@ -26,29 +23,18 @@ def rows() -> Iterator[Row]:
         kernels = [Kernel(installed(os.environ), Path(folder), fresh=True) for _ in range(2)]
         try:
             turns = [
-                (_in_place(kernels[0], turn), _by_the_front_end(kernels[1]))
+                (_in_place(kernels[0], turn), _by_the_front_end(kernels[1], turn))
                 for turn in range(ROUNDS)
             ]
         finally:
             for kernel in kernels:
                 kernel.close()
     ours, reference = (median(column) for column in zip(*turns, strict=True))
-    looks = 2 * _look()
-    note = f"restart_kernel, until the first reply; medians of {ROUNDS}, in turns; ours without "
-    note += f"{seconds(looks)} for two looks at the GPUs, by NVML and by hand"
-    yield Row("%gpu … --restart, to its reply", ours - looks, reference, note, 1.0)
-
-
-def _look() -> float:
-    """Seconds that NVML takes to list the GPUs and their memory: before the restart, and after."""
-    begun = time.perf_counter()
-    pynvml.nvmlInit()
-    for handle in map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount())):
-        pynvml.nvmlDeviceGetUUID(handle)
-        pynvml.nvmlDeviceGetMemoryInfo(handle)
-        pynvml.nvmlDeviceGetMigMode(handle)
-    pynvml.nvmlShutdown()
-    return time.perf_counter() - begun
+    note = (
+        "restart_kernel, then %load_ext gpumagic and the same choice, until its reply; medians of "
+    )
+    note += f"{ROUNDS}, in turns"
+    yield Row("%gpu … --restart, to its reply", ours, reference, note, 1.0)
 
 
 def _in_place(kernel: Kernel, turn: int) -> float:
@@ -61,8 +47,8 @@ def _in_place(kernel: Kernel, turn: int) -> float:
     return taken
 
 
-def _by_the_front_end(kernel: Kernel) -> float:
-    """From ``restart_kernel`` to the first reply.
+def _by_the_front_end(kernel: Kernel, turn: int) -> float:
+    """From ``restart_kernel`` to the reply of the same choice, in the first cell.
 
     A front end, too, waits for the kernel before it sends a cell: the output of one that is sent
     before is lost, as long as the kernel's sockets are not connected anew.
@@ -70,5 +56,5 @@ def _by_the_front_end(kernel: Kernel) -> float:
     started = time.perf_counter()
     kernel.manager.restart_kernel()
     kernel.client.wait_for_ready(timeout=120)
-    kernel.run("1")
+    kernel.run(f"%load_ext gpumagic\n%gpu {turn % 2}")
     return time.perf_counter() - started
