@@ -30,10 +30,7 @@ def rows() -> Iterator[Row]:
             for kernel in kernels:
                 kernel.close()
     ours, reference = (median(column) for column in zip(*turns, strict=True))
-    note = (
-        "restart_kernel, then %load_ext gpumagic and the same choice, until its reply; medians of "
-    )
-    note += f"{ROUNDS}, in turns"
+    note = f"restart_kernel and the same choice, until its reply; medians of {ROUNDS}, in turns"
     yield Row("%gpu … --restart, to its reply", ours, reference, note, 1.0)
 
 
