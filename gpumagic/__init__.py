@@ -17,7 +17,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gpumagic._version import __version__
-from gpumagic.system.shell import Shell
 
 if TYPE_CHECKING:
     from gpumagic import cluster
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from gpumagic.results.timing import CudaTiming, Sample
     from gpumagic.selection.apply import select
     from gpumagic.selection.claims import devices
+    from gpumagic.system.shell import Shell
     from gpumagic.timing.api import cudatime
     from gpumagic.timing.comparison import compare
 

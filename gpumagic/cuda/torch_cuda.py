@@ -308,6 +308,12 @@ def device() -> _Device:
 
     Raises:
         DeviceError: torch cannot be imported.
+
+    Examples:
+        >>> gpumagic.device()
+        device(type='cuda')
+
+    .. versionadded:: 0.1.0
     """
     torch = require()
     if _chosen:

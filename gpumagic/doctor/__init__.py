@@ -39,6 +39,12 @@ def diagnose() -> Diagnosis:
     """Examine the machine, torch and this process; return the report.
 
     Takes seconds if torch is not loaded, since a child process imports it.
+
+    Examples:
+        >>> gpumagic.diagnose().usable
+        4
+
+    .. versionadded:: 0.1.0
     """
     return judge(Facts())
 

@@ -218,10 +218,12 @@ def _undo_of_process(state: ShellState) -> None:
 
 def _undo_choice(state: ShellState) -> None:
     """Restore the variables, and say so: code that runs next may get another GPU."""
+    from gpumagic.cuda import driver
     from gpumagic.magics.output import say
     from gpumagic.selection import environment
 
     restored = environment.undo().items()
     if restored and not state.magics.quiet:
         now = [f"{name} is {'not set' if value is None else value}" for name, value in restored]
-        say(state.shell, f"gpumagic: its choice of GPUs is undone: {', '.join(now)}")
+        kept = "; CUDA has started, and keeps its GPUs here" if driver.is_initialized() else ""
+        say(state.shell, f"gpumagic: its choice of GPUs is undone: {', '.join(now)}{kept}")

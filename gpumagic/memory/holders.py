@@ -67,6 +67,13 @@ def holders(
             and other objects hold; the result says so. None for any.
 
     Imports no torch, makes no context, waits for nothing.
+
+    Examples:
+        >>> x = torch.empty(2**20, dtype=torch.uint8, device="cuda")
+        >>> gpumagic.holders({"x": x}).devices[0]["x"].bytes
+        1048576
+
+    .. versionadded:: 0.1.0
     """
     if not torch_cuda.contexts():
         return Holders(error=failure.why_no_gpu())

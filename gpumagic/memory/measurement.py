@@ -157,6 +157,14 @@ def gpumem(code: Any = None, globals: dict[str, Any] | None = None) -> Any:
 
     Raises:
         SpecError: ``code`` is neither a statement nor a function, or is a generator function.
+
+    Examples:
+        >>> with gpumagic.gpumem() as m:
+        ...     x = torch.empty(2**20, dtype=torch.uint8, device="cuda")
+        >>> m.devices[0].allocated, m.devices[0].peak
+        (1048576, 1048576)
+
+    .. versionadded:: 0.1.0
     """
     if code is None:
         global _previous

@@ -67,7 +67,9 @@ class NotebookReferences:
     def is_notebooks(self, name: str, value: Any) -> bool:
         """Return whether a name in the namespace is IPython's, not the user's."""
         if name in _UNDERSCORES:  # unless the user has assigned it: for _ in loader
-            return value is getattr(self.shell.displayhook, name, None)
+            # Once the user has, IPython leaves the others in the namespace as they were.
+            hook, hidden = self.shell.displayhook, self.shell.user_ns_hidden
+            return value is getattr(hook, name, None) or value is hidden.get(name, hook)
         if _NUMBERED.fullmatch(name):
             return self.shell.user_ns_hidden.get(name) is value
         if _INPUT.fullmatch(name):
@@ -194,7 +196,7 @@ class NotebookReferences:
                     space.pop(name, None)
         for name in (name for name in _UNDERSCORES if name in names):
             # As IPython's own displayhook.flush() does.
-            if name in space and space[name] is getattr(hook, name):
+            if name in space and self.is_notebooks(name, space[name]):
                 space[name] = ""
             if name in hidden:
                 hidden[name] = ""

@@ -180,6 +180,14 @@ def load(path: str | Path) -> CudaTiming | MemoryDelta:
 
     Raises:
         SpecError: the file cannot be read, or contains no result.
+
+    Examples:
+        >>> timing = gpumagic.cudatime("sum(range(100))", n=1, r=1)
+        >>> path = timing.save("step.json")
+        >>> gpumagic.load("step.json") == timing
+        True
+
+    .. versionadded:: 0.1.0
     """
     how = "--save FILE, or .save(path), writes one"
     try:

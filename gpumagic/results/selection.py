@@ -90,7 +90,7 @@ class Selection(Result):
         if self.ways_out:
             columns: list[Column[WayOut]] = [
                 Column("", lambda way: Styled(way.command, "command")),
-                Column("", lambda way: way.effect, least=30, wrap=True),
+                Column("", lambda way: way.effect, least=12, wrap=True),
             ]
             yield Line.of("To change that:")
             yield Grid.of(self.ways_out, columns)

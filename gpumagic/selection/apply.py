@@ -55,6 +55,15 @@ def select(
     Raises:
         SpecError: the spec is not valid on this machine; nothing was changed.
         DeviceError: the devices cannot be listed, or not enough are free; nothing was changed.
+
+    Examples:
+        >>> chosen = gpumagic.select("1,3")
+        >>> chosen.status, [gpu.index for gpu in chosen.devices]
+        ('applied', [1, 3])
+        >>> gpumagic.select("reset").status
+        'applied'
+
+    .. versionadded:: 0.1.0
     """
     wants = Wants(min_free=min_free, idle=idle)
     selection = choose(parse(as_text(spec)), wants, wait=wait, claim=claim)
@@ -91,7 +100,7 @@ def choose(
         failure.note_mask(before.environment)
         environment.write(change)
         failure.note_mask(environment.now())
-        chosen = verify(spec, before.environment, table)
+        chosen = verify(spec, before.environment, table, options=wants.options)
     if chosen.status == "too-late" and not restart:
         claims.hold(before.choice.claim)
     return replace(chosen, notes=(*chosen.notes, *notes))

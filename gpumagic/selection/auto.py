@@ -21,6 +21,12 @@ class Wants:
     #: No other process, and no kernel in the last sampling period.
     idle: bool = False
 
+    @property
+    def options(self) -> str:
+        """The options that ask for it, as they are typed."""
+        free = "" if self.min_free is None else f" --min-free {-(-self.min_free >> 20)}MiB"
+        return free + (" --idle" if self.idle else "")
+
 
 NO_WANTS = Wants()
 

@@ -204,6 +204,13 @@ def devices(*, processes: bool = True) -> DeviceTable:
     the table is empty and its ``error`` says why.
 
     ``processes`` also looks up each process's user, command and notebook.
+
+    Examples:
+        >>> gpus = gpumagic.devices()
+        >>> [(gpu.index, gpu.ordinal) for gpu in gpus]
+        [(0, 0), (1, 1), (2, 2), (3, 3)]
+
+    .. versionadded:: 0.1.0
     """
     table = cuda_devices.devices(processes=processes)
     found = all_of(uuid for device in table for uuid in all_uuids(device))

@@ -75,6 +75,14 @@ def started_with() -> dict[str, str | None]:
     return {name: STATE.started_with.get(name) for name in VARIABLES}
 
 
+def as_started(then: Mapping[str, str] | None) -> dict[str, str | None]:
+    """Return the variables that CUDA has read: as they were ``then``, or before all choices."""
+    if then is not None:
+        return {name: then.get(name) for name in VARIABLES}
+    written = {name: each.before for name, each in STATE.choice.variables.items()}
+    return {**now(), **written}
+
+
 def start_from(values: Mapping[str, str | None]) -> None:
     """Take over from the process that this one has replaced what `started_with` and `undo` return.
 

@@ -33,11 +33,17 @@ from gpumagic.system.text import plural
 
 
 def verify(
-    spec: Spec, before: Mapping[str, str | None], table: DeviceTable, *, prove: bool = True
+    spec: Spec,
+    before: Mapping[str, str | None],
+    table: DeviceTable,
+    *,
+    options: str = "",
+    prove: bool = True,
 ) -> Selection:
     """Return the effect of the variables just written; ``before`` are the earlier ones.
 
-    Where CUDA has not started here, a child process starts it to ``prove`` the effect.
+    Where CUDA has not started here, a child process starts it to ``prove`` the effect. With
+    ``options``, as they are typed, the choice is made again.
 
     Raises:
         DeviceError: CUDA does not start with them, or shows the child other GPUs than are chosen.
@@ -86,7 +92,7 @@ def verify(
         notes=tuple(notes),
         problem=problem,
         where=where,
-        ways_out=() if problem is None else _ways_out(spec, seen),
+        ways_out=() if problem is None else _ways_out(spec, options, seen),
     )
 
 
@@ -170,13 +176,13 @@ def shows_others(
     return list(wanted.indexes) != [device.index for device in seen]
 
 
-def _ways_out(spec: Spec, seen: Sequence[Device]) -> tuple[WayOut, ...]:
+def _ways_out(spec: Spec, options: str, seen: Sequence[Device]) -> tuple[WayOut, ...]:
     """Return the commands that help where it is too late, without those that would be refused."""
     ways = []
     if failure.start_error(STATE.init_failure.reason) is not None:
         return ()
     if sys.platform == "linux":  # elsewhere no process is replaced in place
-        again, effect = f"%gpu {spec.text} --restart", "a fresh process in place; "
+        again, effect = f"%gpu {spec.text}{options} --restart", "a fresh process in place; "
         ways.append(WayOut(f"{again} --keep all", f"{effect}variables come back"))
         ways.append(WayOut(again, f"{effect}variables are lost"))
     if seen and spec.kind == "off" and failure.check_context() is None:

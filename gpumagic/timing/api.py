@@ -102,6 +102,18 @@ def cudatime(
             function to decorate.
         DeviceError: ``cold``, and a device does not report its cache's size or has no memory.
         SyntaxError: source text that does not compile.
+
+    Examples:
+        >>> x = torch.ones(1024, 1024, device="cuda")
+        >>> with gpumagic.cudatime() as t:
+        ...     y = x @ x
+        >>> t.gpu.median <= t.wall.median
+        True
+        >>> timing = gpumagic.cudatime(lambda: x @ x, n=10, r=5)
+        >>> timing.loops, timing.repeat
+        (10, 5)
+
+    .. versionadded:: 0.1.0
     """
     repeated = bool(setup or cold) or any(each is not None for each in (n, r, w, max_time))
     if target is None:

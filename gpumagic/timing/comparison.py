@@ -40,6 +40,15 @@ def compare(
         RegressionError: a timing is slower than ``fail_above`` allows.
         SpecError: fewer than two timings, a baseline that is none of them, or with ``fail_above``
             too few repeats.
+
+    Examples:
+        >>> x = torch.ones(1024, 1024, device="cuda")
+        >>> one = gpumagic.cudatime(lambda: x @ x, n=10, r=6)
+        >>> two = gpumagic.cudatime(lambda: x @ x @ x, n=10, r=6)
+        >>> print(gpumagic.compare({"one": one, "two": two}))  # doctest: +ELLIPSIS
+        Name ...
+
+    .. versionadded:: 0.1.0
     """
     if not isinstance(timings, Mapping):
         timings = {str(place): timing for place, timing in enumerate((timings, *more), 1)}
@@ -67,6 +76,7 @@ def compare(
                 notes += _known_ratio(name, timing, first, base)
             if different := differences(timing.conditions, base.conditions):
                 notes += (f"{name}: measured under other conditions: {'; '.join(different)}",)
+    notes += tuple(f"{name}: stopped early" for name, each in timings.items() if each.partial)
     if quantity == "wall" and any(each.ratio is not None for each in entries[1:]):
         notes = (_why_wall(timings), *notes)
     compared = Comparison(tuple(entries), quantity, notes)
@@ -163,7 +173,8 @@ def _known_ratio(name: str, timing: CudaTiming, first: str, base: CudaTiming) ->
 def _rounded(value: float, function: Callable[[float], int]) -> str:
     """Return a bound with three digits, which is one, too."""
     step = 10.0 ** (math.floor(math.log10(value)) - 2)
-    return f"{function(round(value / step, 6)) * step:.3g}"
+    rounded = function(round(value / step, 6)) * step
+    return f"{rounded:,.0f}" if rounded >= 1000 else f"{rounded:.3g}"
 
 
 def _least(timing: CudaTiming) -> float:

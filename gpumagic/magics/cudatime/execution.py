@@ -121,6 +121,7 @@ class _SingleRun(AbstractContextManager[None]):
             if self._lines is not None:
                 self._lines.stop(failed=kind is not None)
             stopped = stop(self._started)
+            ended = () if kind is None else ("stopped early: the code has not run to its end",)
             try:
                 times = read(stopped)
             except KeyboardInterrupt as again:
@@ -130,7 +131,7 @@ class _SingleRun(AbstractContextManager[None]):
                 lines=self._lines is not None,
                 compile_time=self._compile_time,
                 partial=kind is not None or interrupt is not None,
-                notes=counted(compiled_frames() - self._frames_before),
+                notes=counted(compiled_frames() - self._frames_before) + ended,
             )
             if self._lines is not None:  # they may show work that left no sign outside
                 result = self._lines.result(result)

@@ -99,7 +99,7 @@ def _begin(magics: Magics, spec: Spec, options: argparse.Namespace) -> NoReturn:
         "session": _session(shell),
         "kept": None,
     }
-    target, variables, file = _target(shell), _environment(), None
+    target, variables, file = _target(shell), _environment(as_started=spec.kind == "same"), None
     with LiveDisplay(shell, quiet=options.quiet) as live:
         _wait_for_gpus(live)
         if options.keep:
@@ -162,10 +162,16 @@ def _say(live: LiveDisplay, line: str) -> None:
     random.setstate(numbers)
 
 
-def _environment() -> dict[str, str]:
-    """Return the environment of the new process: the current one, under the choice just made."""
-    variables = dict(os.environ)
-    for name, value in environment.now().items():
+def _environment(*, as_started: bool) -> dict[str, str]:
+    """Return the environment of the new process: the current one, under the choice just made.
+
+    With ``as_started``: under the variables that CUDA has read here, where it has; a choice since
+    then came too late.
+    """
+    variables, now = dict(os.environ), environment.now()
+    if as_started and driver.is_initialized():
+        now = environment.as_started(init_trace.environment_then())
+    for name, value in now.items():
         variables.pop(name, None)
         if value is not None:
             variables[name] = value
@@ -274,7 +280,7 @@ def _report(
         chosen = replace(chosen, cuda_initialized=driver.state().initialized)
     said = (
         f"The process was restarted in place in {took}; numbering, inputs and working folder go "
-        "on, Out does not."
+        "on, Out and _ do not."
     )
     lost = tuple(name for name in payload["variables"] if name not in shell.user_ns)
     if chosen.cuda_initialized and not cuda:
@@ -297,7 +303,8 @@ def _report(
 
 #: How tensors that are on the CPU now come to a GPU, by whether every GPU is hidden.
 _BACK = {
-    True: "To move tensors back: %gpu on, then .cuda().",
+    True: "To move tensors back: %gpu on (after a backward pass: %gpu on --restart --keep all), "
+    "then .cuda().",
     False: "Their GPU is hidden now; .cuda() moves them to one that is not.",
 }
 _SET_AGAIN = "A torch.device, and torch's default device, must be set again."

@@ -37,11 +37,15 @@ def run(magics: Magics, options: argparse.Namespace, cell: CompiledCell) -> Any:
     """Run the cell with several values and hand over the `Fit`.
 
     Raises:
-        SpecError: the cell sets the variable itself, or awaits.
+        SpecError: the cell sets the variable itself, or awaits; or the variable is no number.
         DeviceError: the cell uses no GPU memory.
     """
     cell.check_runs_again("--fit")
     name, low, high = options.fit
+    kind = type(cell.globals.get(name, 0))
+    if kind is not int:
+        is_now = f"{name} is a {introspection.name_of(kind)}"
+        raise SpecError(f"--fit: {is_now}, which a number would replace; rename one of them")
     search, shell = FitSearch(low, high), magics.shell
     said = f"--fit: the cell runs several times, {RUNS} at most: {name} = "
     with LiveDisplay(shell, quiet=options.quiet) as live:

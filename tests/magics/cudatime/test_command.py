@@ -68,12 +68,13 @@ def test_where_the_caller_cannot_await(ip: Any, run_cell: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
+        ("", "stopped early: the code has not run to its end"),
         ("-n 1 -r 3 -w 0", "stopped early, after 1 of 3 repeats"),
         ("-n 1 --max-time 9s -w 0", "stopped early, after 1 repeat"),
     ],
 )
-def test_stopped_after_one_repeat(options: str, says: str, ip: Any, run_cell: Any) -> None:
-    ip.user_ns["once"] = iter([1])
+def test_what_did_not_end_says_so(options: str, says: str, ip: Any, run_cell: Any) -> None:
+    ip.user_ns["once"] = iter([1] if options else ())
     ran = run_cell(f"%%cudatime {options}\nnext(once)", raising=False)
     assert isinstance(ran.error, StopIteration)
     assert says in ran.text

@@ -217,7 +217,7 @@ def test_a_choice_that_is_broken_off_is_not_made_and_lifts_no_gate(fresh_kernel:
     k = fresh_kernel
     k.run("import torch, sys\nfrom gpumagic.selection import apply\nverify = apply.verify")
     k.run("inner = sys.modules['gpumagic.selection.in_effect']")
-    k.run("def interrupted(*_): raise KeyboardInterrupt")
+    k.run("def interrupted(*_, **__): raise KeyboardInterrupt")
     k.run("apply.verify = interrupted")
     # What is queued behind either does not run.
     assert k.run("%%gpu 1\nx = 1", raising=False).error["ename"] == "KeyboardInterrupt"

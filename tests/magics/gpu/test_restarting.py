@@ -99,7 +99,10 @@ def test_a_fresh_process_with_the_same_gpus_from_which_one_can_fork(
     shown = k.run("%gpu restart --keep all").text
     assert shown.startswith("restarted: this process sees 1 GPU")
     assert "cuda:0 is GPU 2" in shown
-    assert "numbering, inputs and working folder go on, Out does not. CUDA is not started." in shown
+    assert (
+        "numbering, inputs and working folder go on, Out and _ do not. CUDA is not started."
+        in shown
+    )
     assert "torch computes with 3 threads" in shown
     assert k.value("(os.getpid(), host, rates.tolist(), str(device))") == (
         *(pid, [1], [1.0, 1.0], "cuda:0"),
@@ -118,11 +121,20 @@ def test_a_fresh_process_with_the_same_gpus_from_which_one_can_fork(
     )
 
 
-def test_a_choice_that_was_too_late_is_in_effect_after_it(kernel: Callable[..., Kernel]) -> None:
-    k = kernel()
-    k.run(FREEZE)
+def test_a_choice_that_came_too_late_is_not_made_by_it(kernel: Callable[..., Kernel]) -> None:
+    """The process has the GPUs that it saw; also where CUDA had started before gpumagic came."""
+    k = kernel(load=False)
+    k.run(f"{FREEZE}\n%load_ext gpumagic")
     assert "Too late" in k.run("%gpu off").text
-    assert k.run("%gpu restart").text.startswith("restarted: this process sees no GPU")
+    assert k.run("%gpu restart").text.startswith("restarted: this process sees 4 GPUs")
+    k.run("%gpu 2 -q\nimport torch; x = torch.ones(1, device='cuda')")
+    assert "Too late" in k.run("%gpu off").text
+    shown = k.run("%gpu restart --keep all").text
+    assert "restarted: this process sees 1 GPU" in shown
+    assert "cuda:0 is GPU 2" in shown
+    assert k.value("(str(x.device), torch.cuda.device_count())") == ("cuda:0", 1)
+    late = "".join(k.run("%gpu auto 2 --idle --min-free 1GiB").text.replace("┃", "").split())
+    assert "%gpuauto2--min-free1024MiB--idle--restart--keepall" in late, late
 
 
 def test_a_closed_gate_is_not_lost_without_a_word(kernel: Callable[..., Kernel]) -> None:

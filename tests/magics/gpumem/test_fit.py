@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from IPython.core.error import UsageError
 
 from gpumagic.memory.limit import LIMIT
 from tests.support.kernels import Kernel
@@ -102,6 +103,13 @@ def test_a_library_that_finds_no_memory(run_cell: Run, ip: Any, torch: Any) -> N
         "if n > 40:\n    raise RuntimeError('CUDA error: out of memory\\nSearch for …')"
     )
     assert (ip.user_ns["found"].largest, ip.user_ns["found"].exact) == (40, True)
+
+
+def test_a_variable_that_is_no_number_is_not_replaced(run_cell: Run, ip: Any) -> None:
+    ip.user_ns["batch"] = kept = [1]
+    with pytest.raises(UsageError, match="--fit: batch is a list, which a number would replace"):
+        run_cell("%%gpumem --fit batch=1:8\nx = torch.empty(batch, device='cuda')")
+    assert ip.user_ns["batch"] is kept
 
 
 def test_nothing_fits(run_cell: Run, ip: Any, torch: Any) -> None:

@@ -139,6 +139,22 @@ def test_outputs(torch: ModuleType, cells: Any, ip: Any) -> None:
     assert cells("_ + 1").value == 3  # goes on as ever
 
 
+def test_a_throw_away_of_the_users(torch: ModuleType, cells: Any, ip: Any) -> None:
+    """Once the user has assigned `_`, IPython leaves `__` as it was: that is not the user's."""
+    cells("a = new(2 ** 20)")
+    cells("a")
+    cells("5")
+    cells("_, kept = a, 1")
+    cells("7")
+    shown = cells("%gpumem free a").text
+    assert "memory of a stays with _" in shown
+    assert "__" not in shown.split("stays with")[1]
+    cells("del _")
+    assert torch.cuda.memory_allocated() == 0
+    assert cells("8").value == 8
+    assert cells("_ + 1").value == 9
+
+
 def test_named_variables(torch: ModuleType, cells: Any, ip: Any) -> None:
     cells("a = new(2 ** 20); b = new(2 * 2 ** 20); same = b; c = 3")
     cells("Shy()")
