@@ -47,7 +47,7 @@ class Choice:
     #: By name.
     variables: dict[str, WrittenVariable] = field(default_factory=dict)
     threads: ThreadCount | None = None
-    #: Whether a gate refuses new work on the GPUs (`selection.gate`).
+    #: Whether a gate refuses new work on the GPUs (`selection.soft_off`).
     gated: bool = False
     #: The UUIDs of the devices that this process claims.
     claim: tuple[str, ...] = ()

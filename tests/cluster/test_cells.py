@@ -64,6 +64,7 @@ def test_repeated(cuda_engines: Cluster, run: Run) -> None:
         ('--cluster --targets="0, 1" -s "-v y"', '-s "-v y"'),
         ("--cluster -s 'x = \"-o -t 1\"' -n 2", "-s 'x = \"-o -t 1\"' -n 2"),
         ("--cluster -s \"x = '\\n'\"", "-s \"x = '\\n'\""),
+        ("--cluster -s x='a',\"b\" -n 2", "-s x='a',\"b\" -n 2"),
     ],
 )
 def test_the_options_of_the_code_are_sent(written: str, sent: str) -> None:

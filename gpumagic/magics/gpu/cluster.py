@@ -102,9 +102,13 @@ def run_cell(magics: Magics, magic: str, line: MagicLine, cell: str | None) -> A
 
 
 def options_sent(given: Mapping[str, Any]) -> str:
-    """Return the options for the engines, as they may be written."""
+    """Return the options for the engines, as they may be written.
+
+    A value with a blank was typed in quotes, and has none of that kind; others need none.
+    """
     written = []
-    for name in given.keys() - _HERE:
-        quote = '"' if "'" in str(given[name]) else "'"
-        written.append(name if given[name] is True else f"{name}={quote}{given[name]}{quote}")
+    for name in (name for name in given if name not in _HERE):
+        value = str(given[name])
+        quote = "" if len(value.split()) == 1 else '"' if "'" in value else "'"
+        written.append(name if given[name] is True else f"{name}={quote}{value}{quote}")
     return " ".join(written)
