@@ -14,9 +14,11 @@ find_python = $(shell for p in $(1); do \
 	$$p -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))' >/dev/null 2>&1 \
 	&& { echo $$p; break; }; done)
 PYTHON ?= $(call find_python,python3 python3.13 python3.12 python3.11 python3.10 python3.14 python)
-# Colab's and Kaggle's is 3.12; pyenv has those that are not chosen below its folder of versions.
-COLAB_PYTHON ?= $(call find_python,python3.12 $(wildcard $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions/3.12*/bin/python3.12) python3.13 python3.11 $(PYTHON))
-OLDEST_PYTHON ?= $(call find_python,python3.10 $(PYTHON))
+# pyenv has those that are not chosen below its folder of versions.
+version = python$(1) $(wildcard $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions/$(1).*/bin/python$(1))
+# Colab's and Kaggle's.
+COLAB_PYTHON ?= $(call find_python,$(call version,3.12) python3.13 python3.11 $(PYTHON))
+OLDEST_PYTHON ?= $(call find_python,$(call version,3.10) $(PYTHON))
 # The virtual GPU is a few C files; a machine with no compiler takes one from a wheel.
 COMPILER := $(shell command -v cc || command -v gcc || command -v clang || echo --group compiler)
 ifneq ($(COMPILER),--group compiler)

@@ -11,9 +11,9 @@ from typing import Any
 from gpumagic._version import __version__
 from gpumagic.cluster.connection import Cluster, package
 from gpumagic.cluster.engine import RESULT, result_of
+from gpumagic.cluster.results import ClusterMemory, ClusterTiming, EngineResult
 from gpumagic.cluster.selection import described
 from gpumagic.errors import DeviceError
-from gpumagic.results.cluster import ClusterMemory, ClusterTiming, EngineResult
 
 #: Seconds between two looks, for engines to end after an interrupt, and for the last output.
 _LOOK, _INTERRUPT_TIMEOUT, _OUTPUT_TIMEOUT = 0.5, 5.0, 1.0

@@ -9,8 +9,8 @@ from typing import Any
 
 from gpumagic._version import __version__
 from gpumagic.cluster.connection import Cluster, forget
+from gpumagic.cluster.results import ClusterSelection, ClusterTable, EngineResult
 from gpumagic.errors import DeviceError
-from gpumagic.results.cluster import ClusterSelection, ClusterTable, EngineResult
 from gpumagic.selection.spec import parse
 from gpumagic.system import text
 from gpumagic.system.text import plural

@@ -13,6 +13,8 @@ from traceback import walk_stack
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from IPython.core.extensions import ExtensionManager
+
 from gpumagic.cells.hooks import CellHook
 from gpumagic.cuda import init_trace
 from gpumagic.cuda.process_state import STATE
@@ -72,9 +74,7 @@ def unload(shell: Shell) -> None:
     name is lost by it.
     """
     state = find(shell)
-    # IPython says that it reloads by the calling function alone.
-    callers = (frame.f_code.co_name for frame, _ in walk_stack(sys._getframe()))
-    if state is None or "reload_extension" in callers:
+    if state is None or _is_reloading():
         return
     try:
         state.undo.close()
@@ -82,6 +82,12 @@ def unload(shell: Shell) -> None:
         from gpumagic.system import output, text
 
         output.complain(f"gpumagic: not everything could be undone ({text.named(error)})")
+
+
+def _is_reloading() -> bool:
+    """Return whether IPython unloads only to load again: it says so by its running function."""
+    reloading: Any = ExtensionManager.reload_extension
+    return any(frame.f_code is reloading.__code__ for frame, _ in walk_stack(sys._getframe()))
 
 
 # --- what loading adds to the shell ---------------------------------------------------------------

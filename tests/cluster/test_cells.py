@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from gpumagic.cluster.results import ClusterMemory, ClusterTiming
 from gpumagic.magics.commands import grammar_of
 from gpumagic.magics.gpu.cluster import options_sent
-from gpumagic.results.cluster import ClusterMemory, ClusterTiming
 from tests.cluster.conftest import ENGINE_ID, INITIALISE_CUDA, once_begun
 from tests.support.clusters import Cluster
 from tests.support.interrupts import UNTIL_INTERRUPTED

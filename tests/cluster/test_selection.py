@@ -11,7 +11,7 @@ from IPython.core.error import UsageError
 
 from gpumagic import GpuMagicWarning
 from gpumagic.cluster import selection
-from gpumagic.results.cluster import ClusterSelection, ClusterTable
+from gpumagic.cluster.results import ClusterSelection, ClusterTable
 from tests.cluster.conftest import INITIALISE_CUDA
 from tests.support.clusters import Cluster
 from tests.support.shells import Ran

@@ -7,6 +7,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from gpumagic.cluster.results import (
+    ClusterMemory,
+    ClusterSelection,
+    ClusterTable,
+    ClusterTiming,
+    EngineResult,
+)
+from gpumagic.magics.gpu.watch_history import CellSpan, WatchHistory, WatchPanel, WatchSample
 from gpumagic.results.allocator import (
     Fit,
     FitRun,
@@ -18,13 +26,6 @@ from gpumagic.results.allocator import (
     SnapshotFile,
 )
 from gpumagic.results.base import Result
-from gpumagic.results.cluster import (
-    ClusterMemory,
-    ClusterSelection,
-    ClusterTable,
-    ClusterTiming,
-    EngineResult,
-)
 from gpumagic.results.comparison import Compared, Comparison, MemoryComparison
 from gpumagic.results.devices import Device, DeviceTable, Process
 from gpumagic.results.holders import (
@@ -48,7 +49,6 @@ from gpumagic.results.memory import DeviceMemory, DeviceMemoryDelta, MemoryDelta
 from gpumagic.results.out_of_memory import OutOfMemory
 from gpumagic.results.selection import Selection, WayOut
 from gpumagic.results.timing import CudaTiming, Kernel, KernelReport, Sample
-from gpumagic.results.watch import CellSpan, WatchHistory, WatchPanel, WatchSample
 
 MIB, GIB = 2**20, 2**30
 SOME = DeviceMemoryDelta(MIB, 2 * MIB, MIB, 3 * MIB, 4 * MIB)

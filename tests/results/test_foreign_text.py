@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from gpumagic.cluster.results import ClusterTable, EngineResult
 from gpumagic.results.base import as_html, as_text
-from gpumagic.results.cluster import ClusterTable, EngineResult
 from gpumagic.results.devices import Claim, Device, DeviceTable, Process
 from gpumagic.results.out_of_memory import OutOfMemory
 

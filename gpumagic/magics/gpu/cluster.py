@@ -8,12 +8,12 @@ from typing import Any
 
 from gpumagic.cluster import cells, connection, selection
 from gpumagic.cluster.connection import Cluster
+from gpumagic.cluster.results import ClusterMemory, ClusterSelection, ClusterTiming, engine_ids
 from gpumagic.errors import DeviceError
 from gpumagic.magics.gpu.choosing import wants
 from gpumagic.magics.output import LiveDisplay, hand_over, warn
 from gpumagic.magics.parsing import RESULT, MagicLine
 from gpumagic.magics.shell_state import Magics
-from gpumagic.results.cluster import ClusterMemory, ClusterSelection, ClusterTiming, engine_ids
 from gpumagic.selection.spec import parse
 from gpumagic.system.text import harmless
 

@@ -10,13 +10,18 @@ from typing import Any
 from uuid import uuid4
 
 from gpumagic.errors import SpecError
+from gpumagic.magics.gpu.watch_history import (
+    WatchHistory,
+    WatchPanel,
+    WatchSample,
+    without_processes,
+)
 from gpumagic.magics.gpu.watch_thread import Watch
 from gpumagic.magics.output import LiveDisplay, hand_over, show_picture, store
 from gpumagic.magics.shell_state import of as state_of
 from gpumagic.magics.terminal import output_of
 from gpumagic.results.base import as_html
 from gpumagic.results.devices import DeviceTable
-from gpumagic.results.watch import WatchHistory, WatchPanel, WatchSample, without_processes
 from gpumagic.system.shell import Shell
 from gpumagic.system.text import plural
 

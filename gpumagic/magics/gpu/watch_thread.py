@@ -19,9 +19,9 @@ from typing import Any
 from gpumagic.cells.hooks import CellHook, CellHooks
 from gpumagic.cuda import devices, driver, nvml, visible_devices
 from gpumagic.errors import DeviceError
+from gpumagic.magics.gpu.watch_history import CellSpan, WatchHistory, WatchPanel, WatchSample
+from gpumagic.magics.gpu.watch_history import without_processes as kept
 from gpumagic.results.devices import Device
-from gpumagic.results.watch import CellSpan, WatchHistory, WatchPanel, WatchSample
-from gpumagic.results.watch import without_processes as kept
 from gpumagic.system import text
 
 #: The most samples, an hour at one each second, and the most cells.

@@ -16,9 +16,9 @@ from IPython.core.error import UsageError
 
 from gpumagic.errors import DeviceError
 from gpumagic.magics.gpu import watch
+from gpumagic.magics.gpu.watch_history import WatchHistory
 from gpumagic.magics.gpu.watch_thread import Watch
 from gpumagic.results.base import as_html
-from gpumagic.results.watch import WatchHistory
 from tests.support.kernels import PATIENCE, Kernel
 from tests.support.waiting import until
 from tests.virtual_gpu.world import World

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.results.cluster import ClusterTable, ClusterTiming, EngineResult
+from gpumagic.cluster.results import ClusterTable, ClusterTiming, EngineResult
 from gpumagic.results.timing import Sample
 from tests.results.examples import CLUSTER_MEMORY as MEMORY
 from tests.results.examples import CLUSTER_SELECTION as SELECTION

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.results.watch import WatchHistory
+from gpumagic.magics.gpu.watch_history import WatchHistory
 from tests.results.examples import HISTORY
 
 
