@@ -205,6 +205,8 @@ def restore(file: IO[bytes], shell: Shell, kept: Kept) -> Kept:
         except Exception as error:  # the others may refer to it; the trial has loaded them all
             failed.update(dict.fromkeys([*kept.variables][len(done) :], text.named(error)))
             break
+    # torch would check them when it next loads anything, and until then keep them.
+    getattr(sys.modules.get("torch._utils"), "_sparse_tensors_to_validate", []).clear()
     shell.user_ns["__builtins__"] = builtins  # cloudpickle puts the dictionary there
     imported = [name for name in done if is_imported(shell.user_ns[name])]
     notes = {
