@@ -113,7 +113,8 @@ class OutOfMemory(Result):
         if self.requested and self.total and self.requested > self.total:
             yield Line.of("The request is larger than the device: ask for less.", "strong")
             return
-        least = "at least " if (self.unattributed or 0) > self.garbage else ""
+        all_known = self.unattributed is not None and self.unattributed <= self.garbage
+        least = "" if all_known else "at least "
         freed = [GARBAGE] if self.garbage else []
         if (self.recoverable or 0) > self.garbage:
             freed.append(_BY_NOTEBOOK)

@@ -157,7 +157,7 @@ def test_with_too_many_objects_the_look_ends(
     monkeypatch.setattr(f"gpumagic.memory.walk.{bound}", 20_000)
     found = holders({"many": many, "x": new(777)})
     assert [holder.name for holder in found.devices[0].holders] == ["x"]
-    assert found.notes == ("there are too many objects to visit them all: more may hold memory",)
+    assert found.notes[0] == "there are too many objects to visit them all: more may hold memory"
 
 
 @pytest.mark.parametrize("garbage", [False, True])

@@ -38,13 +38,20 @@ def cells(
     run_cell("%gpumem free -q")
 
 
+@pytest.fixture
+def gives(torch: ModuleType) -> str:
+    """torch 2.6 does not say what autograd has saved: more may come back."""
+    knows = hasattr(getattr(torch._C._autograd, "SavedTensor", None), "data")
+    return "gives" if knows else "gives at least"
+
+
 def explained(ip: Any) -> OutOfMemory:
     found = explain(sys.last_value, ip)
     assert isinstance(found, OutOfMemory)
     return found
 
 
-def test_what_is_said(torch: ModuleType, cells: Any, ip: Any) -> None:
+def test_what_is_said(torch: ModuleType, cells: Any, ip: Any, gives: str) -> None:
     cells("a = new(8); b = new(16)")
     number = ip.execution_count
     ran = cells("forward(a)", raising=False)
@@ -57,7 +64,7 @@ def test_what_is_said(torch: ModuleType, cells: Any, ip: Any) -> None:
     )
     assert "hidden (In[1] line 6 in forward)" in text
     assert "44.0 GiB allocated · " in text
-    assert "%gpumem free gives 20.0 GiB: what the failed functions and the outputs hold" in text
+    assert f"%gpumem free {gives} 20.0 GiB: what the failed functions and the outputs hold" in text
     assert "<table" in ran.html
     found = explained(ip)
     assert (found.device, found.requested, found.allocated) == (0, 70 * GIB, 44 * GIB)
@@ -89,13 +96,13 @@ def test_what_values_without_a_name_held_is_said(cells: Any) -> None:
 CYCLE = "class Node: pass\nn = Node(); n.held = new({}); n.me = n; del n"
 
 
-def test_garbage_that_would_be_enough(torch: ModuleType, cells: Any, ip: Any) -> None:
+def test_garbage_that_would_be_enough(torch: ModuleType, cells: Any, ip: Any, gives: str) -> None:
     gc.disable()
     try:
         cells(CYCLE.format(42))
         text = cells("y = new(40)", raising=False).text
         assert "garbage in cycles" in text
-        assert "%gpumem free gives 42.0 GiB: garbage in cycles" in text
+        assert f"%gpumem free {gives} 42.0 GiB: garbage in cycles" in text
         assert "%debug" not in text
         assert "When it failed" not in text, "it is as it was"
         cells("%gpumem free")
@@ -109,14 +116,16 @@ def test_garbage_that_would_be_enough(torch: ModuleType, cells: Any, ip: Any) ->
         gc.enable()
 
 
-def test_the_garbage_of_the_failure_before_is_counted(torch: ModuleType, cells: Any) -> None:
+def test_the_garbage_of_the_failure_before_is_counted(
+    torch: ModuleType, cells: Any, gives: str
+) -> None:
     """The cell that failed is run again with a little less."""
     gc.disable()
     try:
         cells("def run(wanted):\n    bad = new(30)\n    return new(wanted)")
         cells("run(60)", raising=False)
         text = cells("run(55)", raising=False).text
-        assert "%gpumem free gives 60.0 GiB: garbage in cycles, and what the failed" in text
+        assert f"%gpumem free {gives} 60.0 GiB: garbage in cycles, and what the failed" in text
         cells("%gpumem free")
         assert torch.cuda.memory_allocated() == 0
     finally:
@@ -135,12 +144,14 @@ def test_what_was_not_looked_for_is_not_left_out_without_a_word(cells: Any) -> N
 
 
 @pytest.mark.parametrize("magic", ["", "%%gpumem -q\n"])
-def test_the_last_model_that_would_be_enough(cells: Any, magic: str) -> None:
+def test_the_last_model_that_would_be_enough(cells: Any, magic: str, gives: str) -> None:
     """The cell that loads it is run again: two of them do not fit."""
     load = "kept = new(1)\nmodel, config = [new(25), new(25)], 3\nmodel"
     cells(load)
     text = cells(f"{magic}{load}", raising=False).text
-    assert "%gpumem free model gives 50.0 GiB: the cell makes it anew beside the last one" in text
+    assert (
+        f"%gpumem free model {gives} 50.0 GiB: the cell makes it anew beside the last one" in text
+    )
     cells("%gpumem free model")
     cells(load)
     for other in ("other = new(70)", "model[0] = new(70)", "model.append(new(70))"):

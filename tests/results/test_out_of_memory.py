@@ -24,6 +24,9 @@ def test_what_helps() -> None:
     lines = str(OOM).splitlines()
     assert lines[-3].startswith("%gpumem free gives at least 15.0 GiB: what the failed functions")
     assert lines[-2].endswith("too small: restart with PYTORCH_ALLOC_CONF=expandable_segments:True")
+    for unattributed, least in ((None, "at least "), (0, "")):
+        known = str(replace(OOM, unattributed=unattributed)).splitlines()
+        assert f"%gpumem free gives {least}15.0 GiB" in "\n".join(known)
     large = str(replace(OOM, requested=100 * GIB, fragmented=None)).splitlines()
     assert large[-2] == "The request is larger than the device: ask for less."
 

@@ -233,6 +233,9 @@ def test_what_was_read_before_another_stream_was_done_is_counted(virtual_gpu: Wo
     assert virtual_gpu.early_reads() == 1
 
 
+@pytest.mark.skipif(
+    torch.__version__.startswith("2.6."), reason="torch 2.6 fails after a capture that was ended"
+)
 @pytest.mark.parametrize("name", captures.ENDS)
 def test_what_ends_another_threads_capture(virtual_gpu: World, name: str) -> None:
     assert captures.ends(torch, name) == captures.ENDS[name]

@@ -274,7 +274,8 @@ def test_what_stays_and_who_holds_it(torch: ModuleType, cells: Any, ip: Any) -> 
     cells("model")
     freed = cells("%gpumem free model,Out -o").value
     assert torch.cuda.memory_allocated() == 0
-    assert freed.notes == ()
+    unknown = "this torch does not say what autograd has saved for backward"  # 2.6
+    assert {*freed.notes} <= {unknown}
 
 
 def test_cublas_work_space_comes_back(torch: ModuleType, cells: Any) -> None:
@@ -293,6 +294,7 @@ def test_cublas_work_space_comes_back(torch: ModuleType, cells: Any) -> None:
     assert "cuBLAS's work space stays: a CUDA graph may use it" in cells("%gpumem free").text
     assert torch.cuda.memory_allocated() == held
     cells("del graph")
+    held = torch.cuda.memory_allocated()  # before torch 2.7 the graph had a little itself
     cells(
         "import threading; stop = threading.Event()\ndef serve():\n    stop.wait(60)\n"
         "thread = threading.Thread(target=serve, name='server'); thread.start()"
