@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from gpumagic.cells.hooks import CellHook, CellHooks
 from gpumagic.system import text
 from gpumagic.system.output import Output
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import ExecutionResult
 
 _Record = TypeVar("_Record")
 
@@ -58,7 +61,7 @@ class EveryCell(Generic[_Record]):
     def raised(self) -> None:
         """Do what is to be done at once when a cell has raised: its traceback is drawn then."""
 
-    def end(self, cell: Running, result: Any) -> None:
+    def end(self, cell: Running, result: ExecutionResult) -> None:
         """Measure what a cell did, whose result is IPython's, and `keep` a record of it."""
         raise NotImplementedError
 
@@ -76,7 +79,7 @@ class EveryCell(Generic[_Record]):
         self.begin()
         return Running(info.raw_cell, perf_counter())
 
-    def _after(self, cell: Running | None, result: Any) -> None:
+    def _after(self, cell: Running | None, result: ExecutionResult) -> None:
         if cell is not None:
             self.end(cell, result)
 

@@ -10,10 +10,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gpumagic.system.import_path import restricted_to
 from gpumagic.system.shell import Shell
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult
 
 _Begun = TypeVar("_Begun")
 
@@ -48,7 +51,7 @@ class CellHook(Generic[_Begun]):
 class _RaiseInterrupt(ast.NodeTransformer):
     """Has the cell that begins raise an interrupt in its first line, in place of its code."""
 
-    def visit(self, node: Any) -> Any:
+    def visit(self, node: object) -> Any:
         return ast.parse("raise KeyboardInterrupt")
 
 
@@ -118,7 +121,7 @@ class CellHooks:
             if is_own:
                 self._shell.showtraceback = draw
 
-    def _before(self, info: Any) -> None:
+    def _before(self, info: ExecutionInfo) -> None:
         self._running.append((info, {}))
         if self._call(self._begin) is not None:
             self._shell.ast_transformers.append(self._interrupted)
@@ -130,7 +133,7 @@ class CellHooks:
         if value is not None:
             begun[hook] = value
 
-    def _after(self, result: Any) -> None:
+    def _after(self, result: ExecutionResult | None) -> None:
         self._forget_interrupt()
         if result is None:
             self._running.clear()
@@ -142,7 +145,7 @@ class CellHooks:
             result.error_in_exec = interrupt
             self._shell.showtraceback((KeyboardInterrupt, interrupt, None))
 
-    def _show_traceback(self, *args: Any, **kwargs: Any) -> Any:
+    def _show_traceback(self, *args: object, **kwargs: object) -> Any:
         self._call(lambda hook: hook.raised())
         return self._draw[0](*args, **kwargs)
 
@@ -150,7 +153,7 @@ class CellHooks:
         if self._interrupted in self._shell.ast_transformers:
             self._shell.ast_transformers.remove(self._interrupted)
 
-    def _ended(self, info: Any) -> dict[CellHook[Any], Any]:
+    def _ended(self, info: ExecutionInfo | None) -> dict[CellHook[Any], Any]:
         """Remove the cell that has ended, and those that it ran; return what its hooks returned."""
         for place, (each, begun) in enumerate(self._running):
             if each is info:

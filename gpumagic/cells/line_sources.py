@@ -95,7 +95,7 @@ def _heads(tree: ast.Module) -> dict[int, int]:
     return heads
 
 
-def _first(node: Any) -> int:
+def _first(node: object) -> int:
     """Return the first line of a statement, its decorators included."""
     start = node.pattern if isinstance(node, ast.match_case) else node
     decorators = getattr(node, "decorator_list", ())

@@ -63,7 +63,7 @@ class _Untraced:
     def __init__(self, go_on: Callable[[], None]) -> None:
         self._go_on = go_on
 
-    def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
+    def __call__(self, frame: FrameType, event: str, arg: object) -> None:
         """Do nothing."""
 
     def __del__(self) -> None:
@@ -122,7 +122,7 @@ class LineTracer:
 
     # --- what the events do ----------------------------------------------------------------------
 
-    def _guarded(self, step: Callable[..., None], *arguments: Any) -> None:
+    def _guarded(self, step: Callable[..., None], *arguments: object) -> None:
         """Run a step of this thread; an error of ours ends the tracing, not the user's code."""
         if not self._is_tracing or get_ident() != self._thread:
             return
@@ -183,7 +183,7 @@ class LineTracer:
 
     # --- before Python 3.12 ----------------------------------------------------------------------
 
-    def _called(self, frame: FrameType, event: str, arg: Any) -> Any:
+    def _called(self, frame: FrameType, event: str, arg: object) -> Any:
         """Trace a call of requested code, and switch the tracing off during another one."""
         code = frame.f_code
         if id(code) in self._sources:
@@ -206,7 +206,7 @@ class LineTracer:
         if self._is_tracing and self._calls and get_ident() == self._thread:
             sys.settrace(self._trace_call)
 
-    def _traced(self, frame: FrameType, event: str, arg: Any) -> Any:
+    def _traced(self, frame: FrameType, event: str, arg: object) -> Any:
         if event == "line":
             self._guarded(self._to_line, frame, frame.f_lineno)
         elif event == "return":

@@ -82,7 +82,7 @@ class Measured(Generic[_Block, _Result]):
 # --- functions -----------------------------------------------------------------------------------
 
 
-def kind_of(function: Any) -> Literal["plain", "coroutine", "generator"]:
+def kind_of(function: object) -> Literal["plain", "coroutine", "generator"]:
     """Return what a call of ``function`` returns: a value, a coroutine or a generator."""
     called = type(function).__call__  # of a callable object
     for each in (function, called):
@@ -93,7 +93,7 @@ def kind_of(function: Any) -> Literal["plain", "coroutine", "generator"]:
     return "plain"
 
 
-def name_of(function: Any) -> str:
+def name_of(function: object) -> str:
     """Return the name of a function, of a partial's function, or of a callable object's class."""
     if isinstance(function, functools.partial):
         return name_of(function.func)
@@ -101,7 +101,7 @@ def name_of(function: Any) -> str:
     return name if isinstance(name, str) else type(function).__qualname__
 
 
-def decorated(function: Any, measure: type[Measured[Any, Any]], *, quiet: bool = False) -> Any:
+def decorated(function: object, measure: type[Measured[Any, Any]], *, quiet: bool = False) -> Any:
     """Wrap ``function`` so that every call is measured, with its awaits if it is a coroutine.
 
     The last call's result is an attribute of the function, and is printed unless ``quiet``. A call
@@ -138,11 +138,11 @@ def decorated(function: Any, measure: type[Measured[Any, Any]], *, quiet: bool =
                 if not quiet:
                     Output().print(f"{name}:\n{measured.finished}")
 
-    async def run_async(*args: Any, **kwargs: Any) -> Any:
+    async def run_async(*args: object, **kwargs: object) -> Any:
         with measured_call():
             return await function(*args, **kwargs)
 
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: object, **kwargs: object) -> Any:
         compiler = sys.modules.get("torch.compiler")
         if compiler is not None and compiler.is_compiling():
             return function(*args, **kwargs)

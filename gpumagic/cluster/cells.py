@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gpumagic._version import __version__
 from gpumagic.cluster.connection import Cluster, package
@@ -14,6 +14,9 @@ from gpumagic.cluster.engine import RESULT, result_of
 from gpumagic.cluster.results import ClusterMemory, ClusterTiming, EngineResult
 from gpumagic.cluster.selection import described
 from gpumagic.errors import DeviceError
+
+if TYPE_CHECKING:
+    from ipyparallel import AsyncResult, Client
 
 #: Seconds between two looks, for engines to end after an interrupt, and for the last output.
 _LOOK, _INTERRUPT_TIMEOUT, _OUTPUT_TIMEOUT = 0.5, 5.0, 1.0
@@ -100,7 +103,7 @@ def run(
     return Outcome(tuple(rows), interrupted or _composite(raised, result))
 
 
-def _interrupt(client: Any, result: Any, engines: Sequence[int]) -> None:
+def _interrupt(client: Client, result: AsyncResult, engines: Sequence[int]) -> None:
     """Interrupt engines that run the cell, and withdraw it from those that have not begun."""
     present = [engine for engine in engines if engine in client.ids]
     if present:
@@ -109,7 +112,7 @@ def _interrupt(client: Any, result: Any, engines: Sequence[int]) -> None:
         result.wait(_INTERRUPT_TIMEOUT)
 
 
-def _row(engine: int, reply: Any) -> EngineResult:
+def _row(engine: int, reply: AsyncResult | None) -> EngineResult:
     if reply is None:
         return EngineResult(engine, error="the engine is gone")
     if not reply.done():
@@ -124,7 +127,7 @@ def _row(engine: int, reply: Any) -> EngineResult:
     return EngineResult(engine, host, value)
 
 
-def _composite(exceptions: list[Exception], result: Any) -> BaseException | None:
+def _composite(exceptions: list[Exception], result: object) -> BaseException | None:
     """Return ipyparallel's exception for those of the engines, as ``%px`` raises it."""
     if not exceptions:
         return None

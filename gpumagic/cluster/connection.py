@@ -8,12 +8,15 @@ import stat
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import DependencyError, DeviceError, SpecError
 from gpumagic.render.units import spans
 from gpumagic.system.shell import Shell
 from gpumagic.system.text import named
+
+if TYPE_CHECKING:
+    from ipyparallel import Client
 
 #: Seconds for the controller to answer.
 _TIMEOUT = 5.0
@@ -90,7 +93,7 @@ def package() -> Any:
     return ipyparallel
 
 
-def connect(where: Any = None, shell: Shell | None = None) -> Cluster:
+def connect(where: object = None, shell: Shell | None = None) -> Cluster:
     """Connect to a cluster: a profile's name, or ipyparallel's ``Client``.
 
     Without ``where``, return the cluster that ``%px`` of this ``shell`` uses, else the default
@@ -161,7 +164,7 @@ def _client(file: Path) -> Any:
     return client
 
 
-def forget(client: Any) -> None:
+def forget(client: Client) -> None:
     """Connect anew the next time, if the client was created here: nobody answers it."""
     if client in _created:
         client.close(linger=0)
@@ -186,6 +189,6 @@ def close(shell: Shell) -> None:
     _created.clear()
 
 
-def _client_of(magics: Any) -> Any:
+def _client_of(magics: object) -> Any:
     """Return the client of ipyparallel's magics; None for other magics."""
     return getattr(getattr(magics, "view", None), "client", None)

@@ -8,12 +8,15 @@ import pickle
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from gpumagic._version import __version__
 from gpumagic.errors import DeviceError
 from gpumagic.results.devices import Device, DeviceTable
 from gpumagic.results.selection import Selection
+
+if TYPE_CHECKING:
+    from ipyparallel.client.client import ExecuteReply
 
 #: The source of our payload in an execute_reply, which carries the result of a cell.
 PAYLOAD = "gpumagic"
@@ -87,7 +90,7 @@ def run_cell(version: str, magic: str, line: str, cell: str | None) -> Any:
     return value
 
 
-def result_of(reply: Any) -> tuple[str, Any] | None:
+def result_of(reply: ExecuteReply) -> tuple[str, Any] | None:
     """Return what `run_cell` has put into ipyparallel's reply; None where there is nothing.
 
     A reply of ipyparallel's is unpickled anyway: who may answer is decided by the cluster's key.

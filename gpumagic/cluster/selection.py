@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpumagic._version import __version__
 from gpumagic.cluster.connection import Cluster, forget
@@ -14,6 +14,9 @@ from gpumagic.errors import DeviceError
 from gpumagic.selection.spec import parse
 from gpumagic.system import text
 from gpumagic.system.text import plural
+
+if TYPE_CHECKING:
+    from ipyparallel import AsyncResult, Client
 
 #: Seconds for engines to reply, to choose (some start the driver for the first time), and for an
 #: engine to confirm that it has dropped a request.
@@ -93,7 +96,7 @@ def pin(
 
 
 def _apply(
-    cluster: Cluster, requested: str, specs: dict[int, str], **options: Any
+    cluster: Cluster, requested: str, specs: dict[int, str], **options: object
 ) -> ClusterSelection:
     asked = {engine: {"spec": spec, **options} for engine, spec in specs.items()}
     return ClusterSelection(tuple(call(cluster, "choose", asked, _CHOICE)), requested)
@@ -138,7 +141,7 @@ def call(
     return found
 
 
-def _send(client: Any, engine: int, function: str, arguments: Mapping[str, Any]) -> Any:
+def _send(client: Client, engine: int, function: str, arguments: Mapping[str, Any]) -> Any:
     # As text, so that an engine without gpumagic, or with another Python, replies clearly.
     call = f"answer({__version__!r}, {function!r}, {dict(arguments)!r})"
     source = f"__import__('gpumagic.cluster.engine', fromlist=['answer']).{call}"
@@ -150,7 +153,7 @@ def _send(client: Any, engine: int, function: str, arguments: Mapping[str, Any])
         return None  # its thread has removed the engine meanwhile
 
 
-def _result(engine: int, request: Any) -> EngineResult:
+def _result(engine: int, request: AsyncResult) -> EngineResult:
     try:
         host, value = request.get()
     except Exception as error:
@@ -158,7 +161,7 @@ def _result(engine: int, request: Any) -> EngineResult:
     return EngineResult(engine, host, value)
 
 
-def described(error: Any) -> str:
+def described(error: object) -> str:
     """Return an exception of an engine (ipyparallel's ``RemoteError``) in one line."""
     name, message = getattr(error, "ename", type(error).__name__), getattr(error, "evalue", error)
     if name == "EngineError":

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpumagic._version import __version__
 from gpumagic.cuda import driver, init_trace, nvml, torch_cuda, visible_devices
@@ -26,6 +26,9 @@ from gpumagic.results.base import Conditions
 from gpumagic.results.devices import Device, DeviceTable, Process
 from gpumagic.system import system_files
 from gpumagic.system.text import harmless
+
+if TYPE_CHECKING:
+    import psutil
 
 #: Below this, memory in use without a process is the driver's own (by NVML's version 2).
 IDLE_USE = 64 * 2**20
@@ -288,7 +291,7 @@ def _with_command(process: Process) -> Process:
         return process
 
 
-def notebook(process: Any) -> str | None:
+def notebook(process: psutil.Process) -> str | None:
     """Return the name of the notebook of a process; None if it is no kernel, or not known.
 
     Jupyter puts the notebook's path into a kernel's environment when it starts the kernel: a later

@@ -23,11 +23,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from traceback import walk_stack
 from types import CodeType, FrameType
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from gpumagic.cells.hooks import CellHook, CellHooks
 from gpumagic.cuda.process_state import STATE
 from gpumagic.system.shell import Shell
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import ExecutionResult
 
 #: The variable that makes torch query NVML.
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
@@ -97,7 +100,7 @@ class InitTrace:
             return
         run_code = self._shell.run_code
 
-        def traced_run(code: CodeType, result: Any = None, **options: Any) -> Any:
+        def traced_run(code: CodeType, result: object = None, **options: object) -> Any:
             # Returns the shell's own coroutine: when that is awaited, this frame has ended.
             try:
                 self.check()  # the previous statement may have initialised CUDA
@@ -167,11 +170,13 @@ class InitTrace:
 
     # --- the cells -------------------------------------------------------------------------------
 
-    def _begins(self, _: Any, outer: tuple[_Statement | None] | None) -> tuple[_Statement | None]:
+    def _begins(
+        self, _: object, outer: tuple[_Statement | None] | None
+    ) -> tuple[_Statement | None]:
         """Return the statement that runs this cell, if one does."""
         return (None if outer is None else self._statement,)
 
-    def _ended(self, begun: tuple[_Statement | None] | None, result: Any) -> None:
+    def _ended(self, begun: tuple[_Statement | None] | None, result: ExecutionResult) -> None:
         if self._driver is None:
             return  # the cell has only loaded the extension
         self.check()

@@ -77,7 +77,7 @@ class Session(AbstractContextManager["Session"]):
         """Shut NVML down."""
         self._ask(self._nvml.nvmlShutdown)
 
-    def _ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
+    def _ask(self, call: Callable[..., Any], *arguments: object) -> Any:
         """Return the result of a call of NVML; None where it fails.
 
         Raises:
@@ -145,7 +145,7 @@ class Session(AbstractContextManager["Session"]):
         # Without the measurements of a device that was lost meanwhile, which may be stale.
         return Device(index, **_identities.get(index, {}), **fields)
 
-    def _identity(self, handle: Any) -> dict[str, Any]:
+    def _identity(self, handle: object) -> dict[str, Any]:
         nvml, ask = self._nvml, self._ask
         capability = ask(nvml.nvmlDeviceGetCudaComputeCapability, handle)
         return {
@@ -154,7 +154,7 @@ class Session(AbstractContextManager["Session"]):
             "compute_capability": None if capability is None else tuple(capability),
         }
 
-    def _measured(self, handle: Any) -> dict[str, Any]:
+    def _measured(self, handle: object) -> dict[str, Any]:
         nvml, ask = self._nvml, self._ask
         # Version 2 excludes the driver's reserve; some drivers on WSL report version 1 alone.
         memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
@@ -173,7 +173,7 @@ class Session(AbstractContextManager["Session"]):
             "mig_mode": mode,
         }
 
-    def _load(self, handle: Any) -> dict[str, Any]:
+    def _load(self, handle: object) -> dict[str, Any]:
         nvml, ask = self._nvml, self._ask
         rates = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
         power = ask(nvml.nvmlDeviceGetPowerUsage, handle)
@@ -187,7 +187,7 @@ class Session(AbstractContextManager["Session"]):
             "power_limit": None if limit is None else limit / 1000,
         }
 
-    def _processes(self, handle: Any) -> tuple[Process, ...] | None:
+    def _processes(self, handle: object) -> tuple[Process, ...] | None:
         nvml = self._nvml
         # Of version 2 an entry has 24 bytes in all drivers that have it, since 510; of version 3 it
         # has 32 in those from 535 until 535.98, which pynvml does not know.
@@ -202,7 +202,7 @@ class Session(AbstractContextManager["Session"]):
                 found[process.pid] = Process(process.pid, process.usedGpuMemory)
         return tuple(found.values())
 
-    def _mig(self, handle: Any) -> tuple[bool | None, tuple[MigInstance, ...]]:
+    def _mig(self, handle: object) -> tuple[bool | None, tuple[MigInstance, ...]]:
         """Return whether a device is in MIG mode, None if not known, and its instances."""
         nvml, handles = self._nvml, []
         try:
@@ -220,7 +220,7 @@ class Session(AbstractContextManager["Session"]):
         parts = map(self._instance, handles)
         return True, tuple(part for part in parts if part is not None)
 
-    def _instance(self, handle: Any) -> MigInstance | None:
+    def _instance(self, handle: object) -> MigInstance | None:
         nvml, ask = self._nvml, self._ask
         uuid = ask(nvml.nvmlDeviceGetUUID, handle)
         if uuid is None:

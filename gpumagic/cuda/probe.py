@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from gpumagic.cuda import driver, torch_cuda, visible_devices
@@ -64,7 +65,7 @@ class Start:
         return text.partition(" Please ")[0].rstrip(".")
 
 
-def build(torch: Any) -> dict[str, Any]:
+def build(torch: ModuleType) -> dict[str, Any]:
     """Return the versions of a torch, as plain data. Initialises nothing.
 
     Does not call ``torch.backends.cudnn.version()``, which initialises the driver.
@@ -81,7 +82,7 @@ def build(torch: Any) -> dict[str, Any]:
     }
 
 
-def architectures(torch: Any) -> list[str]:
+def architectures(torch: ModuleType) -> list[str]:
     """Return the architectures that a torch has code for. Initialises nothing.
 
     But from then on torch refuses CUDA in every forked child of the process: ``_cuda_getArchFlags``
@@ -90,7 +91,7 @@ def architectures(torch: Any) -> list[str]:
     return (torch._C._cuda_getArchFlags() or "").split()
 
 
-def start(torch: Any) -> dict[str, Any]:
+def start(torch: ModuleType) -> dict[str, Any]:
     """Start the CUDA runtime; return how many devices it finds, and its message if it fails.
 
     Initialises the driver; creates no context.
@@ -180,7 +181,7 @@ def in_fork(*, shown: bool = False) -> Start:
     if not hasattr(os, "fork"):
         return Start()
 
-    def start_of_copy(torch: Any) -> dict[str, Any]:
+    def start_of_copy(torch: ModuleType) -> dict[str, Any]:
         if shown:
             os.environ.pop(visible_devices.MASK, None)
         return start(torch)
@@ -193,7 +194,7 @@ def in_fork(*, shown: bool = False) -> Start:
         return Start(message="a copy of this process returned nothing")
 
 
-def _in_copy(function: Callable[[Any], Any], torch: Any, timeout: float = 30.0) -> Any:
+def _in_copy(function: Callable[[Any], Any], torch: ModuleType, timeout: float = 30.0) -> Any:
     """Return what a function of torch, `start` or `architectures`, returns in a forked copy.
 
     Raises:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from gpumagic.cuda import torch_cuda
 
+if TYPE_CHECKING:
+    from torch import UntypedStorage
 
-def as_bytes(storage: Any) -> Any:
+
+def as_bytes(storage: UntypedStorage) -> Any:
     """Return a 1-D ``uint8`` tensor of the storage's bytes, which shares its memory."""
     torch = torch_cuda.module()
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)

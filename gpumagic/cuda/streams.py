@@ -19,9 +19,12 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda import driver, torch_cuda
+
+if TYPE_CHECKING:
+    from torch.cuda import Stream
 
 #: The number of streams that are taken at first: twice those of a pool, so that none is missed
 #: where another thread takes one meanwhile.
@@ -100,7 +103,7 @@ def of(ordinal: int) -> Streams:
     return _streams[ordinal]
 
 
-def is_busy(stream: Any) -> bool:
+def is_busy(stream: Stream) -> bool:
     """Return whether a stream, which must not be capturing, has unfinished work."""
     return not torch_cuda.module()._C._CudaStreamBase.query(stream)
 
@@ -122,7 +125,7 @@ def _driver() -> Any:
     return None if library is None else _functions(library)
 
 
-def captures(stream: Any) -> bool:
+def captures(stream: Stream) -> bool:
     """Return whether a graph is being captured on a stream; allowed at any time."""
     # CUDA cannot capture on its default stream, 0.
     handle, library, state = stream.cuda_stream, _driver(), ctypes.c_int()

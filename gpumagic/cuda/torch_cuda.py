@@ -16,6 +16,7 @@ from gpumagic.system import text
 
 if TYPE_CHECKING:
     from torch import device as _Device  # noqa: N812 - `device` is a function here
+    from torch.cuda import Stream
 
 
 #: The resolution of the time between two CUDA events, in seconds (``cudaEventElapsedTime``).
@@ -229,7 +230,7 @@ def current_stream(ordinal: int) -> Any:
     return module().cuda.current_stream(ordinal)
 
 
-def timing_event(stream: Any) -> Any:
+def timing_event(stream: Stream) -> Any:
     """Return an event with timing enabled, recorded on ``stream``."""
     event = module().cuda.Event(enable_timing=True)
     event.record(stream)

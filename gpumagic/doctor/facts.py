@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 from gpumagic.cuda import devices, driver, failure, probe, torch_cuda, visible_devices
 from gpumagic.cuda.driver import DriverState
@@ -18,7 +17,7 @@ class Facts:
     Neither initialises CUDA nor imports torch in this process.
     """
 
-    def __init__(self, **known: Any) -> None:
+    def __init__(self, **known: object) -> None:
         vars(self).update(known)
 
     @cached_property

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import SpecError
 from gpumagic.magics.commands import MAGICS, grammar_of
 from gpumagic.magics.parsing import PLAIN, SPEC, Grammar, split
 from gpumagic.system.shell import Shell
+
+if TYPE_CHECKING:
+    from IPython.core.completer import CompletionContext
 
 #: A line that begins with one of the magics, also behind an assignment, up to its last word.
 _LINE = re.compile(
@@ -62,7 +65,7 @@ def _fitting(
     return choices + [name for name in names if takes_names and name not in words]
 
 
-def match(shell: Shell, context: Any) -> dict[str, Any]:
+def match(shell: Shell, context: CompletionContext) -> dict[str, Any]:
     """Return what IPython's completer is to offer: the result of a matcher."""
     from IPython.core.completer import SimpleCompletion
 

@@ -56,7 +56,7 @@ class Delivery:
                     "its end; save it again"
                 )
 
-    def keep(self, result: Any) -> None:
+    def keep(self, result: object) -> None:
         """Take the result of the run."""
         self.result = result
 
@@ -66,7 +66,7 @@ class Delivery:
             with saying_failures(self.shell):
                 hand_over(self.shell, self.result, self.options)
 
-    def finish(self, value: Any) -> Any:
+    def finish(self, value: object) -> Any:
         """Write and compare a complete result, and return what the magic returns.
 
         Raises:

@@ -24,6 +24,8 @@ from gpumagic.magics.shell_state import NAME, ShellState, find
 from gpumagic.system.shell import Shell
 
 if TYPE_CHECKING:
+    from IPython.core.completer import CompletionContext
+
     from gpumagic.results.base import Result
 
 #: The class that every result is, by name: the module is imported when there is a result.
@@ -113,7 +115,7 @@ def _register_magics(state: ShellState) -> None:
     state.undo.callback(undo)
 
 
-def _add(state: ShellState, to: list[Any], function: Any) -> None:
+def _add(state: ShellState, to: list[Any], function: object) -> None:
     """Add a function to one of the shell's lists until gpumagic is unloaded."""
     to.append(function)
 
@@ -166,7 +168,7 @@ def _matcher(shell: Shell) -> Any:
         return None
 
     @context_matcher(identifier="gpumagic")  # type: ignore[untyped-decorator]
-    def match(context: Any) -> Any:
+    def match(context: CompletionContext) -> Any:
         with suppress(Exception):  # IPython's own completions must go on
             if "%" in context.text_until_cursor:
                 from gpumagic.magics import completion

@@ -28,7 +28,7 @@ def _for_a_notebook(function: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(function)
-    def magic(magics: GpuMagic, *arguments: Any, **scope: Any) -> Any:
+    def magic(magics: GpuMagic, *arguments: object, **scope: object) -> Any:
         __tracebackhide__ = True
         from gpumagic.cells import compile, tracebacks
         from gpumagic.errors import GpuMagicError, RegressionError
@@ -133,7 +133,9 @@ class GpuMagic(ipython.Magics):
     @ipython.needs_local_scope
     @ipython.line_cell_magic
     @_for_a_notebook
-    def cudatime(self, line: str, cell: str | None = None, local_ns: Any = None) -> Any:
+    def cudatime(
+        self, line: str, cell: str | None = None, local_ns: dict[str, Any] | None = None
+    ) -> Any:
         """Time code on the GPU, on the wall and on the CPU.
 
         %cudatime [options] STATEMENT          %%cudatime [options] [SETUP]
@@ -162,7 +164,9 @@ class GpuMagic(ipython.Magics):
     @ipython.needs_local_scope
     @ipython.line_cell_magic
     @_for_a_notebook
-    def gpumem(self, line: str, cell: str | None = None, local_ns: Any = None) -> Any:
+    def gpumem(
+        self, line: str, cell: str | None = None, local_ns: dict[str, Any] | None = None
+    ) -> Any:
         """Show GPU memory now, or its change by a statement or a cell.
 
         %gpumem [VERB | options STATEMENT]     %%gpumem [options]

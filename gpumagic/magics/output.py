@@ -21,6 +21,7 @@ from gpumagic.system.shell import Shell
 
 if TYPE_CHECKING:
     from gpumagic.render.blocks import Block
+    from gpumagic.render.plots import Plot
 
 
 def show(shell: Shell, result: Result, metadata: dict[str, Any] | None = None) -> None:
@@ -85,14 +86,14 @@ def hand_over(
     return store(shell, result, options)
 
 
-def store(shell: Shell, result: Any, options: argparse.Namespace) -> Any:
+def store(shell: Shell, result: object, options: argparse.Namespace) -> Any:
     """Store and return ``result`` as the options ``-v`` and ``-o`` say: something else is shown."""
     if options.variable:
         shell.user_ns[options.variable] = result
     return result if options.output else None
 
 
-def value_of(value: Any, result: Result | None, options: argparse.Namespace) -> Any:
+def value_of(value: object, result: Result | None, options: argparse.Namespace) -> Any:
     """Return what a magic returns that ran code: the code's value, or for ``-o`` the result.
 
     Then the value is displayed, and ``_`` is the result that was asked for.
@@ -108,7 +109,7 @@ def value_of(value: Any, result: Result | None, options: argparse.Namespace) -> 
 
 
 def show_picture(
-    shell: Shell, picture: Any, title: str, file: str | None, command: str, *, quiet: bool
+    shell: Shell, picture: Plot, title: str, file: str | None, command: str, *, quiet: bool
 ) -> None:
     """Write a picture to ``file`` if it is given, or display it; ``command`` would write one.
 

@@ -34,7 +34,7 @@ class Magics(Protocol):
     explain_oom: bool
     claim: bool
 
-    def trait_values(self, **metadata: Any) -> dict[str, Any]:
+    def trait_values(self, **metadata: object) -> dict[str, Any]:
         """Return the settings by name."""
 
 

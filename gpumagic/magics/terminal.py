@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpumagic.system.output import Output
 from gpumagic.system.shell import Shell
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gpumagic.render.blocks import Block
 
 
-def output_of(shell: Shell, stream: Any = None) -> Output:
+def output_of(shell: Shell, stream: object = None) -> Output:
     """Return the stream that a shell prints to, or another one; never a terminal in a kernel."""
     in_kernel = hasattr(shell, "kernel")
     return Output(stream, in_kernel=in_kernel, color=in_kernel or shell.colors.lower() != "nocolor")

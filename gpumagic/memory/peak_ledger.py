@@ -27,13 +27,16 @@ import sys
 from collections.abc import Callable, Iterator
 from threading import RLock
 from time import perf_counter
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from gpumagic.cells.every_cell import EveryCell, Running, first_line
 from gpumagic.cuda import torch_cuda
 from gpumagic.memory.limit import memory_limit
 from gpumagic.results.logs import CellLog, CellMemory
 from gpumagic.results.memory import DeviceMemoryDelta
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import ExecutionResult
 
 #: The functions of ``torch._C`` through which the peaks are read and reset. Those of
 #: ``torch.accelerator`` came with torch 2.9.
@@ -253,7 +256,7 @@ class Ledger:
         self._wrapped, self._home = {}, None
 
     def _user_reads(
-        self, original: Callable[..., Any], ordinal: int, *more: Any, **named: Any
+        self, original: Callable[..., Any], ordinal: int, *more: object, **named: object
     ) -> Any:
         with self._lock:
             stats = original(ordinal, *more, **named)
@@ -265,7 +268,7 @@ class Ledger:
             return stats
 
     def _user_resets(
-        self, original: Callable[..., Any], ordinal: int, *more: Any, **named: Any
+        self, original: Callable[..., Any], ordinal: int, *more: object, **named: object
     ) -> Any:
         with self._lock:
             before = self._read(ordinal) if self._scopes else None
@@ -314,7 +317,7 @@ class CellLedger(EveryCell[CellMemory]):
         known = {i: limit for i, limit in limits.items() if limit is not None}
         return CellLog(tuple(self.records), self.watching, known)
 
-    def end(self, cell: Running, result: Any) -> None:
+    def end(self, cell: Running, result: ExecutionResult) -> None:
         seconds = perf_counter() - cell.started
         record = CellMemory(
             number=result.execution_count,

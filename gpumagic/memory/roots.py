@@ -64,7 +64,7 @@ class NotebookReferences:
         found = self.namespace.get("_oh")
         return found if isinstance(found, dict) else {}
 
-    def is_notebooks(self, name: str, value: Any) -> bool:
+    def is_notebooks(self, name: str, value: object) -> bool:
         """Return whether a name in the namespace is IPython's, not the user's."""
         if name in _UNDERSCORES:  # unless the user has assigned it: for _ in loader
             # Once the user has, IPython leaves the others in the namespace as they were.
@@ -263,7 +263,7 @@ class Places:
         return found if self._notebook is None else [*found, *self._notebook.excluded()]
 
 
-def _kind(value: Any) -> tuple[int, str]:
+def _kind(value: object) -> tuple[int, str]:
     """Return the rank and the name of a value's kind."""
     kind, torch = type(value), torch_cuda.loaded()
     if torch is not None:

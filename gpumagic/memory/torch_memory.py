@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from gpumagic.cells.every_cell import first_line
 from gpumagic.cuda import torch_cuda
@@ -26,6 +26,9 @@ from gpumagic.results.allocator import HistoryState, SnapshotFile
 from gpumagic.results.holders import CellHolding, CellHoldings
 from gpumagic.system import introspection, text
 from gpumagic.system.shell import Shell
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # --- the blocks -----------------------------------------------------------------------------------
 
@@ -156,7 +159,7 @@ class TorchGraph:
         except Exception:  # sparse, a subclass that wraps others
             return 0
 
-    def _of_tensor(self, tensor: Any) -> list[tuple[str, Any]]:
+    def _of_tensor(self, tensor: Tensor) -> list[tuple[str, Any]]:
         get = self._get
         try:
             node, base = get["grad_fn"](tensor), get["_base"](tensor)
@@ -170,20 +173,20 @@ class TorchGraph:
             return []
         return [each for each in found if each[1] is not None]
 
-    def _components(self, tensor: Any) -> Iterator[Any]:
+    def _components(self, tensor: Tensor) -> Iterator[Any]:
         """Yield the parts of a sparse tensor."""
         for name in _COMPONENTS:
             with suppress(RuntimeError):  # of another layout
                 yield getattr(self._base, name)(tensor)
 
-    def _of_script(self, module: Any) -> Iterable[tuple[str, Any]]:
+    def _of_script(self, module: object) -> Iterable[tuple[str, Any]]:
         inside = self._torch._C
         for kind in (inside.ParameterDict, inside.BufferDict):
             yield from (("", tensor) for _, tensor in kind(module).items())
         for _, below in inside.ModuleDict(module).items():
             yield from self._of_script(below)
 
-    def _of_node(self, node: Any) -> list[tuple[str, Any]]:
+    def _of_node(self, node: object) -> list[tuple[str, Any]]:
         """Return the next nodes, and what is saved for backward."""
         found = [below for below, _ in self._read(node, "next_functions") or ()]
         for name in self._names(type(node)):
@@ -206,7 +209,7 @@ class TorchGraph:
         return known[1]
 
     @staticmethod
-    def _read(node: Any, name: str) -> Any:
+    def _read(node: object, name: str) -> Any:
         try:
             return introspection.slot(node, name)
         except (RuntimeError, AttributeError):  # freed by backward
@@ -268,7 +271,7 @@ class History:
             self.off()
 
 
-def _record(enabled: str | None, **options: Any) -> None:
+def _record(enabled: str | None, **options: object) -> None:
     """Start or end torch's recording; either begins anew or drops what was recorded."""
     torch_cuda.module().cuda.memory._record_memory_history(enabled, **options)
 

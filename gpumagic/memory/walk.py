@@ -14,12 +14,15 @@ import types
 from array import array
 from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.storages import plain_functions, tensor_base
 from gpumagic.memory.torch_memory import GRADIENTS, GRAPH, Blocks, Rule, TorchGraph
 from gpumagic.system import introspection
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: The most objects that a walk notes, and the most references between them: some 300 MiB.
 LIMIT, REFERENCES = 2_000_000, 10_000_000
@@ -244,7 +247,7 @@ class Walk:
                 if count is not None:
                     count[number] += 1
 
-    def _note_block(self, thing: Any, number: int, rule: _Rule, role: str) -> None:
+    def _note_block(self, thing: object, number: int, rule: _Rule, role: str) -> None:
         block = self._blocks.find(self._graph.address(thing, storage=rule.storage))
         if block is not None:
             self._block_of[number] = block
@@ -282,7 +285,7 @@ class Walk:
         module = introspection.class_attributes(kind).get("__module__")
         return type(module) is str and (module in self._user_modules or module not in sys.modules)
 
-    def _of_array(self, array: Any) -> list[Any]:
+    def _of_array(self, array: NDArray[Any]) -> list[Any]:
         """Return what a NumPy array refers to, which the collector does not know."""
         plain = cast(Any, sys.modules["numpy"]).ndarray
         base = plain.base.__get__(array)

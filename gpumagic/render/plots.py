@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import DependencyError
 from gpumagic.render.colors import INK
 from gpumagic.render.units import bytes_
+
+if TYPE_CHECKING:
+    from matplotlib.axis import Axis
 
 #: Dots per inch of a picture in a notebook, which shows ``_CSS`` of them as an inch.
 _DPI, _CSS = 144, 96
@@ -48,7 +51,7 @@ class Plot:
         place = {"loc": "outside upper right", "ncols": 5, "frameon": False}
         self.figure.legend([*drawn.values()], [*drawn], **place)
 
-    def save(self, path: str | Path, **options: Any) -> None:
+    def save(self, path: str | Path, **options: object) -> None:
         """Write the picture to a file in the format of its suffix (``.png``, ``.svg``, ``.pdf``).
 
         ``options`` are those of matplotlib's ``Figure.savefig``.
@@ -56,7 +59,7 @@ class Plot:
         _style(self.figure)
         self.figure.savefig(path, **{"transparent": True, **options})
 
-    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, Any], dict[str, Any]]:
         return self.bundle(repr(self))
 
     def __repr__(self) -> str:
@@ -83,7 +86,7 @@ def _style(figure: Any) -> None:
         text.set_fontsize(_SIZE)
 
 
-def bytes_axis(axis: Any, step: int) -> None:
+def bytes_axis(axis: Axis, step: int) -> None:
     """Label an axis in bytes, with a tick at every multiple of ``step``."""
     from matplotlib.ticker import FuncFormatter, MultipleLocator
 

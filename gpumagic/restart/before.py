@@ -24,7 +24,7 @@ import traceback
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 import zmq
 
@@ -33,6 +33,9 @@ from gpumagic.restart import handover, losses, ports
 from gpumagic.system import import_path
 from gpumagic.system.paths import working_folder
 from gpumagic.system.shell import Shell
+
+if TYPE_CHECKING:
+    from ipykernel.kernelapp import IPKernelApp
 
 #: So many looks, 10 ms apart, without a new request: all that have arrived are taken.
 _QUIET_LOOKS = 5
@@ -93,7 +96,7 @@ def _app(shell: Shell) -> Any:
     return app if getattr(app, "shell", None) is shell and hasattr(app, "argv") else None
 
 
-def command(app: Any, extension: str) -> list[str]:
+def command(app: IPKernelApp, extension: str) -> list[str]:
     """Return the command line of this process, with ``extension`` as the last one to be loaded.
 
     The user's own are given again: a list on the command line replaces that of a config file.
@@ -191,11 +194,11 @@ def _take_requests(kernel: Any, requests: list[list[bytes]], end: Callable[[], N
     """Call ``end`` when the cell has ended, and its request and all behind it are taken."""
     send, ended = kernel.session.send, asyncio.Event()
 
-    def record(stream: Any, identities: list[bytes], request: dict[str, Any]) -> None:
+    def record(stream: object, identities: list[bytes], request: dict[str, Any]) -> None:
         parts = kernel.session.serialize(request, ident=identities)
         requests.append([*parts, *map(bytes, request.get("buffers", ()))])
 
-    def without_reply(stream: Any, kind: Any, *arguments: Any, **named: Any) -> Any:
+    def without_reply(stream: object, kind: Any, *arguments: Any, **named: Any) -> Any:
         if kind not in ("execute_reply", "error"):
             return send(stream, kind, *arguments, **named)
         if kind == "execute_reply":

@@ -16,7 +16,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from gpumagic.cuda import driver, failure, torch_cuda
 from gpumagic.cuda.storages import as_bytes, plain_functions, storage_address
@@ -28,6 +28,9 @@ from gpumagic.restart.pickler import Pickler, Unpickler, on_host
 from gpumagic.system import text
 from gpumagic.system.introspection import is_a, is_imported
 from gpumagic.system.shell import Shell
+
+if TYPE_CHECKING:
+    from torch import UntypedStorage
 
 # --- in the old process ---------------------------------------------------------------------------
 
@@ -175,7 +178,7 @@ def _write_data(file: IO[bytes], kept: Kept, pickler: Pickler) -> None:
     file.flush()
 
 
-def _bytes(storage: Any) -> memoryview:
+def _bytes(storage: UntypedStorage) -> memoryview:
     """Return the bytes of a storage; those on a GPU are copied."""
     with plain_functions():
         return memoryview(as_bytes(storage).cpu().numpy())

@@ -9,7 +9,10 @@ from __future__ import annotations
 import mmap
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class MappedFiles:
@@ -33,7 +36,7 @@ class MappedFiles:
             if start <= address < end:
                 raise pickle.PicklingError(f"memory of the file {file}")
 
-    def reduced(self, array: Any) -> Any:
+    def reduced(self, array: NDArray[Any]) -> Any:
         """Reduce a `numpy.memmap` to its file; return None for arrays in other memory.
 
         Raises:

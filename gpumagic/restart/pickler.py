@@ -12,7 +12,7 @@ import types
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import cloudpickle
 
@@ -20,6 +20,9 @@ from gpumagic.cuda import failure, torch_cuda
 from gpumagic.restart.mapped_files import MappedFiles
 from gpumagic.system import introspection
 from gpumagic.system.shell import Shell
+
+if TYPE_CHECKING:
+    from torch import device as _Device  # noqa: N812
 
 #: What IPython binds in every new shell, and has in `user_ns_hidden`, as later each output.
 GIVEN = ("get_ipython", "exit", "quit", "open", "In", "Out", "_dh")
@@ -151,7 +154,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return weakref.ref, (value(),)
         return super().reducer_override(value)
 
-    def _closure(self, value: Any) -> Any:
+    def _closure(self, value: types.FunctionType) -> Any:
         """Reduce a function with its cells, which it may share; cloudpickle gives it new ones."""
         reduced = super().reducer_override(value)
         if reduced is NotImplemented:
@@ -183,12 +186,12 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return make, tuple(arguments), attributes, None, None, _set_attributes
 
 
-def _set_attributes(made: Any, attributes: dict[str, Any]) -> None:
+def _set_attributes(made: object, attributes: dict[str, Any]) -> None:
     for name, value in attributes.items():
         setattr(made, name, value)
 
 
-def _optimizer(kind: Any) -> Any:
+def _optimizer(kind: type) -> Any:
     """Make an optimizer whose class has its hooks in place, before its own ``step`` is loaded."""
     torch: Any = torch_cuda.require()
     made = copyreg.__newobj__(kind)  # type: ignore[attr-defined]
@@ -196,20 +199,22 @@ def _optimizer(kind: Any) -> Any:
     return made
 
 
-def _gpu_generator(device: Any) -> Any:
+def _gpu_generator(device: _Device) -> Any:
     if device.type == "cpu":
         raise RuntimeError("a random generator of a GPU that is hidden")
     torch: Any = torch_cuda.require()
     return torch.Generator(device)
 
 
-def _code(make: Any, arguments: tuple[Any, ...], file: str) -> types.CodeType:
+def _code(
+    make: Callable[..., types.CodeType], arguments: tuple[Any, ...], file: str
+) -> types.CodeType:
     """Make code with the name of its cell: cloudpickle drops it, and with it the source."""
     made: types.CodeType = make(*arguments)
     return made.replace(co_filename=file)
 
 
-def _cached(function: Any, maxsize: int | None, typed: bool) -> Any:
+def _cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> Any:
     return functools.lru_cache(maxsize, typed)(function)
 
 

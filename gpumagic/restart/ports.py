@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import zmq
+
+if TYPE_CHECKING:
+    from ipykernel.kernelapp import IPKernelApp
 
 #: The descriptors of the sockets by port, as JSON, in the environment of the new program.
 _VARIABLE = "GPUMAGIC_LISTENING"
 
 
-def option(app: Any) -> list[str]:
+def option(app: IPKernelApp) -> list[str]:
     """Return the command-line option by which the new program reads this file.
 
     None where the user's own file has its place: then the ports are free for some time.
@@ -26,7 +29,7 @@ def option(app: Any) -> list[str]:
     return [f"--IPKernelApp.extra_config_file={__file__}"] if mine else []
 
 
-def hold(app: Any, environment: dict[str, str]) -> list[int]:
+def hold(app: IPKernelApp, environment: dict[str, str]) -> list[int]:
     """Keep the sockets through an ``execve`` with this environment; return their descriptors."""
     ports = {app.shell_port, app.iopub_port, app.stdin_port, app.control_port}
     held = {}
@@ -56,7 +59,7 @@ def _take() -> None:
     app: Any = IPKernelApp.instance()
     bind = app._bind_socket
 
-    def bind_held(socket: Any, port: int) -> Any:
+    def bind_held(socket: zmq.Socket[bytes], port: int) -> Any:
         descriptor = held.pop(str(port), None)
         if descriptor is not None:
             os.set_inheritable(descriptor, False)

@@ -138,7 +138,7 @@ def _pickled(path: str, name: str) -> bytes:
     return cast(bytes, cloudpickle.dumps(value))
 
 
-def _set(path: str, name: str, value: Any) -> None:
+def _set(path: str, name: str, value: object) -> None:
     owner = pkgutil.resolve_name(path)
     get, _, set_ = name.partition("/")
     if isinstance(owner, dict):

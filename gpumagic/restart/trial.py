@@ -36,7 +36,7 @@ with os.fdopen(int(sys.argv[1]), "rb") as file:
 """
 
 
-def type_name(value: Any) -> str:
+def type_name(value: object) -> str:
     """Return the module and the name of a value's type."""
     kind = type(value)
     return f"{introspection.module_of(kind)}.{kind.__qualname__}"
@@ -120,7 +120,7 @@ def _behind(variable: Variable, body: bytes, memo: Mapping[int, Any]) -> tuple[b
     return first + body[variable.end :], [memo.get(number) for number in range(count)]
 
 
-def run(file: Any, descriptor: int) -> NoReturn:
+def run(file: IO[bytes], descriptor: int) -> NoReturn:
     """Say the name of each variable, then its type, or ``!`` and why it does not load."""
     sys.path[:], folders, folder, extension, kept = pickle.load(file)
     out = os.fdopen(os.dup(1), "w")

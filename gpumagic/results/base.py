@@ -57,7 +57,7 @@ class Result:
         said = ": " + "".join(part.text for part in lines[0].parts) if lines else ""
         return Output().printable(f"<{type(self).__name__}{harmless(said)}>")
 
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         return {"text/plain": str(self), "text/html": as_html(self)}
 
     def to_dict(self) -> dict[str, Any]:

@@ -213,7 +213,7 @@ def load(path: str | Path) -> CudaTiming | MemoryDelta:
     return result
 
 
-def _read(kind: Any, data: Any) -> Any:
+def _read(kind: object, data: object) -> Any:
     """Return a value of an annotation from its form in JSON; it causes no import and no call.
 
     Raises:

@@ -17,6 +17,8 @@ from gpumagic.results.timing import at_most
 from gpumagic.system.text import grouped, plural
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from gpumagic.render.plots import Plot
 
 #: The most cells that are shown of a log: of memory the newest, of times the longest; and the most
@@ -153,7 +155,7 @@ class CellLog(_Log[CellMemory]):
         plot.legend()
         return plot
 
-    def _draw(self, axes: Any, ordinal: int) -> None:
+    def _draw(self, axes: Axes, ordinal: int) -> None:
         """Draw the memory of one device into ``axes``."""
         cells = {i: c.devices[ordinal] for i, c in enumerate(self.cells) if ordinal in c.devices}
         places, deltas, limit = [*cells], [*cells.values()], self.limits.get(ordinal)

@@ -9,9 +9,10 @@ still refers to the original. `lift` restores every object that `close` replaces
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 from gpumagic.cuda import driver, torch_cuda
@@ -46,7 +47,7 @@ def device_count() -> int:
     return 0
 
 
-def synchronize(device: Any = None) -> None:
+def synchronize(device: object = None) -> None:
     """Wait for what is on the GPUs, where it goes on (``%gpu off --soft``): for all of it."""
     torch_cuda.synchronize_all()
 
@@ -69,19 +70,19 @@ def _refusing_mode(torch: Any) -> Any:
     """
     tensor, device_type, leaves = torch.Tensor, torch.device, torch.utils._pytree.tree_leaves
 
-    def names_cuda(value: Any) -> bool:
+    def names_cuda(value: object) -> bool:
         if isinstance(value, device_type):
             return bool(value.type == "cuda")
         return isinstance(value, str) and value.startswith("cuda")
 
-    def on_cuda(value: Any) -> bool:
+    def on_cuda(value: object) -> bool:
         return isinstance(value, tensor) and value.is_cuda
 
     class RefuseNewCuda(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(
             self,
-            function: Any,
-            types: Any,
+            function: Callable[..., object],
+            types: Iterable[type],
             args: tuple[Any, ...] = (),
             kwargs: Mapping[str, Any] | None = None,
         ) -> Any:
@@ -104,7 +105,7 @@ def _refusing_mode(torch: Any) -> Any:
     return RefuseNewCuda()
 
 
-def _remove_mode(torch: Any, mode: Any) -> None:
+def _remove_mode(torch: ModuleType, mode: object) -> None:
     """Remove the mode from torch's stack, also if the user has entered other modes since."""
     overrides = torch.overrides
     above = []

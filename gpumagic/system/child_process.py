@@ -49,7 +49,7 @@ def run(
 
 
 def python(
-    source: str, *arguments: str, environment: Mapping[str, str], timeout: float, **more: Any
+    source: str, *arguments: str, environment: Mapping[str, str], timeout: float, **more: object
 ) -> Done:
     """Run ``source`` in a new Python process; see `run`."""
     program = f"{REMOVE_WORKING_FOLDER}; exec(compile({source!r}, '<gpumagic>', 'exec'))"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -44,7 +44,7 @@ def _absolute() -> list[str]:
     return [*filter(os.path.isabs, (each for each in sys.path if isinstance(each, str)))]
 
 
-def _folder(module: Any) -> str | None:
+def _folder(module: object) -> str | None:
     """Return the folder of a module's file, or of its package; None if not known."""
     attributes = introspection.module_attributes(module)
     inside = dict.get(attributes, "__path__")
@@ -86,7 +86,7 @@ class Unrestricted(AbstractContextManager[None]):
             _replace_finder(PathFinder, each)
 
 
-def _replace_finder(old: Any, new: Any) -> None:
+def _replace_finder(old: object, new: Any) -> None:
     sys.meta_path[:] = [new if each is old else each for each in sys.meta_path]
 
 
@@ -103,7 +103,7 @@ class _Finder:
         self._thread = get_ident()
 
     def find_spec(
-        self, name: str, path: Any = None, target: ModuleType | None = None
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if path is not None or get_ident() != self._thread:  # in a package
             return PathFinder.find_spec(name, path, target)

@@ -41,7 +41,7 @@ def derives(kind: type, *bases: type) -> bool:
     return any(_DERIVES(base, kind) for base in bases)
 
 
-def is_a(thing: Any, *bases: type) -> bool:
+def is_a(thing: object, *bases: type) -> bool:
     """Return whether an object's type is, or derives from, one of ``bases``."""
     return derives(type(thing), *bases)
 
@@ -73,7 +73,7 @@ def find(kind: type, name: str) -> Any:
 # --- attributes ----------------------------------------------------------------------------------
 
 
-def slot(thing: Any, name: str) -> Any:
+def slot(thing: object, name: str) -> Any:
     """Return an attribute that the object's type implements in C; None if there is none."""
     found = find(type(thing), name)
     return found.__get__(thing) if type(found) in _SLOTS else None
@@ -85,7 +85,7 @@ def names(mapping: Any) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in items if type(name) is str]
 
 
-def module_attributes(module: Any) -> dict[str, Any]:
+def module_attributes(module: object) -> dict[str, Any]:
     """Return a module's attributes without loading a lazy module; empty for other objects."""
     if not is_a(module, types.ModuleType):
         return {}
@@ -104,13 +104,13 @@ def module_of(kind: type) -> str:
     return module if type(module) is str else ""
 
 
-def module_file(module: Any) -> str | None:
+def module_file(module: object) -> str | None:
     """Return a module's ``__file__``, or None."""
     file = dict.get(module_attributes(module), "__file__")
     return file if type(file) is str else None
 
 
-def imported_as(value: Any) -> str | None:
+def imported_as(value: object) -> str | None:
     """Return the name that imports ``value``, a module of whatever type; else None."""
     name = dict.get(module_attributes(value), "__name__")
     found = type(name) is str and name != "__main__" and sys.modules.get(name) is value

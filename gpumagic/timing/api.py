@@ -141,7 +141,7 @@ def cudatime(
     return result
 
 
-def _loop_of_callable(function: Callable[[], Any], setup: Any) -> Loop:
+def _loop_of_callable(function: Callable[[], Any], setup: object) -> Loop:
     for each in (function, setup):
         if not isinstance(each, str) and kind_of(each) != "plain":
             raise TypeError(

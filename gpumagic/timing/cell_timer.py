@@ -7,7 +7,7 @@ its own GPU work is waited for, so that the time is its own and the next cell st
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.cells.every_cell import EveryCell, Running, first_line
 from gpumagic.cells.hooks import CellHooks
@@ -23,6 +23,9 @@ from gpumagic.timing.event_timer import (
     start,
     stop,
 )
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import ExecutionResult
 
 
 class CellTimer(EveryCell[CellTiming]):
@@ -69,7 +72,7 @@ class CellTimer(EveryCell[CellTiming]):
         if self._started is not None:
             self._raised = stop(self._started)
 
-    def end(self, cell: Running, result: Any) -> None:
+    def end(self, cell: Running, result: ExecutionResult) -> None:
         assert self._started is not None
         at_error = None if result.success else self._raised
         stopped, interrupted = at_error or stop(self._started), False

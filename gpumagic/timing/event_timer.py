@@ -22,11 +22,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter, process_time, sleep, thread_time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda import streams, torch_cuda
 from gpumagic.results.timing import EXACT
 from gpumagic.system import text
+
+if TYPE_CHECKING:
+    from torch.cuda import Event, Stream
 
 try:
     from resource import RUSAGE_THREAD, getrusage
@@ -282,7 +285,7 @@ def _look_at_others(look: Look, used: Sequence[Any]) -> Look:
     )
 
 
-def _end(stream: Any, event: Any = None) -> tuple[Any, float]:
+def _end(stream: Stream, event: Event | None = None) -> tuple[Any, float]:
     if event is None:
         event = torch_cuda.timing_event(stream)
     else:
@@ -309,7 +312,7 @@ def _late_event(look: Look, foreign: bool) -> Any:
     return late
 
 
-def _reading(look: Look, started: Started, late: Any) -> Reading:
+def _reading(look: Look, started: Started, late: object) -> Reading:
     device, ordinal = look.device, look.device.ordinal
     count, new = torch_cuda.allocations(ordinal), device.start is None
     sign, idle_by = new or device.allocations != count, look.idle_by - started.at
@@ -319,7 +322,7 @@ def _reading(look: Look, started: Started, late: Any) -> Reading:
         return Reading(0.0, max(end, idle_by), sign=sign, new=new, allocations=count)
     earliest, latest = (at - started.at for at in started.reached[ordinal])
 
-    def passed(event: Any) -> float:
+    def passed(event: Event) -> float:
         return float(device.start.elapsed_time(event)) / 1e3
 
     ends = [(passed(event) + earliest, recorded - started.at) for event, recorded in look.ends]

@@ -20,10 +20,13 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from math import inf
 from time import perf_counter, sleep
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.cells.line_sources import CodeLine
 from gpumagic.cuda import streams, torch_cuda
+
+if TYPE_CHECKING:
+    from torch.cuda import Stream
 
 # --- the marks ------------------------------------------------------------------------------------
 
@@ -86,7 +89,7 @@ class DeviceMarks:
             if handle == current or not self._stream_base.query(stream)
         ]
 
-    def _event(self, stream: Any) -> Any:
+    def _event(self, stream: Stream) -> Any:
         event = self._free.pop() if self._free else self._new_event(enable_timing=True)
         self._event_base.record(event, stream)
         return event

@@ -97,7 +97,7 @@ def _before_other_profilers(call: Callable[[], None]) -> Iterator[None]:
     replaced = []
 
     def replacement(original: Callable[..., Any]) -> Callable[..., Any]:
-        def start(*arguments: Any, **named: Any) -> Any:
+        def start(*arguments: object, **named: object) -> Any:
             call()
             return original(*arguments, **named)
 

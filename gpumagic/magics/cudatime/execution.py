@@ -71,7 +71,7 @@ def run_once(magics: Magics, options: argparse.Namespace, cell: CompiledCell) ->
             delivery.deliver()
             raise
 
-    def finish(value: Any) -> Any:
+    def finish(value: object) -> Any:
         try:
             value = further.run(cell.run, value)
         finally:

@@ -40,7 +40,7 @@ class FurtherRuns:
         if self._options.trace is not None:
             self._trace = output_path(expanded(delivery.shell, self._options.trace))
 
-    def run(self, code: Callable[[AbstractContextManager[Any]], Any], value: Any) -> Any:
+    def run(self, code: Callable[[AbstractContextManager[Any]], Any], value: object) -> Any:
         """Run ``code`` in a scope for each option that needs that, and return its last value.
 
         ``value`` where it is not run again.
@@ -76,7 +76,7 @@ class FurtherRuns:
             joules = None if meter.joules is None else meter.joules / count
             self._add(meter.note, energy=joules, power=meter.watts)
 
-    def _add(self, *notes: str, **fields: Any) -> None:
+    def _add(self, *notes: str, **fields: object) -> None:
         """Add notes to the result, and set fields."""
         result = self._delivery.result
         self._delivery.keep(replace(result, notes=(*result.notes, *notes), **fields))
@@ -86,7 +86,7 @@ class FurtherRuns:
         option: str,
         make: Callable[[], _Scope],
         code: Callable[[_Scope], Any],
-        value: Any = None,
+        value: object = None,
     ) -> tuple[Any, _Scope | None]:
         """Run ``code`` in a scope; return its value and the scope, if both have succeeded."""
         if self._delivery.result is None or self._delivery.result.partial:

@@ -158,7 +158,7 @@ def run_cell(
                 with suppress(Exception, KeyboardInterrupt):  # the cell's own comes first
                     _say_what_stays(shell, failed)
 
-    def finish(value: Any) -> Any:
+    def finish(value: object) -> Any:
         output.store(shell, selected, options)  # it was shown above the cell's own output
         return output.value_of(value, selected, options)
 

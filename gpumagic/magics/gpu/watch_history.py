@@ -19,6 +19,8 @@ from gpumagic.results.devices import Device, device_grid, ordinal_cell
 from gpumagic.system.text import plural
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from gpumagic.render.plots import Plot
 
 #: The figures of a device that change. Bytes, percent, degrees Celsius, watts.
@@ -194,7 +196,7 @@ class WatchHistory(Result):
         plot.legend()
         return plot
 
-    def _draw(self, device: Device, axes: Any, times: list[float]) -> None:
+    def _draw(self, device: Device, axes: Axes, times: list[float]) -> None:
         """Draw the curves of a device in percent: of time, and of its memory."""
         total = device.memory_total or math.nan
 

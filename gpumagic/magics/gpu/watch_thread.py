@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.cells.hooks import CellHook, CellHooks
 from gpumagic.cuda import devices, driver, nvml, visible_devices
@@ -23,6 +23,9 @@ from gpumagic.magics.gpu.watch_history import CellSpan, WatchHistory, WatchPanel
 from gpumagic.magics.gpu.watch_history import without_processes as kept
 from gpumagic.results.devices import Device
 from gpumagic.system import text
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import ExecutionInfo
 
 #: The most samples, an hour at one each second, and the most cells.
 _SAMPLES, _CELLS = 3600, 1000
@@ -99,7 +102,7 @@ class Watch:
         current = () if self._current is None else (self._current,)
         return WatchHistory(tuple(self.samples), (*self._cells, *current), self.running)
 
-    def _before(self, info: Any, outer: Any) -> CellSpan | None:
+    def _before(self, info: ExecutionInfo, outer: object) -> CellSpan | None:
         if outer is not None or self._thread is None:
             return None  # a cell that another one runs
         self._current = CellSpan(None, time.time())
