@@ -150,6 +150,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if kind is functools._lru_cache_wrapper and value.__module__ == "__main__":
             options = value.cache_parameters()
             return _cached, (value.__wrapped__, options["maxsize"], options["typed"])
+        if kind is functools.cached_property:  # before Python 3.12 it has a lock
+            return kind, (value.func,), {"attrname": value.attrname}
         if kind is weakref.ref and value.__callback__ is None and value() is not None:
             return weakref.ref, (value(),)
         return super().reducer_override(value)

@@ -49,6 +49,10 @@ _TABLE = (
     ("numpy.random", "get_state/set_state"),
     ("random", "getstate/setstate"),
 )
+#: Two of the settings: the warning filters; levels and handlers of the notebook's loggers.
+_FILTERS, _LOGGERS = "warnings:filters", "logging"
+#: A warning filter: action, text, category, module, line.
+_Filter = tuple[Any, str, Any, str, int]
 
 
 def read(shell: Shell) -> dict[str, bytes]:
@@ -57,6 +61,7 @@ def read(shell: Shell) -> dict[str, bytes]:
     Those that are not carried, and not as in a new process, are empty.
     """
     found, torch = dict[str, bytes](), cast(Any, torch_cuda.loaded())
+    filters = _filters()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some are deprecated
         for path, name in _names():
@@ -71,13 +76,15 @@ def read(shell: Shell) -> dict[str, bytes]:
         except RuntimeError:
             found[f"cuda:{number}"] = b""
     plots = [each for each in shell.configurables if type(each).__name__ == "InlineBackend"]
-    root, ignored = logging.getLogger(), ("ignore", None, Warning, None, 0)
+    loggers = [each.name for each in shell.user_ns.values() if type(each) is logging.Logger]
+    found[_LOGGERS] = cloudpickle.dumps({name: _logger(name) for name in ("", *loggers)})
     others = {
-        "logging": root.handlers or root.level != logging.WARNING,
-        "warning filters": ignored in warnings.filters,
         "the inline backend": any(each.config.get("InlineBackend") for each in plots),
         **{f"sys.{name}": name not in own_streams() for name in STREAMS},
     }
+    found[_FILTERS] = b""
+    with suppress(Exception):  # a category has no pickle, for example
+        found[_FILTERS] = cloudpickle.dumps(filters)
     return {**found, **{name: b"" for name, changed in others.items() if changed}}
 
 
@@ -86,7 +93,7 @@ def restore(settings: Mapping[str, bytes], now: Callable[[str], str]) -> dict[st
 
     ``now`` returns where a device is now.
     """
-    again, lost = list[str](), list[str]()
+    again, lost, filters = list[str](), list[str](), list[_Filter]()
     for library in dict.fromkeys(re.split("[.:]", name)[0] for name in settings):
         with suppress(Exception):  # it is none, or cannot be imported any more
             importlib.import_module(library)
@@ -95,7 +102,13 @@ def restore(settings: Mapping[str, bytes], now: Callable[[str], str]) -> dict[st
         for key, state in settings.items():
             path, _, name = key.partition(":")
             try:
-                if path == "cuda":
+                if key == _FILTERS:
+                    filters = pickle.loads(state)
+                elif key == _LOGGERS:
+                    then = pickle.loads(state)
+                    if then != {name: _logger(name) for name in then}:
+                        again.append(key)
+                elif path == "cuda":
                     place = now(key)
                     if state and place != "cpu":
                         torch_cuda.require().cuda.set_rng_state(pickle.loads(state), place)
@@ -106,10 +119,29 @@ def restore(settings: Mapping[str, bytes], now: Callable[[str], str]) -> dict[st
                     _set(path, name, now(str(value)) if "default_device" in name else value)
             except Exception:  # it is empty, or its class cannot be imported, for example
                 again.append(key.replace(":", "."))
+    known = _filters()
+    for each in reversed(filters):
+        if each not in known:  # the first that fits decides
+            warnings.filterwarnings(*each)
     return {
         "As in a new process, set again among others:": again,
         "Not kept: CUDA's random state of": lost,
     }
+
+
+def _filters() -> list[_Filter]:
+    """Return the warning filters as `warnings.filterwarnings` takes them, the first first."""
+    found: list[Any] = [*warnings.filters]
+    return [
+        (action, getattr(text, "pattern", text) or "", kind, getattr(of, "pattern", of) or "", line)
+        for action, text, kind, of, line in found
+    ]
+
+
+def _logger(name: str) -> tuple[int, int]:
+    """Return a logger's level, and how many handlers it has."""
+    found = logging.getLogger(name)
+    return found.level, len(found.handlers)
 
 
 def _names() -> Iterator[tuple[str, str]]:

@@ -60,11 +60,13 @@ PLAIN = {
         "import functools\ndef outer():\n    n = 0\n    def inner():\n        nonlocal n; n += 1\n"
         "        return n\n    return inner\ninner = outer(); inner()\n"
         "@functools.lru_cache(maxsize=5)\ndef cached(x): return x + 1\ncached(1)\n"
-        "part = functools.partial(max, 9)",
-        "inner cached part",
+        "part = functools.partial(max, 9)\nclass Lazy:\n    @functools.cached_property\n"
+        "    def made(self): return [1]\nlazy = Lazy()",
+        "inner cached part lazy",
         "(inner(), cached(2), cached.cache_info().maxsize, part(3),"
-        " __import__('inspect').getsource(cached.__wrapped__).count('x + 1'))",
-        (2, 3, 5, 9, 1),
+        " __import__('inspect').getsource(cached.__wrapped__).count('x + 1'),"
+        " lazy.made is lazy.made)",
+        (2, 3, 5, 9, 1, True),
     ),
     "what every shell has": Case(
         "ip = get_ipython(); magic = ip.run_line_magic; ins = In; import builtins\n"
@@ -345,6 +347,11 @@ SETTINGS = [
     ("_ = np.seterr(divide='raise')", "np.geterr()['divide']", "raise"),
     ("pd.set_option('display.precision', 2)", "pd.get_option('display.precision')", 2),
     ("plt.rcParams['figure.figsize'] = 3, 3", "plt.rcParams['figure.figsize']", [3.0, 3.0]),
+    (
+        "import warnings; warnings.filterwarnings('error', 'mind .*', UserWarning)",
+        "[(how, text.pattern) for how, text, *_ in warnings.filters[:1]]",
+        [("error", "mind .*")],
+    ),
 ]
 
 
@@ -363,10 +370,13 @@ def test_settings_and_files(kernel: Callable[..., Kernel], tmp_path: Path) -> No
         assert f"cannot keep {name} (memory of the file {file})." in refused
     for cell, _, _ in SETTINGS:
         k.run(cell)
-    k.run("logging.basicConfig(level=logging.INFO)")
-    shown = k.run("%gpu 1 --restart --keep mapped").text
+    k.run("logger = logging.getLogger('mine'); logger.setLevel(10)")
+    shown = k.run("%gpu 1 --restart --keep mapped logger").text
     assert "As in a new process, set again among others: logging." in shown
     assert "Lost: 2 variables (shared, part)." in shown
+    k.run("logging.basicConfig(level=logging.INFO)")
+    shown = k.run("%gpu restart --keep mapped").text
+    assert "As in a new process, set again among others: logging." in shown
     k.run("mapped[:] = 7; mapped.flush()")
     assert set(mapped.read_bytes()[-4:]) == {0, 0xE0, 0x40}
     for cell, asked, value in SETTINGS:
