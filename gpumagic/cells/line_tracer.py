@@ -141,9 +141,9 @@ class LineTracer:
         line = call.source.lines.get(number)
         if line is None or line is call.line:
             return  # the next line of the same statement, or the next pass of a one-line loop
-        goes_on = call.line is None and line is self._ended
+        if call.line is not None or line is not self._ended:  # else it goes on
+            line.hits += 1
         call.line, self._ended = line, None
-        line.hits += not goes_on
         self._counter.switch((line, *call.others) if call.others else (line,))
 
     def _resume(self, frame: FrameType) -> None:

@@ -178,7 +178,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             for each in arguments
         ]
         hooks = "_backward_hooks", "_post_accumulate_grad_hooks"  # not before torch 2.1
-        names = ("grad", *hooks) if value.is_leaf else ("grad",) * value.retains_grad
+        names: tuple[str, ...] = ("grad", *hooks)
+        if not value.is_leaf:
+            names = ("grad",) if value.retains_grad else ()
         found = {name: getattr(value, name, None) for name in names}
         attributes = {name: each for name, each in found.items() if each is not None}
         if not value.is_leaf:

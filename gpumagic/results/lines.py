@@ -242,7 +242,7 @@ class LineTimings(Series[LineTiming]):
         """Return the waits of the lines, and the notes."""
         waits = [
             f"{'' if source is self.cell else f'{source.name}, '}line {line.line} waited for the "
-            f"GPU in {'at least ' * (line.syncs < line.hits)}{plural(line.syncs, 'run')}: "
+            f"GPU in {'at least ' if line.syncs < line.hits else ''}{plural(line.syncs, 'run')}: "
             f"{seconds(line.sync_time)}"
             for source in self._sources
             for line in source.lines
@@ -326,7 +326,7 @@ class _Table:
         )
 
     def _gpu(self, line: LineTiming) -> Text:
-        gpu = "≤ " * line.at_most + seconds(line.gpu) if self._has_gpu else ""
+        gpu = f"{'≤ ' if line.at_most else ''}{seconds(line.gpu)}" if self._has_gpu else ""
         return self._with_bar(gpu, line) if self._by_gpu else gpu
 
     def _host(self, line: LineTiming) -> Text:

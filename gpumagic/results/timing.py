@@ -223,12 +223,12 @@ class CudaTiming(StorableResult):
         """Return the seconds per loop of each repeat."""
         samples = {"gpu": self.gpu, "wall": self.wall, "cpu": self.cpu, "host": self.host}
         samples |= {f"cuda:{i}": sample for i, sample in self.per_device.items()}
-        columns = {"repeat": list[float | None](range(1, len(self.wall.all) + 1))}
-        for name, sample in samples.items():
-            values = () if sample is None else sample.all
+        for i in range(len(self.wall.all)):
             # Those of queued runs belong to none of the repeats: they come in their own order.
-            columns[name] = [*values, *[None] * len(self.wall.all)][: len(self.wall.all)]
-        return (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+            row: dict[str, float | None] = {"repeat": i + 1}
+            for name, sample in samples.items():
+                row[name] = sample.all[i] if sample and i < len(sample.all) else None
+            yield row
 
     @property
     def gpu_text(self) -> str:
@@ -243,7 +243,7 @@ class CudaTiming(StorableResult):
 
 def at_most(value: float | None, is_bound: bool) -> str:
     """Return a GPU time, with ``≤`` where it is an upper bound."""
-    return "≤ " * (is_bound and value is not None) + seconds(value)
+    return f"≤ {seconds(value)}" if is_bound and value is not None else seconds(value)
 
 
 def _shows_host(result: CudaTiming) -> bool:
@@ -295,10 +295,11 @@ def _statistics(result: CudaTiming) -> list[Block]:
             return [name, *[DASH] * 5]
         shown = partial(cpu_seconds, loops=result.loops) if name == "CPU" else seconds
         sure = all_exact.get(name, False)
+        mark, each_mark = ("" if known else "≤ " for known in (exact.get(name), sure))
         best, worst, mean = (
-            "≤ " * (not sure) + shown(each) for each in (sample.best, sample.worst, sample.mean)
+            each_mark + shown(each) for each in (sample.best, sample.worst, sample.mean)
         )
-        median = "≤ " * (not exact.get(name)) + shown(sample.median)
+        median = mark + shown(sample.median)
         middle = Styled(median, "strong") if name == "GPU" else median
         # Bounds have no spread.
         iqr, spread = (shown(sample.iqr), f" ± {shown(sample.stdev)}") if sure else (DASH, "")
@@ -337,7 +338,7 @@ def _count(result: CudaTiming) -> str:
     if result.precision is None:
         precision = "too few for the precision of the median wall time"
     else:
-        bound = "less than " * (result.precision < 0.001)
+        bound = "less than " if result.precision < 0.001 else ""
         precision = (
             f"the median wall time is known to {bound}±{share(max(result.precision, 0.001), 1)}"
         )

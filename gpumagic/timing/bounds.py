@@ -150,7 +150,7 @@ def _why_none(runs: Sequence[Times]) -> str | None:
 
 def _no_sign(runs: Sequence[Times], tells: str) -> str:
     maybe = any(reading.maybe for run in runs for reading in run.readings.values())
-    return NO_SIGN.format(_ANOTHER * maybe, tells)
+    return NO_SIGN.format(_ANOTHER if maybe else "", tells)
 
 
 def _first_use(runs: Sequence[Times]) -> str | None:

@@ -138,9 +138,9 @@ class LineProfiler:
         took = f"measuring the lines took {100 * part:.2g} % of the wall time"
         if self._tracer.has_slowed:
             return took + _SLOWED
-        if part <= _COST:
-            return None
-        return took + "; the host times of short lines are upper bounds" * (part > _LARGE_COST)
+        if part > _LARGE_COST:
+            return f"{took}; the host times of short lines are upper bounds"
+        return took if part > _COST else None
 
 
 def _with_what_lines_show(timing: CudaTiming, least: float) -> CudaTiming:

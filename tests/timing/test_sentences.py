@@ -47,7 +47,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
         "not checked, as the GPU time of {} is an upper bound, or not known",
         "wall times are compared: only upper bounds of the GPU time of {}",
         "at least {} times as long as {} by GPU time (allowed: {})",
-        "; the host times of short lines are upper bounds",
+        "{}; the host times of short lines are upper bounds",
         "; before Python 3.12 tracing also slows down the Python code that lines call (with -f, in "
         "try, with, generators, await): their host times are upper bounds",
     ),
