@@ -12,6 +12,7 @@ from gpumagic.memory.holders import Survey, objects_of, running_threads
 from gpumagic.memory.report import PLUGGABLE
 from gpumagic.memory.roots import EXCEPTION, LAST, LOCAL, NotebookReferences
 from gpumagic.memory.torch_memory import UnreadableError
+from gpumagic.memory.walk import collector_paused
 from gpumagic.render.units import bytes_
 from gpumagic.results.allocator import Freed, FreeStep, Held
 from gpumagic.system import introspection, text
@@ -20,6 +21,7 @@ from gpumagic.system.shell import Shell
 NO_DEBUG = "the last exception is gone: %debug and %tb have nothing to show"
 
 
+@collector_paused()
 def free(shell: Shell, names: Sequence[str] = ()) -> Freed:
     """Delete ``names`` and the notebook's own references, collect garbage, and empty the cache.
 

@@ -34,7 +34,7 @@ from gpumagic.cuda.storages import plain_functions
 from gpumagic.memory.report import uncounted
 from gpumagic.memory.roots import EXCEPTION, LAST, LOCAL, NotebookReferences, Places
 from gpumagic.memory.torch_memory import Block, Blocks, TorchGraph, UnreadableError
-from gpumagic.memory.walk import Name, Root, Walk, Walked
+from gpumagic.memory.walk import Name, Root, Walk, Walked, collector_paused
 from gpumagic.results.holders import DeviceHolders, Holder, Holders
 from gpumagic.system import introspection
 from gpumagic.system.shell import Shell
@@ -48,6 +48,7 @@ SECONDS = 5.0
 MOST = 1_000_000
 
 
+@collector_paused()
 def holders(
     namespace: Mapping[str, Any] | None = None,
     *,

@@ -19,6 +19,7 @@ from gpumagic.memory.holders import Survey
 from gpumagic.memory.limit import memory_limit
 from gpumagic.memory.roots import NotebookReferences
 from gpumagic.memory.torch_memory import UnreadableError
+from gpumagic.memory.walk import collector_paused
 from gpumagic.results.base import Explanation
 from gpumagic.results.out_of_memory import OutOfMemory
 from gpumagic.system import introspection
@@ -56,6 +57,7 @@ def find(error: BaseException) -> BaseException | None:
     return next((each for each in shown if introspection.is_a(each, kind)), None)
 
 
+@collector_paused()
 def explain(error: BaseException, shell: Shell) -> OutOfMemory | Explanation | None:
     """Return why the memory ran out; None if the exception is no out-of-memory error.
 

@@ -13,6 +13,7 @@ import time
 import types
 from array import array
 from collections.abc import Iterable, Iterator, MutableSequence, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -38,6 +39,18 @@ _RUNNING = {id(types.FrameType), id(types.TracebackType)}
 
 
 PARAMETERS = "parameters"
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Keep Python's collector from freeing what is looked at, as the look itself would have it."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _clearer(*roles: str) -> str:

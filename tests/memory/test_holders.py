@@ -17,6 +17,7 @@ import pytest
 
 import gpumagic
 from gpumagic.memory.holders import holders
+from gpumagic.memory.torch_memory import Blocks
 from gpumagic.results.holders import DeviceHolders, Holders
 from tests.support.allocator import MIB
 
@@ -607,6 +608,30 @@ def test_what_garbage_shares_is_not_garbage(torch: ModuleType, cells: Any, ip: A
         cells("stop.set(); thread.join()")
     cells("%gpumem free")
     assert torch.cuda.memory_allocated() == 0
+
+
+def test_the_look_itself_collects_nothing(new: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Python's collector would, in the midst of it: what it frees was still counted."""
+    read, thresholds = Blocks._read, gc.get_threshold()
+
+    def then_much_else(blocks: Blocks) -> None:
+        read(blocks)
+        gc.set_threshold(1, 1, 1)
+        _ = [[i] for i in range(1000)]
+
+    monkeypatch.setattr(Blocks, "_read", then_much_else)
+    cycle: list[Any] = [new(MIB)]
+    cycle.append(cycle)
+    gc.disable()
+    del cycle
+    try:
+        gc.enable()
+        found = holders({}).devices[0]
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.collect()
+    assert (found.allocated, found.garbage, found.live) == (MIB, MIB, 0)
+    assert gc.isenabled()
 
 
 def test_the_marks_of_what_the_notebook_keeps_are_explained(torch: ModuleType, cells: Any) -> None:
