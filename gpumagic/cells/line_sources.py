@@ -68,7 +68,8 @@ class CodeSource:
             self.lines[number] = self.lines[first]
         for node in ast.walk(self.tree):
             if isinstance(node, (ast.For, ast.AsyncFor)) and node.lineno in self.lines:
-                self.lines[node.lineno].loop = True
+                if heads.get(node.body[0].lineno) != node.lineno:  # else its body, too, is there
+                    self.lines[node.lineno].loop = True
             elif isinstance(node, _GUARDS):
                 for number in range(node.lineno, (node.end_lineno or node.lineno) + 1):
                     self.lines[number].guarded = True

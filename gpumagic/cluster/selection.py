@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic._version import __version__
 from gpumagic.cluster.connection import Cluster, forget
 from gpumagic.cluster.results import ClusterSelection, ClusterTable, EngineResult
+from gpumagic.cuda.visible_devices import MASK
 from gpumagic.errors import DeviceError
 from gpumagic.selection.spec import parse
 from gpumagic.system import text
@@ -87,9 +88,10 @@ def pin(
         if table.error is not None:
             raise DeviceError(f"{row.host}: {table.error}; nothing was changed")
         if len(mates) > len(given):
+            of = f" of {len(table)}" if len(table) > len(given) else ""
             raise DeviceError(
-                f"{row.host} has {plural(len(given), 'GPU')} for more engines than that: nothing "
-                f"was changed; -t leaves engines out, from engine {row.engine} on"
+                f"{row.host}: more engines were started with {plural(len(given), 'GPU')}{of} "
+                f"({MASK}): nothing was changed; -t leaves engines out, from engine {row.engine} on"
             )
         specs[row.engine] = given[len(mates) - 1]
     return _apply(cluster, "pin", specs, min_free=None, idle=False, claim=claim)

@@ -41,8 +41,12 @@ _LOADED = ("/proc/driver/nvidia/version", "/dev/dxg")
 _LONGEST = 500
 #: In the code that stands for the line that has restarted the kernel.
 _RESTART = "gpumagic.restart.after"
-#: How IPython writes a cell magic: its name, options and cell are arguments.
-_CELL_MAGIC = re.compile(r"(?:await )?get_ipython\(\)\.run_cell_magic\('(\w+)'")
+#: How IPython writes a cell magic, and how an engine is sent one: its name is an argument, as are
+#: options and cell.
+_CELL_MAGIC = re.compile(
+    r"(?:await )?get_ipython\(\)\.run_cell_magic\('(\w+)'"
+    r"|__import__\('gpumagic\.cluster\.engine'.*\.run_cell\('[^']*', '(\w+)'"
+)
 
 
 class _Statement(NamedTuple):
@@ -62,7 +66,7 @@ class _Statement(NamedTuple):
         if _RESTART in text:
             return f"cell [{self.cell}] restarted this process and brought variables back"
         if (magic := _CELL_MAGIC.match(text)) is not None:
-            text, line = in_body or (f"%%{magic[1]}", line)
+            text, line = in_body or (f"%%{magic[1] or magic[2]}", line)
         text = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
         return f"cell [{self.cell}] ran `{text}` (line {line})"
 
@@ -131,7 +135,9 @@ class InitTrace:
         """
         if self._traced_run is None or not self._ready().is_initialized():
             return
-        where = f"between two cells, after cell [{self._last_cell}] had ended"
+        where = "in the cell that loaded gpumagic, or before the next one"
+        if self._last_cell is not None:
+            where = f"between two cells, after cell [{self._last_cell}] had ended"
         if self._statement is not None:
             where = f"while {self._statement.described(self._in_body)}{self._module}"
         self.location = f"CUDA was initialised {where}"

@@ -226,12 +226,16 @@ def _undo_of_process(state: ShellState) -> None:
 
 def _undo_choice(state: ShellState) -> None:
     """Restore the variables, and say so: code that runs next may get another GPU."""
-    from gpumagic.cuda import driver
+    from gpumagic.cuda import devices, driver, failure
     from gpumagic.magics.output import say
     from gpumagic.selection import environment
 
     restored = environment.undo().items()
     if restored and not state.magics.quiet:
         now = [f"{name} is {'not set' if value is None else value}" for name, value in restored]
-        kept = "; CUDA has started, and keeps its GPUs here" if driver.is_initialized() else ""
+        kept = ""
+        if driver.is_initialized():
+            kept = "; CUDA has started, and keeps its GPUs here"
+        elif failure.has_failed(devices.devices(processes=False, load=False)):
+            kept = f"; {failure.start_cause()}"
         say(state.shell, f"gpumagic: its choice of GPUs is undone: {', '.join(now)}{kept}")

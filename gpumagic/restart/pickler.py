@@ -126,6 +126,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return _gpu_generator, *value.__reduce__()[1:]
         if torch is not None and issubclass(kind, (torch.Stream, torch.Event)):
             raise pickle.PicklingError("a stream or event of a GPU")
+        if torch is not None and issubclass(kind, torch.utils.data.dataloader._BaseDataLoaderIter):
+            raise pickle.PicklingError("an iterator of a DataLoader")
         if numpy is not None and issubclass(kind, numpy.ndarray):
             mapped = self._files.reduced(value)
             return super().reducer_override(value) if mapped is None else mapped

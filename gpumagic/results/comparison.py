@@ -121,7 +121,7 @@ class Comparison(Series[Compared]):
             Figures("GPU", gpu),
             Column(f"Compared with {self.baseline}", ratio, least=12, wrap=True),
             Figures("Wall", lambda e: compared(e, "wall", e.timing.wall_text), rank=1),
-            Figures("IQR", iqr, rank=2),
+            Figures("IQR of GPU" if self.quantity == "gpu" else "IQR of wall", iqr, rank=2),
         ]
         return [Grid.of(self, columns), *Line.notes((*self.notes, IQR))]
 

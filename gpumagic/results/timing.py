@@ -252,20 +252,26 @@ def _shows_host(result: CudaTiming) -> bool:
 
 
 def _one_line(result: CudaTiming) -> list[Block]:
-    """Return a single run in one line, as ``%timeit`` shows its own."""
-    parts: list[tuple[Text, ...]] = []
+    """Return a single run in one line, as ``%timeit`` shows its own.
+
+    Where there was no sign of GPU work, the bound of the GPU's time comes last.
+    """
     devices = {f"cuda:{i}": sample for i, sample in result.per_device.items()}
     where = plural(len(devices), "device") if len(devices) > 1 else next(iter(devices), "the GPU")
+    gpu = list[tuple[Text, ...]]()
+    leads = result.gpu is not None and (result.gpu_seen or not result.gpu_at_most)
     if result.gpu is not None:
-        parts.append((Styled(result.gpu_text, "strong"), f" on {where}{_at_least(result)}"))
+        shown = Styled(result.gpu_text, "strong" if leads else "")
+        gpu.append(("" if leads else "GPU ", shown, f" on {where}{_at_least(result)}"))
     if len(devices) > 1:
         # One may have waited for another: only for all together is it known that some worked.
         each = ", ".join(f"{i} {at_most(sample.median, True)}" for i, sample in devices.items())
-        parts.append((each,))
-    parts.append(("wall ", Styled(result.wall_text, "" if parts else "strong")))
+        gpu.append((each,))
+    parts: list[tuple[Text, ...]] = [("wall ", Styled(result.wall_text, "" if leads else "strong"))]
     parts.append((f"CPU {cpu_seconds(result.cpu.median)}",))
     if result.host is not None and _shows_host(result):
         parts.append((f"Python returned after {seconds(result.host.median)}",))
+    parts = [*gpu, *parts] if leads else [*parts, *gpu]
     return [Line.join(*[text for part in parts for text in (" · ", *part)][1:])]
 
 

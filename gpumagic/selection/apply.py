@@ -65,8 +65,8 @@ def select(
 
     .. versionadded:: 0.1.0
     """
-    wants = Wants(min_free=min_free, idle=idle)
-    selection = choose(parse(as_text(spec)), wants, wait=wait, claim=claim)
+    wants = Wants(min_free=min_free, idle=idle, wait=wait)
+    selection = choose(parse(as_text(spec)), wants, claim=claim)
     if selection.status == "too-late":
         warnings.warn(str(selection.problem), GpuMagicWarning, stacklevel=2)
     return selection
@@ -76,7 +76,6 @@ def choose(
     spec: Spec,
     wants: Wants = NO_WANTS,
     *,
-    wait: float = 0.0,
     progress: Progress | None = None,
     claim: bool = True,
     restart: bool = False,
@@ -92,11 +91,12 @@ def choose(
     table = devices.devices(processes=False)
     # Where CUDA has started here, a choice of what becomes free later is too late all the same.
     in_time = restart or not driver.is_initialized()
-    if spec.kind == "auto" and wait > 0 and in_time:
+    if spec.kind == "auto" and wants.wait > 0 and in_time:
         devices.check(table)
-        table = _wait(spec, wants, wait, progress)
+        table = _wait(spec, wants, progress)
     with undone_on_error() as before:
-        change, notes = _change(spec, wants, table, can_wait=in_time and wait == 0, claim=claim)
+        can_wait = in_time and wants.wait == 0
+        change, notes = _change(spec, wants, table, can_wait=can_wait, claim=claim)
         failure.note_mask(before.environment)
         environment.write(change)
         failure.note_mask(environment.now())
@@ -187,12 +187,12 @@ def allowed(table: DeviceTable) -> Sequence[Device]:
     return named or everything
 
 
-def _wait(spec: Spec, wants: Wants, limit: float, progress: Progress | None) -> DeviceTable:
+def _wait(spec: Spec, wants: Wants, progress: Progress | None) -> DeviceTable:
     """Return the table as soon as enough devices fit, or cannot fit, or at the time limit.
 
-    ``limit`` is in seconds. Ctrl-C interrupts it.
+    Ctrl-C interrupts it.
     """
-    started = time.monotonic()
+    started, limit = time.monotonic(), wants.wait
     while True:
         table = devices.devices(processes=False)
         usable = candidates(allowed(table), spec.count)

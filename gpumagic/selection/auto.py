@@ -20,12 +20,15 @@ class Wants:
     min_free: int | None = None
     #: No other process, and no kernel in the last sampling period.
     idle: bool = False
+    #: Seconds for which to wait for it.
+    wait: float = 0.0
 
     @property
     def options(self) -> str:
         """The options that ask for it, as they are typed."""
         free = "" if self.min_free is None else f" --min-free {-(-self.min_free >> 20)}MiB"
-        return free + (" --idle" if self.idle else "")
+        wait = f" --wait {self.wait:g}" if self.wait else ""
+        return free + (" --idle" if self.idle else "") + wait
 
 
 NO_WANTS = Wants()

@@ -78,7 +78,8 @@ def test_a_name_that_is_no_function_is_one_line(ip: Any, name: str, message: str
             [1, 1, 1, 4, 4, 4, 7, 7],
         ),
         ("@a\n@b(\n  1)\ndef f(\n  x):\n    @c\n    def g(): pass", [1, 1, 1, 1, 1, 6, 6]),
-        ("match x:\n  case [\n    1]:\n    pass\nfor i in x: f(\n  i)", [1, 2, 2, 4, 5, 5]),
+        ("match x:\n  case [\n    1]:\n    pass\nfor i in x:\n  f(\n  i)", [1, 2, 2, 4, 5, 6, 6]),
+        ("while x: f(\n  i)", [1, 1]),
         (
             "try:\n    a\nexcept (\n    B):\n    c\nelse:\n    d\nfinally:\n    e",
             [1, 2, 3, 3, 5, 6, 7, 8, 9],
@@ -91,6 +92,7 @@ def test_each_line_of_a_statement_stands_for_its_first(text: str, firsts: list[i
     rows = text.splitlines()
     assert found.text == tuple(rows)
     assert [found.lines[i].number for i in range(1, len(rows) + 1)][: len(firsts)] == firsts
+    assert not cell_source([], (one := "for i in x: f(i)"), 1, ast.parse(one)).lines[1].loop
     loops = {line.number for line in found.lines.values() if line.loop}
     assert loops == {place for place, row in enumerate(rows, 1) if row.startswith("for")}
 

@@ -59,7 +59,7 @@ def test_each_gets_of_what_its_task_was_given(cluster_of: Callable[..., Cluster]
     scenario = Scenario(devices=[GPU(mig=tuple(Mig(uuid=uuid) for uuid in parts)), GPU()])
     masks = [{"CUDA_VISIBLE_DEVICES": uuid} for uuid in (parts[1], "1", "1")]
     cluster = cluster_of(3, scenario, env=masks)
-    with pytest.raises(UsageError, match="has 1 GPU for more engines than that"):
+    with pytest.raises(UsageError, match="more engines were started with 1 GPU of 2"):
         run(cluster, "%gpu pin")
     run(cluster, "%gpu pin -t 0:2 -q")
     assert cluster.value(0, MASK) == parts[1]

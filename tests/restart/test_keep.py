@@ -305,7 +305,7 @@ def test_only_what_is_on_a_gpu_starts_cuda(kernel: Callable[..., Kernel], tmp_pa
     assert "Kept: x, net, adam. Imported anew: os, sys, torch, mine_state, get, Dataset." in shown
     assert "A torch.device, and torch's default device, must be set again." in shown
     assert "CUDA was started" not in shown
-    assert "working folder go on, Out and _ do not." in shown
+    assert "working folder go on, outputs (Out) do not." in shown
     assert k.value("(get(), str(x.device), torch.get_num_threads())") == (1, "cpu", 3)
     assert k.value("__import__('ctypes').CDLL('libcuda.so.1').cuCtxGetDevice(None)") == 3
     assert "state follows its moved parameters by: adam.load_state_dict(adam.state_dict())" in shown

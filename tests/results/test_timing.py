@@ -33,10 +33,10 @@ a note"""
 def test_drawing_of_a_single_run() -> None:
     check_drawing(SINGLE, ONE_LINE)
     two = replace(SINGLE, per_device={0: Sample((0.010,)), 1: Sample((0.002,))}, gpu_at_most=True)
-    assert str(two).splitlines()[0] == (
-        "≤ 10.0 ms on 2 devices · cuda:0 ≤ 10.0 ms, cuda:1 ≤ 2.00 ms · wall 12.0 ms · "
-        "CPU < 1 µs · Python returned after 1.00 ms"
-    )
+    gpu = "≤ 10.0 ms on 2 devices · cuda:0 ≤ 10.0 ms, cuda:1 ≤ 2.00 ms"
+    rest = "wall 12.0 ms · CPU < 1 µs · Python returned after 1.00 ms"
+    assert str(replace(two, gpu_seen=True)).splitlines()[0] == f"{gpu} · {rest}"
+    assert str(two).splitlines()[0] == f"{rest} · GPU {gpu}", "without a sign of GPU work"
 
 
 @pytest.mark.parametrize(

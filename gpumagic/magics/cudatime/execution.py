@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Any
@@ -22,6 +23,9 @@ from gpumagic.timing.event_timer import Started, gave_up, read, start, stop
 from gpumagic.timing.lines import LineProfiler
 from gpumagic.timing.profiler import nvtx_range
 from gpumagic.timing.repeat_plan import LEAST_REPEATS, Plan
+
+#: Why a cell that runs once may fail when it is repeated.
+_OWN_VARIABLES = "; in repeated runs the variables that a cell assigns are its own, as in %%timeit"
 
 
 class _Timed(Delivery):
@@ -158,7 +162,8 @@ def run_repeatedly(magics: Magics, options: argparse.Namespace, loop: Loop, plan
         further.measure_energy(loop)
     finally:
         if delivery.result is None and not options.quiet:
-            say(delivery.shell, "%cudatime: stopped before the first repeat was complete")
+            why = _OWN_VARIABLES if sys.exc_info()[0] is UnboundLocalError else ""
+            say(delivery.shell, f"%cudatime: stopped before the first repeat was complete{why}")
         delivery.deliver()
     return delivery.finish(None)
 

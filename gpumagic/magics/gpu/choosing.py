@@ -31,7 +31,7 @@ def wants(magics: Magics, spec: Spec, options: argparse.Namespace) -> Wants:
     min_free = options.min_free
     if min_free is None and magics.min_free:
         min_free = size(magics.min_free)
-    return Wants(min_free=min_free, idle=options.idle)
+    return Wants(min_free=min_free, idle=options.idle, wait=options.wait)
 
 
 def choose_for_kernel(magics: Magics, spec: Spec, options: argparse.Namespace) -> Selection:
@@ -104,7 +104,6 @@ def _choose_by_variables(magics: Magics, spec: Spec, options: argparse.Namespace
         return apply.choose(
             spec,
             wants(magics, spec, options),
-            wait=options.wait,
             progress=progress,
             claim=magics.claim and not options.no_claim,
             restart=options.restart,

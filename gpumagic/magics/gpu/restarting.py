@@ -62,9 +62,9 @@ def restart(magics: Magics, options: argparse.Namespace) -> NoReturn:
             "this process refuses the GPU since '%gpu off --soft': write %gpu off --restart, or "
             "%gpu on before %gpu restart"
         )
-    options.no_claim = not STATE.choice.claim
-    options.threads = None if STATE.choice.threads is None else STATE.choice.threads.current
-    begin(magics, Spec("restart", "same"), options)
+    threads = None if STATE.choice.threads is None else STATE.choice.threads.current
+    as_now = {"no_claim": not STATE.choice.claim, "threads": threads}
+    begin(magics, Spec("restart", "same"), argparse.Namespace(**{**vars(options), **as_now}))
 
 
 def begin(magics: Magics, spec: Spec, options: argparse.Namespace) -> NoReturn:
@@ -280,7 +280,7 @@ def _report(
         chosen = replace(chosen, cuda_initialized=driver.state().initialized)
     said = (
         f"The process was restarted in place in {took}; numbering, inputs and working folder go "
-        "on, Out and _ do not."
+        "on, outputs (Out) do not."
     )
     lost = tuple(name for name in payload["variables"] if name not in shell.user_ns)
     if chosen.cuda_initialized and not cuda:
@@ -303,8 +303,8 @@ def _report(
 
 #: How tensors that are on the CPU now come to a GPU, by whether every GPU is hidden.
 _BACK = {
-    True: "To move tensors back: %gpu on (after a backward pass: %gpu on --restart --keep all), "
-    "then .cuda().",
+    True: "To move tensors back: %gpu on for all GPUs, or %gpu NUMBER (after a backward pass with "
+    "--restart --keep all), then .cuda().",
     False: "Their GPU is hidden now; .cuda() moves them to one that is not.",
 }
 _SET_AGAIN = "A torch.device, and torch's default device, must be set again."

@@ -100,7 +100,7 @@ def test_a_fresh_process_with_the_same_gpus_from_which_one_can_fork(
     assert shown.startswith("restarted: this process sees 1 GPU")
     assert "cuda:0 is GPU 2" in shown
     assert (
-        "numbering, inputs and working folder go on, Out and _ do not. CUDA is not started."
+        "numbering, inputs and working folder go on, outputs (Out) do not. CUDA is not started."
         in shown
     )
     assert "torch computes with 3 threads" in shown
