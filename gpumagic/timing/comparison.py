@@ -78,8 +78,8 @@ def compare(
                 notes += (f"{name}: measured under other conditions: {'; '.join(different)}",)
     notes += tuple(f"{name}: stopped early" for name, each in timings.items() if each.partial)
     if quantity == "gpu" and (bound := [n for n, t in timings.items() if t.bound == "host"]):
-        waits = "GPU times are compared; the GPU waits for Python in host-bound"
-        notes = (f"{waits} {', '.join(bound)}, whose wall time is longer", *notes)
+        which = "GPU times are compared; host-bound, with a longer wall time:"
+        notes = (f"{which} {', '.join(bound)}", *notes)
     if quantity == "wall" and any(each.ratio is not None for each in entries[1:]):
         notes = (_why_wall(timings), *notes)
     compared = Comparison(tuple(entries), quantity, notes)

@@ -49,6 +49,18 @@ def test_faster_slower_and_neither() -> None:
         _ = compared["x"]
 
 
+def test_gpu_times_of_host_bound_code_are_not_its_wall_times() -> None:
+    """Twice as fast on the wall, and yet slower by what is compared: it says which that is."""
+    before = replace(about(0.001), wall=Sample((0.005,) * 11), bound="host")
+    after = replace(about(0.0012, seed=1), wall=Sample((0.0025,) * 11))
+    compared = gpumagic.compare({"before": before, "after": after})
+    assert compared["after"].verdict == "slower"
+    said = "GPU times are compared; host-bound, with a longer wall time: before"
+    assert compared.notes[0] == said
+    assert "IQR of GPU" in str(compared)
+    assert said not in gpumagic.compare({"before": after, "after": after}).notes
+
+
 def test_the_interval_is_that_of_the_two_medians() -> None:
     (_, entry) = gpumagic.compare(timing(*[1.0] * 5, 2.0), timing(3.0, *[4.0] * 5))
     assert entry.interval == (3.0 / 2.0, 4.0 / 1.0)

@@ -26,7 +26,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "queued": (
         "queued beforehand, the same work takes the GPU {} of the best repeat",
         "host-bound: the GPU waits for work to be launched",
-        "GPU times are compared; the GPU waits for Python in host-bound",
+        "GPU times are compared; host-bound, with a longer wall time:",
     ),
     # Lines whose own figures are no bounds.
     "lines": (
