@@ -9,9 +9,11 @@ import builtins
 import functools
 import io
 import linecache
+import pickle
 import shutil
 import sys
 import tempfile
+import types
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -150,7 +152,13 @@ def _parted(variables: Mapping[str, Any]) -> list[str]:
         else:
             continue
         together.setdefault(address, {}).setdefault(one, []).append(name)
-    return [" and ".join(chain(*each.values())) for each in together.values() if len(each) > 1]
+    groups = [[*each.values()] for each in together.values() if len(each) > 1]
+    return [" and ".join(map(_with_others, each)) for each in groups]
+
+
+def _with_others(names: Sequence[str]) -> str:
+    """Return the first name, and in brackets those that go on sharing memory with it."""
+    return names[0] if len(names) == 1 else f"{names[0]} ({', '.join(names[1:])})"
 
 
 def _write_data(file: IO[bytes], kept: Kept, pickler: Pickler) -> None:
@@ -199,15 +207,23 @@ def restore(file: IO[bytes], shell: Shell, kept: Kept) -> Kept:
         return devices.moved_storage(on_host(storages[number]), kept.storages[number][1])
 
     copies = [memoryview(bytearray(array)) for array in arrays]
-    loader = Unpickler(io.BytesIO(kept.body), copies, storage, devices.moved_device, shell)
+    make = functools.partial(Unpickler, storage=storage, device=devices.moved_device, shell=shell)
+    loader, begin, absent = make(io.BytesIO(kept.body), copies), 0, set[int]()
     done, failed = list[str](), dict(kept.failed)
-    for name in kept.variables:
+    for name, variable in kept.variables.items():
         try:
+            if absent and absent & trial.taken(kept.body[begin : variable.end]):
+                raise pickle.UnpicklingError("it shares a part with one that did not load again")
             shell.user_ns[name] = loader.load()
             done.append(name)
-        except Exception as error:  # the others may refer to it; the trial has loaded them all
-            failed.update(dict.fromkeys([*kept.variables][len(done) :], text.named(error)))
-            break
+        except Exception as error:  # though the trial has loaded it: those behind it are loaded
+            failed[name] = text.named(error)
+            first = trial.memoized(kept.body, begin)
+            body, shared = trial.behind(variable, kept.body, loader.memo.copy())
+            absent.update(n for n in range(first, len(shared)) if not _whole(shared[n]))
+            loader = make(io.BytesIO(body), [*shared, *copies[variable.buffers :]])
+            loader.load()
+        begin = variable.end
     # torch would check them when it next loads anything, and until then keep them.
     getattr(sys.modules.get("torch._utils"), "_sparse_tensors_to_validate", []).clear()
     shell.user_ns["__builtins__"] = builtins  # cloudpickle puts the dictionary there
@@ -220,3 +236,11 @@ def restore(file: IO[bytes], shell: Shell, kept: Kept) -> Kept:
         **settings.restore(kept.settings, devices.now),
     }
     return replace(kept, notes=notes, failed=failed)
+
+
+def _whole(part: Any) -> bool:
+    """Return whether a part of a variable that did not load has all that belongs to it."""
+    if type(part) in (type, types.FunctionType, types.BuiltinFunctionType):
+        return bool(part.__module__ != "__main__")
+    dtype = getattr(sys.modules.get("numpy"), "dtype", ())
+    return type(part) is str or isinstance(part, dtype)

@@ -147,6 +147,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return importlib.import_module, (name,)
         if issubclass(kind, io.IOBase) and not issubclass(kind, (io.StringIO, io.BytesIO)):
             raise pickle.PicklingError("an open file")  # cloudpickle would copy its content
+        if kind is weakref.finalize:  # as a `tempfile.TemporaryDirectory` has
+            raise pickle.PicklingError("it is cleaned up when this process ends")
         if kind is memoryview:  # of which cloudpickle would make bytes
             raise pickle.PicklingError("cannot pickle 'memoryview' object")
         if kind is functools._lru_cache_wrapper and value.__module__ == "__main__":
@@ -156,7 +158,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return kind, (value.func,), {"attrname": value.attrname}
         if kind is weakref.ref and value.__callback__ is None and value() is not None:
             return weakref.ref, (value(),)
-        return super().reducer_override(value)
+        reduced = super().reducer_override(value)
+        if issubclass(kind, type) and type(reduced) is tuple and len(reduced) > 2:
+            reduced[2][0]["__qualname__"] = value.__qualname__  # of a class within another one
+        return reduced
 
     def _closure(self, value: types.FunctionType) -> Any:
         """Reduce a function with its cells, which it may share; cloudpickle gives it new ones."""

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from pickletools import genops
-from typing import IO, Any, NoReturn
+from typing import IO, Any, NoReturn, cast
 
 from gpumagic.errors import RestartError
 from gpumagic.restart import handover
@@ -106,15 +106,26 @@ class _Shell:
         return print
 
 
-def _behind(variable: Variable, body: bytes, memo: Mapping[int, Any]) -> tuple[bytes, list[Any]]:
+def memoized(body: bytes, end: int) -> int:
+    """Return how many objects the pickles up to ``end`` put into the memo."""
+    file, count = io.BytesIO(body), 0
+    while file.tell() < end:
+        count += sum(code.name == "MEMOIZE" for code, _, _ in genops(file))
+    return count
+
+
+def taken(body: bytes) -> set[int]:
+    """Return the numbers in the memo of the objects that one pickle takes from there."""
+    return {cast(int, n) for code, n, _ in genops(body) if code.name in ("BINGET", "LONG_BINGET")}
+
+
+def behind(variable: Variable, body: bytes, memo: Mapping[int, Any]) -> tuple[bytes, list[Any]]:
     """Return the pickles behind one that does not load, and the buffers that they begin with.
 
-    What they share with it is None; with others it is in ``memo``. A memo cannot be set, so that a
-    pickle of its own puts each object there, in order.
+    What they share with it is None, or incomplete; with others it is in ``memo``. A memo cannot be
+    set, so that a pickle of its own puts each object there, in order.
     """
-    file, count = io.BytesIO(body), 0
-    while file.tell() < variable.end:
-        count += sum(code.name == "MEMOIZE" for code, _, _ in genops(file))
+    count = memoized(body, variable.end)
     puts = (pickle.NEXT_BUFFER + pickle.MEMOIZE + pickle.POP) * count
     first = pickle.PROTO + b"\5" + puts + pickle.NONE + pickle.STOP
     return first + body[variable.end :], [memo.get(number) for number in range(count)]
@@ -143,7 +154,7 @@ def run(file: IO[bytes], descriptor: int) -> NoReturn:
                 print(end=f"={variable.kind and type_name(value)}", file=out, flush=True)
             except BaseException as error:
                 print(end=f"!{text.reason(error)}", file=out, flush=True)
-                body, shared = _behind(variable, kept.body, loader.memo.copy())
+                body, shared = behind(variable, kept.body, loader.memo.copy())
                 loader = make(io.BytesIO(body), [*shared, *arrays[variable.buffers :]])
                 loader.load()
     os._exit(0)

@@ -76,6 +76,14 @@ PLAIN = {
         " __builtins__.__name__, space[0] is globals())",
         (True, True, True, 2, "builtins", True),
     ),
+    "classes within others": Case(
+        "class Cfg:\n    class Optim:\n        lr = 1\nwithin = Cfg.Optim()\n"
+        "def made_here():\n    class Local: x = 2\n    return Local()\nlocal = made_here()",
+        "Cfg within local",
+        "(type(within) is Cfg.Optim, type(within).__qualname__, within.lr,"
+        " type(local).__qualname__, local.x)",
+        (True, "Cfg.Optim", 1, "made_here.<locals>.Local", 2),
+    ),
     "a chain": Case(
         "class Link: pass\nfirst = None\nfor n in range(400):\n"
         "    link = Link(); link.next = first; first = link\n"
@@ -203,6 +211,10 @@ BAD = {
     "lock": ("import threading; lock = threading.Lock()", "cannot pickle '_thread.lock' object"),
     "file": ("file = open('/dev/null')", "an open file"),
     "uses": ("def uses(): return gen", "cannot pickle 'generator' object"),
+    "folder": (
+        "import tempfile; folder = tempfile.TemporaryDirectory()",
+        "it is cleaned up when this process ends",
+    ),
     "bad": ("class Bad:\n    def __reduce__(self): return eval, ('1/0',)\nbad = Bad()", "division"),
     "dies": (
         "class Dies:\n    def __reduce__(self): return eval, ('__import__(\"os\").abort()',)\n"
@@ -270,6 +282,29 @@ def test_what_cannot_be_kept_is_named_before_anything_is_lost(
     assert k.value(f"[name for name in {[*BAD]} if name in globals()]") == []
 
 
+def test_what_loads_once_alone_is_lost(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
+    """Its trial has loaded it; those behind it come back, but for what they share with it."""
+    k = kernel()
+    k.run(f"import os; lock = {str(tmp_path / 'lock')!r}; first = [1]; shared = [2]")
+    k.run(
+        "class Server:\n    def __init__(self): self.own = [3]\n"
+        "    def __setstate__(self, state):\n        self.__dict__.update(state)\n"
+        "        was_there = os.path.exists(lock); open(lock, 'w').close()\n"
+        "        if was_there: raise RuntimeError('address already in use')"
+    )
+    k.run(
+        "server = Server(); server.first = first; server.arr = __import__('numpy').ones(9)\n"
+        "uses = [server.own]; uses_it = [uses]"
+    )
+    k.run("results = {'acc': [.1], 'first': first}; arr = __import__('numpy').arange(300.)")
+    shown = k.run("%gpu restart --keep all").text
+    assert "Lost: 3 variables (server, uses, uses_it)." in shown
+    assert "Not kept: server (RuntimeError: address already in use)." in shown
+    assert "Not kept: uses (UnpicklingError: it shares a part with one that did" in shown
+    asked = "(results['acc'], results['first'] is first, shared, float(arr.sum()), Server.__name__)"
+    assert k.value(asked) == ([0.1], True, [2], 44850.0, "Server")
+
+
 def test_what_stands_in_for_stdout_is_data(kernel: Callable[..., Kernel]) -> None:
     k = kernel()
     k.run("import io, sys; own = sys.stdout; buf = io.StringIO(); sys.stdout = buf; print('hid')")
@@ -308,7 +343,7 @@ def test_only_what_is_on_a_gpu_starts_cuda(kernel: Callable[..., Kernel], tmp_pa
     assert "working folder go on, outputs (Out) do not." in shown
     assert k.value("(get(), str(x.device), torch.get_num_threads())") == (1, "cpu", 3)
     assert k.value("__import__('ctypes').CDLL('libcuda.so.1').cuCtxGetDevice(None)") == 3
-    assert "state follows its moved parameters by: adam.load_state_dict(adam.state_dict())" in shown
+    assert "an optimizer's state follows by: adam.load_state_dict(adam.state_dict())" in shown
     k.run(f"net.cuda(); adam.load_state_dict(adam.state_dict()); {step}")
     averages = "[adam.state[each]['exp_avg'].device.type for each in net.parameters()]"
     assert k.value(averages) == ["cuda", "cuda"]
@@ -319,7 +354,7 @@ def test_random_states_go_on(kept: tuple[Kernel, str]) -> None:
     assert k.value(AS_RANDOM) == (True, True, True, True)
     assert "Not kept: CUDA's random state of cuda:0, cuda:2, cuda:3." in shown
     assert "Tensors and devices moved: cuda:0 → cpu, cuda:1 → cuda:0." in shown
-    parted = "whole and same and halved, memory and sharing and its_view"
+    parted = "whole (same) and halved, memory and sharing (its_view)"
     assert f"No longer share memory: {parted}." in shown
     assert "Their GPU is hidden now; .cuda() moves them to one that is not." in shown
     started = k.value("__import__('gpumagic.cuda.init_trace', fromlist=['x']).location()")

@@ -323,7 +323,7 @@ def _kept(restored: Kept, namespace: Mapping[str, Any]) -> Iterator[str]:
         found = [name for name, value in namespace.items() if is_a(value, kind)]
         if found and "cpu" in moved:
             calls = "; ".join(f"{name}.load_state_dict({name}.state_dict())" for name in found)
-            yield f"An optimizer's state follows its moved parameters by: {calls}."
+            yield f"After parameters were moved back, an optimizer's state follows by: {calls}."
     for device, size in restored.devices.refused.items():
         yield f"On the CPU, since {device} has too little free memory for it: {bytes_(size)}."
     for name, reason in restored.failed.items():
