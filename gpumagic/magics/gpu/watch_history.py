@@ -33,6 +33,12 @@ class WatchSample:
 
     time: float
     devices: tuple[Device, ...] = ()
+    #: Whether a gate refuses new work on every device (``%gpu off --soft``).
+    gated: bool = False
+
+    def grid(self) -> list[Block]:
+        """Return the devices' table."""
+        return device_grid(self.devices, self.gated)
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,7 @@ class WatchPanel(Result):
         else:
             state = Styled(f"■ ended: {self.ended}", "strong")
             text = f" · {self._at}"
-        return [*device_grid(self.sample.devices), Line.join(state, Styled(text, "dim"))]
+        return [*self.sample.grid(), Line.join(state, Styled(text, "dim"))]
 
     @property
     def _at(self) -> str:
@@ -76,7 +82,7 @@ class WatchPanel(Result):
         from gpumagic.render import text
 
         note = f"{self._at} · live only where HTML is shown · '%gpu watch off' ends it"
-        return text.render([*device_grid(self.sample.devices), Line.of(note, "dim")])
+        return text.render([*self.sample.grid(), Line.of(note, "dim")])
 
 
 @dataclass(frozen=True, repr=False)
@@ -111,7 +117,7 @@ class WatchHistory(Result):
             said.append("still watched then: '%gpu plot -o' returns what there is now")
         columns: list[Column[Device]] = [
             Figures("GPU", lambda d: Styled(str(d.index), "strong")),
-            Column("Device", ordinal_cell),
+            Column("Device", lambda d: ordinal_cell(d, self.samples[-1].gated)),
             Figures("Util mean", lambda d: percent(self._mean(d.index))),
             Figures("Util max", lambda d: percent(self._max(d, "utilization"))),
             Figures("Mine max", lambda d: bytes_(self._max(d, "memory_own")), rank=1),

@@ -22,6 +22,7 @@ from gpumagic.errors import DeviceError
 from gpumagic.magics.gpu.watch_history import CellSpan, WatchHistory, WatchPanel, WatchSample
 from gpumagic.magics.gpu.watch_history import without_processes as kept
 from gpumagic.results.devices import Device
+from gpumagic.selection import soft_off
 from gpumagic.system import text
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ class _SamplingThread(threading.Thread):
         #: That of CUDA's driver after the last cell.
         self.state = driver.state()
         #: What the panel shows.
-        self._shown: tuple[Device, ...] | None = None
+        self._shown: WatchSample | None = None
 
     def end(self, reason: str) -> None:
         """Stop the thread, and show the reason in the panel: in the main thread."""
@@ -163,10 +164,10 @@ class _SamplingThread(threading.Thread):
         found = devices.compose(self._session.read(), variables, self.state)
         if in_a_cell or self._watch.in_a_cell:
             found = tuple(map(_certain, found))
-        sample = WatchSample(time.time(), tuple(map(kept, found)))
+        sample = WatchSample(time.time(), tuple(map(kept, found)), soft_off.is_closed())
         self._watch.samples.append(sample)
-        if self._shown != sample.devices:
-            self._shown = sample.devices
+        shown, self._shown = self._shown, replace(sample, time=0.0)
+        if self._shown != shown:
             self._show(WatchPanel(sample, self._every))
 
     def _show_end(self, reason: str) -> None:

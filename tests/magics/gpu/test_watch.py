@@ -228,6 +228,10 @@ def test_in_a_kernel(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
     assert "samples in" in k.run("%gpu watch off").text
     # A recording without a panel; a restart in place ends it, and does not take it for the user's.
     k.run("import torch; x = torch.ones(1, device='cuda')")
+    k.run("%gpu off --soft")
+    assert "gated" in k.run("%gpu watch").text
+    assert "gated" in k.run("%gpu watch off").text
+    k.run("%gpu on")
     assert k.run("%gpu watch -q").outputs == []
     assert "restarted" in k.run("%gpu off --restart").text
     assert "no panel is running" in k.run("%gpu watch off", raising=False).stderr
