@@ -151,7 +151,8 @@ def all_of(uuids: Iterable[str]) -> dict[str, list[Claim]]:
     Of each user's on a device, who may have made thousands, all but `_MOST` are counted alone.
     """
     try:
-        lines = Path("/proc/locks").read_text().splitlines()
+        # Twice: the kernel writes it page by page, and may leave out a line while others go.
+        lines = [line for _ in range(2) for line in Path("/proc/locks").read_text().splitlines()]
     except OSError:
         lines = []
     pids: dict[str, set[int]] = {}
