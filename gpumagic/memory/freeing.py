@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from gpumagic.cuda import failure, torch_cuda
 from gpumagic.errors import DeviceError, SpecError
@@ -48,9 +49,10 @@ def free(shell: Shell, names: Sequence[str] = ()) -> Freed:
         except UnreadableError as error:
             unknown = f"what the notebook itself keeps was left alone: {error}"
     holding = [root for root in survey.holding() if root.by_notebook] if survey else []
-    beside = [root for root in survey.holding(names) if not root.by_notebook] if survey else []
-    if others := [root.name for root in beside if root.name not in names]:
-        notes.append(f"memory of {', '.join(names)} stays with {', '.join(others)}")
+    beside = {name: _others(survey, name, names) for name in names} if survey else {}
+    if others := dict.fromkeys(chain(*beside.values())):
+        staying = ", ".join(name for name in beside if beside[name])
+        notes.append(f"memory of {staying} stays with {', '.join(others)}")
     for name in names:
         shell.del_var(name, by_name=True)
     if names:
@@ -80,6 +82,12 @@ def free(shell: Shell, names: Sequence[str] = ()) -> Freed:
     notes += _staying(shell) if survey else [unknown]
     uncounting = PLUGGABLE if torch_cuda.allocator_backend() == "pluggable" else None
     return Freed(tuple(steps), before, tuple(names), tuple(notes), uncounting)
+
+
+def _others(survey: Survey, name: str, names: Sequence[str]) -> list[str]:
+    """Return the variables that hold memory of one, but for those that are deleted with it."""
+    found = survey.holding([name])
+    return [root.name for root in found if not root.by_notebook and root.name not in names]
 
 
 def _check(notebook: NotebookReferences, names: Sequence[str]) -> None:

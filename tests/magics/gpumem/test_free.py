@@ -165,7 +165,7 @@ def test_named_variables(torch: ModuleType, cells: Any, ip: Any) -> None:
     assert "b" not in ip.user_ns
     assert torch.cuda.memory_allocated() == 3 * MIB
     shown = cells("%gpumem free a,same, Out").text
-    assert "memory of a, same stays with _2" in shown
+    assert "memory of a stays with _2" in shown  # that of `same` is freed
     assert "still allocated: _2 1.00 MiB" in shown
     assert torch.cuda.memory_allocated() == MIB
     cells("del _2")
