@@ -307,8 +307,9 @@ def _statistics(result: CudaTiming) -> list[Block]:
         )
         median = mark + shown(sample.median)
         middle = Styled(median, "strong") if name == "GPU" else median
-        # Bounds have no spread.
-        iqr, spread = (shown(sample.iqr), f" ± {shown(sample.stdev)}") if sure else (DASH, "")
+        iqr, spread = DASH, ""  # as of bounds, or of one repeat
+        if sure and len(sample.all) > 1:
+            iqr, spread = shown(sample.iqr), f" ± {shown(sample.stdev)}"
         return [name, middle, iqr, best, worst, Styled(f"{mean}{spread}", "dim")]
 
     columns: list[Column[Any]] = [

@@ -69,6 +69,12 @@ def test_the_number_of_repeats(fields: dict[str, Any], count: str) -> None:
     assert as_text(timing(1.0, **fields), 120).splitlines()[-1] == count
 
 
+def test_one_repeat_has_no_spread() -> None:
+    rows = str(timing(0.1, repeat=1, loops=1000)).splitlines()[2:5]
+    assert [row.split()[0] for row in rows] == ["GPU", "Wall", "CPU"]
+    assert all(" – " in row and "±" not in row for row in rows)
+
+
 def test_what_is_no_time_of_each_repeat_is_a_bound() -> None:
     """Where the median is exact, others may still be bounds, and these have no spread."""
     result = timing(0.1, 0.1, 0.9, repeat=3, gpu_at_least=Sample((0.1, 0.1, 0.1)))

@@ -79,12 +79,14 @@ def run_on_devices(magics: Magics, options: argparse.Namespace, loop: Loop, plan
 
 def _compared(devices: list[str], timings: dict[str, CudaTiming]) -> CudaTiming | Comparison:
     notes = tuple(
-        f"stopped early on {device}"
+        f"stopped early on {device}" if device in timings else f"no result on {device}"
         for device in devices
         if device not in timings or timings[device].partial
     )
     if len(timings) == 1:
-        (timing,) = timings.values()
+        ((device, timing),) = timings.items()
+        if len(devices) > 1:
+            notes = (f"these are the times on {device}", *notes)
         return replace(timing, notes=(*timing.notes, *notes))
     compared = compare(timings)
     elsewhere = [_elsewhere(device, timing) for device, timing in timings.items()]

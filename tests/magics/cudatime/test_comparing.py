@@ -93,7 +93,10 @@ def test_on_that_is_stopped_says_where(gpu_work: Any, ip: Any, run_cell: Any) ->
     ]
     assert str(gpu_work.torch.ones(1).device) == "cpu"
     ip.user_ns["left"] = iter(range(1))
-    assert "stopped early on cpu" in run_cell(f"{on}\nnext(left)", raising=False).text
+    shown = run_cell(f"{on}\nnext(left)", raising=False).text
+    assert "stopped early on cpu" in shown
+    assert "no result on cuda:0" in shown
+    assert "these are the times on cpu" in shown
     # before there is anything
     ran = run_cell(f"{on}\n1 / 0", raising=False)
     assert isinstance(ran.error, ZeroDivisionError)
