@@ -52,7 +52,7 @@ def free(shell: Shell, names: Sequence[str] = ()) -> Freed:
     beside = {name: _others(survey, name, names) for name in names} if survey else {}
     if others := dict.fromkeys(chain(*beside.values())):
         staying = ", ".join(name for name in beside if beside[name])
-        notes.append(f"memory of {staying} stays with {', '.join(others)}")
+        notes.append(f"memory of {staying} that is also held by {', '.join(others)} stays")
     for name in names:
         shell.del_var(name, by_name=True)
     if names:

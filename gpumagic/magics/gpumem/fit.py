@@ -69,6 +69,7 @@ def run(magics: Magics, options: argparse.Namespace, cell: CompiledCell) -> Any:
             used = max(devices, key=lambda i: devices[i].peak, default=None)
             peak = devices[used].peak if used is not None else 0
             search.runs.append(FitRun(value, peak if fits else None))
+            search.left.append(sum(torch_cuda.memory_held(i)[0] for i in torch_cuda.contexts()))
             if used is not None:
                 # Less where the first run has created what stays: an optimizer's state.
                 search.available = _available(used)
@@ -167,6 +168,14 @@ def _result(name: str, search: FitSearch) -> Fit:
     ]
     if len({run.peak for run in search.runs}) == 1 < len(search.runs):
         notes.insert(0, f"the peak is the same for all: does the cell use {name}?")
+    # Above what the first run has made for all others: gradients, an optimizer's state.
+    kept = max(search.left[:-1], default=0) - search.left[0]
+    if kept > _PRECISION * max((run.peak or 0 for run in search.runs), default=0):
+        notes.insert(
+            0,
+            f"the runs left {bytes_(kept)} allocated, which later runs lacked: without it more may "
+            "fit; %gpumem vars shows what holds it",
+        )
     return Fit(name, largest, tuple(search.runs), search.is_exact, tuple(notes))
 
 
@@ -190,6 +199,8 @@ class FitSearch:
     #: The bytes that the code may allocate above its start; None where not known.
     available: int | None = None
     runs: list[FitRun] = field(default_factory=list)
+    #: The bytes that were still allocated after each run.
+    left: list[int] = field(default_factory=list)
 
     @property
     def largest(self) -> int | None:

@@ -190,6 +190,16 @@ def test_a_cell_that_does_not_use_the_variable(run_cell: Run, ip: Any, torch: An
     assert "the peak is the same for all: does the cell use batch?" in ran.text
 
 
+def test_a_cell_that_keeps_what_it_allocates(run_cell: Run, ip: Any, torch: Any) -> None:
+    """Earlier runs are in the way of later ones, so that the answer is not the largest value."""
+    run_cell("kept = []")
+    code = "kept.append(torch.empty(n, 2**20, dtype=torch.int8, device='cuda:0'))"
+    shown = run_cell(f"%%gpumem --fit n=1:40960\n{code}").text
+    assert "GiB allocated, which later runs lacked: without it more may fit" in shown
+    run_cell("kept.clear()")
+    assert "lacked" not in run_cell(f"%%gpumem --fit n=1:40960\nx = {code[12:-1]}").text
+
+
 def test_the_limit_is_shown_set_and_lifted(run_cell: Run, ip: Any, torch: Any) -> None:
     assert "No limit" in run_cell("%gpumem limit").text
     assert "may use at most 4.00 GiB of each GPU" in run_cell("%gpumem limit 4GiB").text

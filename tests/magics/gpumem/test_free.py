@@ -147,8 +147,8 @@ def test_a_throw_away_of_the_users(torch: ModuleType, cells: Any, ip: Any) -> No
     cells("_, kept = a, 1")
     cells("7")
     shown = cells("%gpumem free a").text
-    assert "memory of a stays with _" in shown
-    assert "__" not in shown.split("stays with")[1]
+    assert "memory of a that is also held by _ stays" in shown
+    assert "__" not in shown.split("also held by")[1]
     cells("del _")
     assert torch.cuda.memory_allocated() == 0
     assert cells("8").value == 8
@@ -160,12 +160,12 @@ def test_named_variables(torch: ModuleType, cells: Any, ip: Any) -> None:
     cells("Shy()")
     cells("_2 = a")  # a name of the user's own
     shown = cells("%gpumem free b").text
-    assert "memory of b stays with same" in shown
+    assert "memory of b that is also held by same stays" in shown
     assert "still allocated: same 2.00 MiB, a 1.00 MiB" in shown
     assert "b" not in ip.user_ns
     assert torch.cuda.memory_allocated() == 3 * MIB
     shown = cells("%gpumem free a,same, Out").text
-    assert "memory of a stays with _2" in shown  # that of `same` is freed
+    assert "memory of a that is also held by _2 stays" in shown  # that of `same` is freed
     assert "still allocated: _2 1.00 MiB" in shown
     assert torch.cuda.memory_allocated() == MIB
     cells("del _2")
