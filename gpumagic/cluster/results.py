@@ -213,9 +213,9 @@ class ClusterTiming(ClusterResult):
         for each in self.engines:
             samples = {name: getattr(each.value, name, None) for name in ("gpu", "wall", "cpu")}
             medians = {f"{name}_time": of and of.median for name, of in samples.items()}
-            bound = getattr(each.value, "bound", None)
+            limited_by = getattr(each.value, "limited_by", None)
             named = {"engine": each.engine, "host": each.host}
-            yield {**named, **medians, "bound": bound, "error": each.error}
+            yield {**named, **medians, "limited_by": limited_by, "error": each.error}
 
     def _blocks(self) -> Iterable[Block]:
         timings = self.per_engine.values()
@@ -237,7 +237,9 @@ class ClusterTiming(ClusterResult):
             Figures("GPU", lambda each: each.value.gpu_text),
             Figures("Wall", lambda each: each.value.wall_text),
             Figures("CPU", lambda e: cpu_seconds(e.value.cpu.median, e.value.loops), rank=2),
-            Column("Limited by", lambda each: Styled(_BOUND[each.value.bound], "dim"), rank=3),
+            Column(
+                "Limited by", lambda each: Styled(_LIMITED_BY[each.value.limited_by], "dim"), rank=3
+            ),
         ]
         over = Grid.of(
             rows, [Column("Over the engines"), Figures("Median"), Figures("Min"), Figures("Max")]
@@ -262,7 +264,7 @@ def _medians(samples: Iterable[Sample | None]) -> Sample | None:
     return Sample(medians) if medians else None
 
 
-_BOUND = {None: DASH, "gpu": "the GPU", "host": "the host"}
+_LIMITED_BY = {None: DASH, "gpu": "the GPU", "host": "the host"}
 
 
 @dataclass(frozen=True, repr=False)

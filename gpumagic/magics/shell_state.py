@@ -13,7 +13,7 @@ from gpumagic.system.shell import Shell
 
 if TYPE_CHECKING:
     from gpumagic.magics.gpu.watch_thread import Watch
-    from gpumagic.memory.peak_ledger import CellLedger
+    from gpumagic.memory.peak_ledger import CellMemoryMeter
     from gpumagic.memory.torch_memory import History
     from gpumagic.results.base import Result
     from gpumagic.results.memory import MemoryReport
@@ -51,7 +51,7 @@ class ShellState:
         self.hooks = CellHooks(shell)
         #: ``%cudatime on``, ``%gpumem on`` and ``%gpumem record``; None until first asked for.
         self.cell_timing: CellTimer | None = None
-        self.cell_memory: CellLedger | None = None
+        self.cell_memory: CellMemoryMeter | None = None
         self.memory_history: History | None = None
         #: ``%gpu watch``; None until first asked for.
         self.watch: Watch | None = None

@@ -287,7 +287,7 @@ LEDGER = Ledger()
 # --- every cell -----------------------------------------------------------------------------------
 
 
-class CellLedger(EveryCell[CellMemory]):
+class CellMemoryMeter(EveryCell[CellMemory]):
     """The change of GPU memory by the cells of one shell."""
 
     magic, done = "%gpumem", "measured"

@@ -15,11 +15,18 @@ from gpumagic.results.base import Conditions, Result, StorableResult
 from gpumagic.results.lines import LineTimings
 from gpumagic.system.text import plural
 
-Bound = Literal["gpu", "host"]
+Limit = Literal["gpu", "host"]
 StoppedBy = Literal["precision", "max-time"]
 
 #: A time is exact, within 5 %, if the GPU has surely worked for this part of it.
 EXACT = 0.95
+
+
+def is_bound(most: float, least: float) -> bool:
+    """Return whether a time is an upper bound, shown with ``≤``, by what it is at least."""
+    return least < EXACT * most
+
+
 #: The most kernels that are shown, those of the longest total.
 _SHOWN = 20
 _LONGEST_NAME = 60
@@ -169,9 +176,9 @@ class CudaTiming(StorableResult):
     #: Seconds spent in compiling the cell before the clock was started.
     compile_time: float = 0.0
     #: What limited the cell: ``"gpu"``, ``"host"``, or None where not known.
-    bound: Bound | None = None
-    #: The evidence for ``bound``; one line.
-    bound_evidence: str | None = None
+    limited_by: Limit | None = None
+    #: The evidence for ``limited_by``; one line.
+    limit_evidence: str | None = None
     #: From the start of the cell until its Python code returned; GPU work may be unfinished.
     host: Sample | None = None
     #: Half the width of the 95 % confidence interval of the median wall time, as a part of it; None
@@ -330,7 +337,7 @@ def _each_is_exact(result: CudaTiming) -> bool:
     if result.gpu is None or result.gpu_at_most or result.gpu_at_least is None:
         return not result.gpu_at_most
     pairs = zip(result.gpu_at_least.all, result.gpu.all, strict=False)
-    return all(least >= EXACT * most for least, most in pairs)
+    return not any(is_bound(most, least) for least, most in pairs)
 
 
 def _count(result: CudaTiming) -> str:
@@ -382,9 +389,9 @@ def _notes(result: CudaTiming, *, repeated: bool) -> list[str]:
     notes = [] if result.gpu_note is None else [result.gpu_note]
     if repeated and (least := _at_least(result)):
         notes.append(f"the GPU worked for{least.lstrip(',')}")
-    if repeated and result.bound is not None:
+    if repeated and result.limited_by is not None:
         limits = {"gpu": "GPU-bound", "host": "host-bound: the GPU waits for work to be launched"}
-        notes.append(f"{limits[result.bound]} ({result.bound_evidence})")
+        notes.append(f"{limits[result.limited_by]} ({result.limit_evidence})")
     if result.compile_time > _LONG_COMPILE:
         notes.append(f"compiled in {seconds(result.compile_time)}, which is not counted")
     return [*notes, *result.notes]

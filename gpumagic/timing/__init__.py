@@ -1,7 +1,7 @@
 """GPU time: of one run, of repeated runs, of lines, of every cell.
 
 One run
-    `event_timer` (the events around a run), `bounds` (what the GPU worked at least and at most,
+    `event_timer` (the events around a run), `summary` (what the GPU worked at least and at most,
     what limits the code, and what is said), `profiler` (further runs for ``--kernels``,
     ``--trace``, ``--nvtx``, ``--flops``, ``--energy``).
 Repeated runs

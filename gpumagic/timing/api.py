@@ -12,9 +12,9 @@ from gpumagic.cells.timeit_loop import Loop, compile_statement
 from gpumagic.errors import SpecError
 from gpumagic.results.timing import CudaTiming
 from gpumagic.timing.benchmark import Benchmark
-from gpumagic.timing.bounds import summarize
 from gpumagic.timing.event_timer import Started, read, start, stop
 from gpumagic.timing.repeat_plan import Plan
+from gpumagic.timing.summary import summarize
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -23,7 +23,7 @@ class Timed(Measured[Started, CudaTiming]):
     """The context manager and decorator that ``cudatime()`` returns.
 
     After the block its times are in ``result`` (a `CudaTiming`), and its attributes are those of
-    the result: ``t.gpu``, ``t.wall``, ``t.bound``…
+    the result: ``t.gpu``, ``t.wall``, ``t.limited_by``…
     """
 
     unfinished = "the cudatime block has not ended yet"

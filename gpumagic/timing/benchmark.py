@@ -16,10 +16,11 @@ from typing import Any, cast
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.cuda import streams, torch_cuda
 from gpumagic.errors import DeviceError
-from gpumagic.results.timing import EXACT, CudaTiming, StoppedBy
+from gpumagic.results.timing import EXACT, CudaTiming, StoppedBy, is_bound
 from gpumagic.system.text import plural
 from gpumagic.timing import queued_runs, repeat_plan
-from gpumagic.timing.bounds import (
+from gpumagic.timing.event_timer import Times, read, start, stop
+from gpumagic.timing.summary import (
     Queued,
     compiled_frames,
     counted,
@@ -27,7 +28,6 @@ from gpumagic.timing.bounds import (
     share,
     summarize,
 )
-from gpumagic.timing.event_timer import Times, read, start, stop
 
 #: Seconds of warm-up after the first loop, back to back, and of measuring at least: a GPU that was
 #: idle needs a while to reach its clock (triton's ``do_bench`` has 25 ms and 100 ms). Then the most
@@ -217,7 +217,7 @@ class Benchmark:
     def _run_queued(self, loops: int) -> None:
         """Run a few times behind a delay, where the repeats do not show the GPU's own time."""
         known = [run for run in self._runs if run.readings]
-        if not known or share(self._runs) >= EXACT:
+        if not known or not is_bound(1.0, share(self._runs)):
             return
         host = statistics.median(run.host for run in known) / loops
         as_run = statistics.median(run.upper for run in known) / loops

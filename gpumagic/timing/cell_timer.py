@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.cells.every_cell import EveryCell, Running, first_line
 from gpumagic.cells.hooks import CellHooks
 from gpumagic.results.logs import CellTiming, TimingLog
-from gpumagic.results.timing import EXACT, CudaTiming
-from gpumagic.timing.bounds import INTERRUPTED
+from gpumagic.results.timing import CudaTiming, is_bound
 from gpumagic.timing.event_timer import (
     Started,
     Stopped,
@@ -23,6 +22,7 @@ from gpumagic.timing.event_timer import (
     start,
     stop,
 )
+from gpumagic.timing.summary import INTERRUPTED
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import ExecutionResult
@@ -111,7 +111,7 @@ def _timing(times: Times, measured: Sequence[CudaTiming], **of_cell: Any) -> Cel
         cpu=times.cpu,
         gpu=times.upper if has_gpu else None,
         gpu_at_least=lower if has_gpu else None,
-        gpu_at_most=has_gpu and lower < EXACT * times.upper,
+        gpu_at_most=has_gpu and is_bound(times.upper, lower),
         per_device=used,
         used_gpu=bool(used),
         note=times.note,

@@ -77,7 +77,7 @@ def compare(
             if different := differences(timing.conditions, base.conditions):
                 notes += (f"{name}: measured under other conditions: {'; '.join(different)}",)
     notes += tuple(f"{name}: stopped early" for name, each in timings.items() if each.partial)
-    if quantity == "gpu" and (bound := [n for n, t in timings.items() if t.bound == "host"]):
+    if quantity == "gpu" and (bound := [n for n, t in timings.items() if t.limited_by == "host"]):
         which = "GPU times are compared; host-bound, with a longer wall time:"
         notes = (f"{which} {', '.join(bound)}", *notes)
     if quantity == "wall" and any(each.ratio is not None for each in entries[1:]):

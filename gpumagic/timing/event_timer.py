@@ -25,7 +25,7 @@ from time import perf_counter, process_time, sleep, thread_time
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda import streams, torch_cuda
-from gpumagic.results.timing import EXACT
+from gpumagic.results.timing import is_bound
 from gpumagic.system import text
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Started:
 
 
 @dataclass(frozen=True)
-class Look:
+class DeviceAtReturn:
     """What was seen of a device when the code had returned."""
 
     device: DeviceTimer
@@ -90,7 +90,7 @@ class Stopped:
     #: Seconds until the code had returned, and of CPU time.
     host: float
     cpu: float
-    looks: tuple[Look, ...] = ()
+    looks: tuple[DeviceAtReturn, ...] = ()
     note: str | None = None
 
 
@@ -127,7 +127,7 @@ class Times:
     @property
     def wall_at_most(self) -> bool:
         """Whether the wall time is only an upper bound."""
-        return self.wall_least < EXACT * self.wall - _MORE
+        return is_bound(self.wall, self.wall_least + _MORE)
 
     @property
     def signs(self) -> dict[int, Reading]:
@@ -267,14 +267,14 @@ def _ready(
     return DeviceTimer(ordinal, of_device, start, end, allocations, idle_wait)
 
 
-def _look_at_current(device: DeviceTimer) -> Look:
+def _look_at_current(device: DeviceTimer) -> DeviceAtReturn:
     """Record an end event on the current stream if that is busy; and say by when this was done."""
     own = device.streams.current()
     busy = not streams.captures(own) and streams.is_busy(own)
-    return Look(device, (_end(own, device.end),) if busy else (), perf_counter())
+    return DeviceAtReturn(device, (_end(own, device.end),) if busy else (), perf_counter())
 
 
-def _look_at_others(look: Look, used: Sequence[Any]) -> Look:
+def _look_at_others(look: DeviceAtReturn, used: Sequence[Any]) -> DeviceAtReturn:
     """Record end events on a device's other busy streams."""
     own = look.device.streams.current().cuda_stream
     others = [each for each in used if each.cuda_stream != own]
@@ -298,7 +298,7 @@ def _refuse_capture(used: Iterable[Any]) -> None:
         raise _NoTimeError(CAPTURE)
 
 
-def _late_event(look: Look, foreign: bool) -> Any:
+def _late_event(look: DeviceAtReturn, foreign: bool) -> Any:
     """Wait for the device; return a late event if a stream that is not torch's may be busy."""
     limit, own = look.device.idle_wait, look.device.streams.current()
     if limit is None:
@@ -312,7 +312,7 @@ def _late_event(look: Look, foreign: bool) -> Any:
     return late
 
 
-def _reading(look: Look, started: Started, late: object) -> Reading:
+def _reading(look: DeviceAtReturn, started: Started, late: object) -> Reading:
     device, ordinal = look.device, look.device.ordinal
     count, new = torch_cuda.allocations(ordinal), device.start is None
     sign, idle_by = new or device.allocations != count, look.idle_by - started.at

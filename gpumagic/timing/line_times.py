@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.cells.line_sources import CodeLine
 from gpumagic.cuda import streams, torch_cuda
+from gpumagic.results.timing import is_bound
 
 if TYPE_CHECKING:
     from torch.cuda import Stream
@@ -142,8 +143,6 @@ _LOOKS = 2
 _LEAST, _LATE, _LATE_PART = 0.1e-3, 0.2e-3, 0.05
 #: Of a line's runs that had work to wait for, so many must have waited: a few may be a coincidence.
 _MOST, _SURE = 1 / 3, 3
-#: A time is an upper bound if the GPU may have been idle for this part of it.
-_IDLE = 0.02
 #: Seconds between two marks without work, at most, and the part by which clocks differ.
 _MARKS, _CLOCKS = 20e-6, 0.01
 
@@ -165,7 +164,7 @@ class LineTime:
     @property
     def at_most(self) -> bool:
         """Whether the GPU's time is an upper bound."""
-        return self.gpu - self.certain > _IDLE * self.gpu
+        return is_bound(self.gpu, self.certain)
 
     @property
     def sure_waits(self) -> list[float]:

@@ -12,10 +12,10 @@ from math import fsum
 from gpumagic.cells.line_sources import CodeLine, CodeSource, cell_source
 from gpumagic.cells.line_tracer import LineTracer
 from gpumagic.results.lines import BETWEEN, LineTiming, LineTimings, SourceTimings
-from gpumagic.results.timing import EXACT, CudaTiming, Sample
+from gpumagic.results.timing import CudaTiming, Sample, is_bound
 from gpumagic.system import text
-from gpumagic.timing.bounds import WAITED
 from gpumagic.timing.line_times import LineTime, LineTimes, surely_worked
+from gpumagic.timing.summary import WAITED
 
 #: The part of the wall time that measuring may take before it is said, and one that distorts.
 _COST, _LARGE_COST = 0.02, 0.2
@@ -147,7 +147,7 @@ def _with_what_lines_show(timing: CudaTiming, least: float) -> CudaTiming:
     """Return ``timing`` with the lines' lower bound, where that tells more than its own."""
     if timing.gpu is None or least <= (timing.gpu_at_least or Sample((0.0,))).median:
         return timing
-    bound = least < EXACT * timing.gpu.median
+    bound = is_bound(timing.gpu.median, least)
     return replace(
         timing,
         gpu_seen=True,

@@ -48,9 +48,11 @@ def test_what_limits_a_cell(
     code, limit = cells.ALL[name]
     timing = gpumagic.cudatime(code, globals=namespace, max_time=1.0)
     run = None if timing.gpu is None else timing.gpu.median
-    figure(f"{name}: as run, said", (run, timing.bound_evidence))
-    assert timing.bound == limit or (timing.bound is None and (limit == "host" or not real))
-    assert timing.bound is None or not timing.gpu_at_most
+    figure(f"{name}: as run, said", (run, timing.limit_evidence))
+    assert timing.limited_by == limit or (
+        timing.limited_by is None and (limit == "host" or not real)
+    )
+    assert timing.limited_by is None or not timing.gpu_at_most
 
 
 def test_an_answer_for_a_cell_of_1_ms(torch: Any, cycles: float, figure: Figure) -> None:

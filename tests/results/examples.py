@@ -137,8 +137,8 @@ REPEATED = timing(
     loops=10,
     repeat=3,
     host=Sample((0.002, 0.002, 0.002)),
-    bound="gpu",
-    bound_evidence="the queue was never empty",
+    limited_by="gpu",
+    limit_evidence="the queue was never empty",
     gpu_at_most=True,
     precision=0.012,
     stopped_by="precision",
@@ -147,8 +147,8 @@ REPEATED = timing(
 )
 CLUSTER_TIMING = ClusterTiming(
     (
-        EngineResult(0, "alpha", timing(1.0, bound="gpu")),
-        EngineResult(1, "alpha", timing(2.0, gpu_at_most=True, bound="host")),
+        EngineResult(0, "alpha", timing(1.0, limited_by="gpu")),
+        EngineResult(1, "alpha", timing(2.0, gpu_at_most=True, limited_by="host")),
         DEAD,
     )
 )

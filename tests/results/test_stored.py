@@ -93,7 +93,7 @@ def test_what_is_no_result_is_refused(text: str, tmp_path: Path) -> None:
         ("wall", {"all": []}),
         ("wall", {"all": [0.5, -1e-9]}),
         ("wall", {"all": [0.5, 1e18]}),
-        ("bound", "other"),
+        ("limited_by", "other"),
         ("per_device", {"x": {"all": [1.0]}}),
         ("kernels", {"kernels": [["k", 0, 1.0]]}),
         ("loops", 10**400),

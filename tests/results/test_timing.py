@@ -89,9 +89,9 @@ def test_what_is_no_time_of_each_repeat_is_a_bound() -> None:
 
 
 def test_what_limits_the_code() -> None:
-    limited = replace(REPEATED, bound="host")
+    limited = replace(REPEATED, limited_by="host")
     assert "host-bound: the GPU waits for work to be launched (the queue" in str(limited)
-    assert "-bound" not in str(replace(REPEATED, bound=None))
+    assert "-bound" not in str(replace(REPEATED, limited_by=None))
 
 
 def test_the_work_of_a_loop() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 from gpumagic.cells.line_sources import cell_source, defined_code, function_source
 from gpumagic.results.timing import CudaTiming
-from gpumagic.timing.bounds import summarize
 from gpumagic.timing.event_timer import read, start, stop
 from gpumagic.timing.lines import LineProfiler
+from gpumagic.timing.summary import summarize
 
 
 def measured(source: str, functions: tuple[Any, ...] = (), **names: Any) -> CudaTiming:

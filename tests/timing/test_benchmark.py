@@ -45,10 +45,10 @@ def test_given_numbers_are_exact(gpu_work: Any) -> None:
     """Without a warm-up no run tells what limits the code, unless the GPU outlasts the host."""
     runs, x = list[Any](), gpu_work.torch.ones(9, device="cuda")
     timing = gpumagic.cudatime(lambda: runs.append(x.add_(1)), n=3, r=4, w=0)
-    assert (len(runs), timing.bound) == (12, None)
+    assert (len(runs), timing.limited_by) == (12, None)
     runs.clear()
     timing = gpumagic.cudatime(lambda: runs.append(gpu_work.sleep(1e-3)), n=2, r=8, w=0)
-    assert (len(runs), timing.bound) == (2 * 8, "gpu")
+    assert (len(runs), timing.limited_by) == (2 * 8, "gpu")
     runs.clear()
     timing = gpumagic.cudatime(lambda: runs.append(gpu_work.sleep(1e-3)), n=2, r=8, w=3)
     assert len(runs) == 2 * 8 + 3

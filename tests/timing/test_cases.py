@@ -180,7 +180,7 @@ def test_a_run(name: str, work: Work) -> None:
     assert timing.gpu.median <= timing.wall.median, "no work ends after all of it has"
     found = "no sign" if not timing.gpu_seen else "bound" if timing.gpu_at_most else "exact"
     assert found in says
-    assert timing.bound == ("gpu" if found == "exact" else None)
+    assert timing.limited_by == ("gpu" if found == "exact" else None)
     assert timing.host.median <= work.returned - work.begun + 10e-6
 
 
@@ -325,7 +325,7 @@ def test_repeats(name: str, work: Work) -> None:
     assert timing.gpu.median >= 0.98 * true - 0.2e-6
     assert timing.gpu_at_most or timing.gpu.median <= 1.06 * true + 0.3e-6
     assert timing.gpu_at_least is None or timing.gpu_at_least.median <= 1.02 * true + 0.3e-6
-    assert timing.bound == bound
+    assert timing.limited_by == bound
     assert timing.gpu_at_most == (bound is None)
     assert calls == timing.loops * timing.repeat + timing.warmup + timing.queued
     if "w" in options or name == "-n 1 -r 1":
@@ -346,7 +346,7 @@ def test_events_that_take_the_gpus_time(
     virtual_gpu.set_profile(str(costs))
     timing = gpumagic.cudatime(lambda: (host(10 * seconds), work.sleep(seconds)), r=5)
     assert timing.queued
-    assert timing.bound == bound
+    assert timing.limited_by == bound
     assert timing.gpu_at_most == (bound is None)
     assert 0.98 * seconds <= timing.gpu.median
     assert timing.gpu_at_most or timing.gpu.median <= 1.06 * seconds

@@ -51,7 +51,7 @@ def test_faster_slower_and_neither() -> None:
 
 def test_gpu_times_of_host_bound_code_are_not_its_wall_times() -> None:
     """Twice as fast on the wall, and yet slower by what is compared: it says which that is."""
-    before = replace(about(0.001), wall=Sample((0.005,) * 11), bound="host")
+    before = replace(about(0.001), wall=Sample((0.005,) * 11), limited_by="host")
     after = replace(about(0.0012, seed=1), wall=Sample((0.0025,) * 11))
     compared = gpumagic.compare({"before": before, "after": after})
     assert compared["after"].verdict == "slower"

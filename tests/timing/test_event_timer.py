@@ -51,7 +51,7 @@ def test_known_duration(name: str, gpu_work: Any) -> None:
         assert timing.gpu.best == max(sample.best for sample in timing.per_device.values())
         assert timing.wall.best >= timing.gpu.best - 20e-6
         if name != "another thread":  # it starts when the system lets it
-            assert timing.bound == "gpu"
+            assert timing.limited_by == "gpu"
             assert not timing.gpu_at_most
             assert timing.gpu_note is None
 
@@ -100,7 +100,7 @@ def test_a_busy_host_is_no_gpu_work(
     assert timed.gpu.median >= 0.98 * 0.005
     assert timed.gpu_at_most or timed.gpu.median <= 1.06 * 0.005
     assert 1 not in timed.per_device
-    assert timed.bound != "host"
+    assert timed.limited_by != "host"
 
 
 def test_what_was_queued_before_does_not_count(gpu_work: Any) -> None:

@@ -14,8 +14,8 @@ import pytest
 from gpumagic.results.lines import LineTiming, LineTimings
 from gpumagic.results.timing import CudaTiming
 from gpumagic.timing import lines as line_module
-from gpumagic.timing.bounds import WAITED
 from gpumagic.timing.line_times import DeviceMarks
+from gpumagic.timing.summary import WAITED
 from tests.cuda.test_graphs import capture_elsewhere
 from tests.support.line_cells import measured
 

@@ -18,11 +18,11 @@ from gpumagic.magics.output import Progress, say
 from gpumagic.magics.shell_state import Magics
 from gpumagic.results.timing import CudaTiming
 from gpumagic.timing.benchmark import Benchmark
-from gpumagic.timing.bounds import INTERRUPTED, compiled_frames, counted, summarize
 from gpumagic.timing.event_timer import Started, gave_up, read, start, stop
 from gpumagic.timing.lines import LineProfiler
 from gpumagic.timing.profiler import nvtx_range
 from gpumagic.timing.repeat_plan import LEAST_REPEATS, Plan
+from gpumagic.timing.summary import INTERRUPTED, compiled_frames, counted, summarize
 
 #: Why a cell that runs once may fail when it is repeated.
 _OWN_VARIABLES = "; in repeated runs the variables that a cell assigns are its own, as in %%timeit"

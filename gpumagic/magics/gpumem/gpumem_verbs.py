@@ -11,7 +11,7 @@ from gpumagic.magics.output import hand_over, say, show_below, show_picture, sto
 from gpumagic.magics.shell_state import Magics, ShellState
 from gpumagic.memory import torch_memory
 from gpumagic.memory.limit import LIMIT
-from gpumagic.memory.peak_ledger import CellLedger
+from gpumagic.memory.peak_ledger import CellMemoryMeter
 from gpumagic.results.base import Result
 from gpumagic.results.logs import CellLog
 from gpumagic.system.paths import output_path
@@ -73,11 +73,11 @@ def _result(verb: str, magics: Magics, options: argparse.Namespace) -> Result:
     return LIMIT.state()
 
 
-def _ledger(state: ShellState) -> CellLedger:
+def _ledger(state: ShellState) -> CellMemoryMeter:
     """Return the records of a session's cells, made at the first call."""
     if state.cell_memory is None:
         shell = state.shell
-        state.cell_memory = CellLedger(state.hooks, lambda cell, _: show_below(shell, cell))
+        state.cell_memory = CellMemoryMeter(state.hooks, lambda cell, _: show_below(shell, cell))
         state.undo.callback(state.cell_memory.off)
     return state.cell_memory
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from gpumagic.cuda import failure, torch_cuda
 from gpumagic.cuda.devices import conditions
-from gpumagic.results.timing import EXACT, Bound, CudaTiming, Sample
+from gpumagic.results.timing import CudaTiming, Limit, Sample, is_bound
 from gpumagic.system.text import plural
 from gpumagic.timing.event_timer import Times
 
@@ -95,7 +95,7 @@ def summarize(
         least = per_loop([run.lower for run in runs])
         fields = {
             "gpu": per_loop([run.upper for run in runs]),
-            "gpu_at_most": share(runs) < EXACT,
+            "gpu_at_most": is_bound(1.0, share(runs)),
             "gpu_at_least": least if least.median else None,
             "per_device": {i: per_loop([_upper(run, i) for run in runs]) for i in named},
         }
@@ -106,7 +106,7 @@ def summarize(
             if single and not _timed.issuperset(in_use):
                 others["notes"] = (*others.get("notes", ()), LOADED)
         _timed.update(in_use)
-    bound, evidence = limit(runs, loops, own)
+    limited_by, evidence = what_limits(runs, loops, own)
     return CudaTiming(
         **fields,
         gpu_seen=bool(seen),
@@ -116,16 +116,18 @@ def summarize(
         host=per_loop([run.host for run in runs]),
         loops=loops,
         repeat=len(runs),
-        bound=bound,
-        bound_evidence=evidence,
+        limited_by=limited_by,
+        limit_evidence=evidence,
         conditions=conditions(fields.get("per_device", ())),
         **others,
     )
 
 
-def limit(runs: Sequence[Times], loops: int, own: Queued | None) -> tuple[Bound | None, str | None]:
+def what_limits(
+    runs: Sequence[Times], loops: int, own: Queued | None
+) -> tuple[Limit | None, str | None]:
     """Return what limits the code, and how that is known; None where it is not."""
-    if (part := share(runs)) >= EXACT:
+    if not is_bound(1.0, part := share(runs)):
         percent = f"{part * 100:.0f} %"
         return "gpu", f"the GPU still worked for {percent} of its time after Python returned"
     if own is None:

@@ -10,9 +10,9 @@ import pytest
 import gpumagic
 from gpumagic.cuda import torch_cuda
 from gpumagic.results.timing import CudaTiming
-from gpumagic.timing import bounds
-from gpumagic.timing.bounds import Queued, summarize
+from gpumagic.timing import summary
 from gpumagic.timing.event_timer import Reading, Times
+from gpumagic.timing.summary import Queued, summarize
 
 
 def test_cpu_time_that_was_used_is_counted() -> None:
@@ -74,13 +74,13 @@ def test_what_is_said_of_a_single_run(said: str) -> None:
 
 @pytest.mark.usefixtures("gpu_work")
 def test_the_first_run_may_have_loaded_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "_timed", set[int]())
-    assert bounds.LOADED in str(summarize([OPEN]))
-    assert bounds.LOADED not in str(summarize([OPEN]))
-    monkeypatch.setattr(bounds, "_timed", set[int]())
-    assert bounds.LOADED not in str(summarize([SURE])), "that was no 5 % of it"
-    monkeypatch.setattr(bounds, "_timed", set[int]())
-    assert bounds.LOADED not in str(summarize([OPEN] * 2)), "that was in the warm-up"
+    monkeypatch.setattr(summary, "_timed", set[int]())
+    assert summary.LOADED in str(summarize([OPEN]))
+    assert summary.LOADED not in str(summarize([OPEN]))
+    monkeypatch.setattr(summary, "_timed", set[int]())
+    assert summary.LOADED not in str(summarize([SURE])), "that was no 5 % of it"
+    monkeypatch.setattr(summary, "_timed", set[int]())
+    assert summary.LOADED not in str(summarize([OPEN] * 2)), "that was in the warm-up"
 
 
 @pytest.mark.usefixtures("gpu_work")
@@ -103,8 +103,8 @@ def test_what_limits_the_code(
 ) -> None:
     queued = None if own is None else Queued((own,) * 3, 1, 0, events=0.001)
     found = summarize(runs, own=queued)
-    assert found.bound == bound
-    assert percent in str(found.bound_evidence)
+    assert found.limited_by == bound
+    assert percent in str(found.limit_evidence)
     assert found.gpu_at_most == (bound is None and queued is None)
     if queued is not None:
         assert found.gpu == queued.sample == found.per_device[0]
