@@ -13,7 +13,7 @@ GROUPS := --group test --group lint --group docs
 find_python = $(shell for p in $(1); do \
 	$$p -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))' >/dev/null 2>&1 \
 	&& { echo $$p; break; }; done)
-PYTHON ?= $(call find_python,python3 python3.13 python3.12 python3.11 python3.10 python3.14 python)
+PYTHON ?= $(call find_python,python3 python3.14 python3.13 python3.12 python3.11 python3.10 python)
 # pyenv has those that are not chosen below its folder of versions.
 version = python$(1) $(wildcard $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions/$(1).*/bin/python$(1))
 # Colab's and Kaggle's.

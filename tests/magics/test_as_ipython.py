@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-import os
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from traceback import walk_tb
 from typing import Any
 
 import pytest
 
+import gpumagic
 from tests.support.shells import Ran
 
 Run = Callable[..., Ran]
@@ -111,7 +112,8 @@ def test_a_traceback_has_no_frames_of_ours(cell: str, run_cell: Run) -> None:
     error = run_cell(cell, raising=False).error
     assert isinstance(error, ZeroDivisionError)
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]
-    ours = [each for each in frames if f"{os.sep}gpumagic{os.sep}" in each.f_code.co_filename]
+    package = Path(gpumagic.__file__).parent
+    ours = [each for each in frames if package in Path(each.f_code.co_filename).parents]
     shown = [each for each in ours if not each.f_locals.get("__tracebackhide__")]
     assert [each.f_code.co_name for each in shown] == []
     assert len(ours) == 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.newest import IS_NEWEST
+from tests.support.newest import IS_NEWEST, VERSIONS
 from tests.tools.demo.committed import VARIES, words
 from tests.tools.demo.runner import (
     SOURCES,
@@ -70,7 +70,7 @@ def test_shows_what_is_committed(path: Path) -> None:
     assert [cell.source for cell in committed.cells] == [cell.source for cell in notebook.cells]
     for cell, again in zip(code_cells(committed), code_cells(notebook), strict=True):
         if IS_NEWEST and VARIES not in cell.metadata.get("tags", []):
-            assert words(cell) == words(again), cell.source
+            assert words(cell) == words(again), f"{cell.source}\n{VERSIONS}"
 
 
 @pytest.mark.parametrize("name", FOR_ONE)

@@ -11,7 +11,7 @@ import pytest
 
 import gpumagic
 import gpumagic.cluster
-from tests.support.newest import IS_NEWEST
+from tests.support.newest import IS_NEWEST, VERSIONS
 from tests.tools.demo.committed import VARIES, words_in
 from tests.tools.demo.runner import VIRTUAL_NOTE, execute, virtual_machine
 from tests.tools.docs.pages import CHINESE, DOCS, as_notebook, cells, has_cells, pages, shown
@@ -128,7 +128,7 @@ def test_the_cells_of_a_page(page: Path, tmp_path: Path) -> None:
             assert all("GpuMagicWarning" in line for line in said.splitlines()), said
         assert cell.output or not OURS.match(cell.source), f"{cell.source} shows nothing"
         if IS_NEWEST and cell.tag != VARIES:
-            assert words_in(cell.output) == words_in(shown(now)), cell.source
+            assert words_in(cell.output) == words_in(shown(now)), f"{cell.source}\n{VERSIONS}"
 
 
 def test_the_cells_that_compare_times(

@@ -278,23 +278,28 @@ def test_what_stays_and_who_holds_it(torch: ModuleType, cells: Any, ip: Any) -> 
     assert {*freed.notes} <= {unknown}
 
 
-def test_cublas_work_space_comes_back(torch: ModuleType, cells: Any) -> None:
+def test_cublas_work_space_comes_back(kernel: Any) -> None:
     """But not where a graph has its address, or a thread may use it: their results would change."""
+    cells = kernel(env={"TORCH_CUBLAS_WORKSPACE_CACHE": "1"}).run  # torch 2.15 keeps none without
+
+    def allocated() -> int:
+        return int(cells("print(torch.cuda.memory_allocated())").stdout)
+
     multiply = "a = torch.ones(64, 64, device='cuda'); b = a @ a; del a, b"
-    cells(multiply)
-    assert torch.cuda.memory_allocated() >= MIB, "this test needs some"
+    cells(f"import torch\n{multiply}")
+    assert allocated() >= MIB, "this test needs some"
     shown = cells("%gpumem vars").text
     says = "C++ alone: mostly work space of libraries; %gpumem free gives back that of cuBLAS"
     assert says in shown
     assert "clear cuBLAS's work space" in cells("%gpumem free").text
-    assert torch.cuda.memory_allocated() == 0
+    assert allocated() == 0
     cells(f"{multiply}; graph = torch.cuda.CUDAGraph()")
     cells("with torch.cuda.graph(graph):\n    torch.ones(1, device='cuda')")
-    held = torch.cuda.memory_allocated()
+    held = allocated()
     assert "cuBLAS's work space stays: a CUDA graph may use it" in cells("%gpumem free").text
-    assert torch.cuda.memory_allocated() == held
+    assert allocated() == held
     cells("del graph")
-    held = torch.cuda.memory_allocated()  # before torch 2.7 the graph had a little itself
+    held = allocated()  # before torch 2.7 the graph had a little itself
     cells(
         "import threading; stop = threading.Event()\ndef serve():\n    stop.wait(60)\n"
         "thread = threading.Thread(target=serve, name='server'); thread.start()"
@@ -302,11 +307,11 @@ def test_cublas_work_space_comes_back(torch: ModuleType, cells: Any) -> None:
     try:
         said = "cuBLAS's work space stays: thread server runs In["
         assert said in cells("%gpumem free").text
-        assert torch.cuda.memory_allocated() == held
+        assert allocated() == held
     finally:
         cells("stop.set(); thread.join()")
     cells("%gpumem free")
-    assert torch.cuda.memory_allocated() == 0
+    assert allocated() == 0
 
 
 GENERATOR = """

@@ -64,6 +64,11 @@ def this_machine() -> Machine:
     return Machine(names, environment, virtual=False) if names else virtual_machine()
 
 
+#: Before torch 2.15 cuBLAS's work space is kept after the first product, and is shown as memory
+#: of C++. Without it, all versions of torch show the same words.
+_NO_WORK_SPACE = {"CUBLAS_WORKSPACE_CONFIG": ":0:0", "CUBLASLT_WORKSPACE_SIZE": "0"}
+
+
 def virtual_machine() -> Machine:
     """A machine with virtual GPUs (built with the C compiler that is there)."""
     from tests.virtual_gpu import GPU, ExternalProcess, Scenario, environment
@@ -88,7 +93,7 @@ def virtual_machine() -> Machine:
         ],
         profile="h100",  # calls and first uses take their time, as where the reader is
     )
-    variables = python_environment(environment(scenario))
+    variables = python_environment(environment(scenario)) | _NO_WORK_SPACE
     return Machine(f"{VIRTUAL_DEVICES} virtual GPUs", variables, virtual=True)
 
 
