@@ -39,7 +39,7 @@ IMPORTERS = {
     "pynvml": {"cuda/nvml"},
     "IPython": {"magics", "cells", "cluster", "restart"},
     "traitlets": {"magics"},
-    "rich": {"render/text", "render/source_code", "magics/output"},
+    "rich": {"render/rich_classes", "magics/output"},
     "pygments": {"render/source_code"},
     "pandas": {"results/base"},
     "matplotlib": {"render/plots"},

@@ -7,10 +7,8 @@ from io import StringIO
 from itertools import zip_longest
 from typing import Any
 
-from rich.console import Console
-from rich.text import Text
-
 from gpumagic.render.blocks import USES, Block, Callout, Column, Fold, Grid, Style, Styled, Use
+from gpumagic.render.rich_classes import Console, Text
 from gpumagic.system.output import Output
 from gpumagic.system.text import harmless
 

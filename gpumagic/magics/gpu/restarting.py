@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import ast
 import os
-import random
 import sys
 import threading
 import time
@@ -149,17 +148,11 @@ def _wait_for_gpus(live: LiveDisplay) -> None:
     thread.start()
     thread.join(_SILENT)
     if thread.is_alive():
-        _say(live, "waiting for the GPUs; Ctrl-C ends it, and nothing changes")
+        live.text("waiting for the GPUs; Ctrl-C ends it, and nothing changes")
     while thread.is_alive():
         thread.join(0.1)
     if found and failure.check_context() is None:
         raise RestartError(f"the GPUs cannot be waited for: {text.reason(found[0])}")
-
-
-def _say(live: LiveDisplay, line: str) -> None:
-    numbers = random.getstate()  # drawing uses random numbers: rich does when it is imported
-    live.text(line)
-    random.setstate(numbers)
 
 
 def _environment(*, as_started: bool) -> dict[str, str]:
@@ -244,7 +237,7 @@ def _keep(
         *(shell, dict.fromkeys([*optional, *names]), __name__, variables),
         optional=optional,
         force=options.force,
-        say=lambda line: _say(live, line),
+        say=live.text,
     )
 
 
@@ -294,11 +287,7 @@ def _report(
     chosen = replace(chosen, notes=tuple(notes), lost=lost)
     chosen = cpu_threads.with_threads(chosen, spec, payload["threads"])
     options = argparse.Namespace(**payload["options"], quiet=payload["quiet"])
-    # Drawing the report uses random numbers: rich does when it is imported.
-    numbers = random.getstate()
-    value = hand_over(shell, chosen, options)
-    random.setstate(numbers)
-    return value
+    return hand_over(shell, chosen, options)
 
 
 #: How tensors that are on the CPU now come to a GPU, by whether every GPU is hidden.
