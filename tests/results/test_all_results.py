@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
 from gpumagic.render import text
 from gpumagic.render.blocks import Block, Callout, Fold, Grid, Line, Styled
 from gpumagic.results.base import Result, as_html, as_text
+from tests.results.__main__ import main
 from tests.results.examples import EXAMPLES
 
 
@@ -80,3 +82,16 @@ def test_figures_beside_bars_are_aligned(name: str) -> None:
             for i, column in enumerate(block.columns):
                 if any(row[i].bar is not None for row in block.rows):
                     assert column.align == "right", column.header
+
+
+def test_one_command_shows_them_all(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    main(["--width", "80"])
+    shown = capsys.readouterr().out
+    assert [line.split()[1] for line in shown.splitlines() if line.startswith("── ")] == [*EXAMPLES]
+    for result in EXAMPLES.values():
+        assert as_text(result, 80) in shown
+    main(["Freed", "--html", str(tmp_path / "freed.html")])
+    assert as_html(EXAMPLES["Freed"]) in (tmp_path / "freed.html").read_text(encoding="utf-8")
+    with pytest.raises(SystemExit):
+        main(["Fred"])
+    assert "Freed" in capsys.readouterr().err
