@@ -27,9 +27,9 @@ def test_a_table_is_plain() -> None:
     """The front end's style sheet colours it; it scrolls where it is too wide."""
     grid = Grid((Column("A"), Figures("B<")), ((Styled("x", "code"), Styled("1", "dim")),))
     html = render([grid])
-    assert '<div style="overflow-x:auto"><table' in html
-    assert '<th scope="col" style="text-align:right">B&lt;</th>' in html
-    assert '<td style="text-align:right;white-space:pre"><span style="opacity:.75">1' in html
+    assert "overflow-x" in html.partition("<table")[0]
+    assert re.search(r'<th scope="col"[^>]*right[^>]*>B&lt;</th>', html)
+    assert re.search(r"<td [^>]*right[^>]*><span [^>]*>1</span>", html), "a figure, and dim"
     assert "background" not in html
     assert "<thead>" not in render([Grid((Column(""), Figures("")), grid.rows)])
     assert "<table" not in render([Grid(grid.columns, ())]), "without rows there is none"
@@ -57,15 +57,16 @@ def test_bars_begin_at_the_same_place() -> None:
     """A slot of one width is left of every figure of the column, also where there is no bar."""
     rows = ((Styled("4 %", bar=0.04),), (Styled("66 %", bar=0.66),), (Styled("–"),))
     html = render([Grid((Figures(""),), rows)])
-    assert len(re.findall(r"style=\"flex:none;[^\"]*width:5em", html)) == 3
+    slots = re.findall(r"<span [^>]*\bwidth:([\d.]+em)", html)
+    assert len(slots) == 3
+    assert len({*slots}) == 1
 
 
 def test_a_stacked_bar() -> None:
     stack: dict[Use, float] = {"allocated": 0.5, "cached": 0.0, "others": 0.25}
     html = render([Grid((Column(""),), ((Styled("x", bar=stack),),))])
     assert 'aria-label="allocated 50 %, other processes 25 %, free 25 %"' in html
-    assert html.count("min-width:2px") == 2
-    assert f"flex:0.500 0 0;min-width:2px;background:{USES['allocated']}" in html
+    assert [USES[use] in html for use in stack] == [True, False, True]
 
 
 def test_what_is_shortened_has_the_whole_on_hover() -> None:
