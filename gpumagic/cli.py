@@ -52,11 +52,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _show(options: argparse.Namespace) -> int:
     """Print what is asked for; return 1 where the doctor alone is asked, and something is wrong."""
     from gpumagic import doctor
-    from gpumagic.selection import claims
+    from gpumagic.selection import table
 
     as_json = options.command is not None and options.json
     if options.command != "doctor":
-        _print(claims.devices(), as_json=as_json)
+        _print(table.devices(), as_json=as_json)
     if options.command is None:
         Output().print("")
     if options.command == "table":

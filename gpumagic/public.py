@@ -28,6 +28,6 @@ from gpumagic.results.out_of_memory import OutOfMemory
 from gpumagic.results.selection import Selection
 from gpumagic.results.timing import CudaTiming, Sample
 from gpumagic.selection.apply import select
-from gpumagic.selection.claims import devices
+from gpumagic.selection.table import devices
 from gpumagic.timing.api import cudatime
 from gpumagic.timing.comparison import compare

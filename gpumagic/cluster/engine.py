@@ -44,8 +44,8 @@ def _check(version: str) -> None:
 def devices() -> tuple[DeviceTable, tuple[str, ...]]:
     """Return this engine's device table, and the UUIDs of what it was started with."""
     from gpumagic.selection import apply
-    from gpumagic.selection.claims import devices
     from gpumagic.selection.spec import uuids_of
+    from gpumagic.selection.table import devices
 
     table = devices(processes=False)
     given: Sequence[Device] = ()
@@ -54,18 +54,18 @@ def devices() -> tuple[DeviceTable, tuple[str, ...]]:
     return table, uuids_of(given)
 
 
-def choose(spec: str, min_free: int | None, idle: bool, claim: bool) -> Selection:
+def choose_on_engine(spec: str, min_free: int | None, idle: bool, claim: bool) -> Selection:
     """Choose the GPUs of this engine; see `gpumagic.select`."""
     from gpumagic.selection import apply
     from gpumagic.selection.auto import Wants
     from gpumagic.selection.spec import parse
 
     _shell()  # with the extension, which knows the statement that initialises CUDA
-    return apply.choose(parse(spec), Wants(min_free=min_free, idle=idle), claim=claim)
+    return apply.choose_devices(parse(spec), Wants(min_free=min_free, idle=idle), claim=claim)
 
 
 #: What `answer` calls.
-FUNCTIONS: dict[str, Callable[..., Any]] = {"devices": devices, "choose": choose}
+FUNCTIONS: dict[str, Callable[..., Any]] = {"devices": devices, "choose": choose_on_engine}
 
 
 def run_cell(version: str, magic: str, line: str, cell: str | None) -> Any:

@@ -122,22 +122,22 @@ class Session(AbstractContextManager["Session"]):
         except self._nvml.NVMLError as error:
             raise DeviceError(_reason(error)) from error
 
-    def read(self, *, load: bool = True) -> list[Device]:
+    def read(self, *, usage: bool = True) -> list[Device]:
         """Return every device, in nvidia-smi's order, without what this process sees and uses.
 
-        ``load`` also asks for utilisation, temperature and power.
+        ``usage`` also asks for utilisation, temperature and power.
 
         Raises:
             DeviceError: NVML does not report the number of devices.
         """
-        return [self._device(index, load=load) for index in range(self.count())]
+        return [self._device(index, usage=usage) for index in range(self.count())]
 
-    def _device(self, index: int, *, load: bool) -> Device:
+    def _device(self, index: int, *, usage: bool) -> Device:
         fields: dict[str, Any] = {}
         try:
             handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
             _identities[index] = self._identity(handle)
-            fields = self._measured(handle) | (self._load(handle) if load else {})
+            fields = self._measured(handle) | (self._usage(handle) if usage else {})
         except _LostError as error:
             fields["error"] = str(error)
         except self._nvml.NVMLError as error:
@@ -173,7 +173,7 @@ class Session(AbstractContextManager["Session"]):
             "mig_mode": mode,
         }
 
-    def _load(self, handle: object) -> dict[str, Any]:
+    def _usage(self, handle: object) -> dict[str, Any]:
         nvml, ask = self._nvml, self._ask
         rates = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
         power = ask(nvml.nvmlDeviceGetPowerUsage, handle)

@@ -1,13 +1,13 @@
 """The state of this process: the choice that ``%gpu`` made, and facts about CUDA.
 
-All of it is in `STATE`. A `Choice` can be undone: `selection.choice` does that for every field of
+All of it is in `STATE`. A `Choice` can be undone: `selection.snapshot` does that for every field of
 it, for `%%gpu` and for a choice that fails. The other fields are facts: what has happened to CUDA
 in a process does not change until the process ends.
 
 Caches are in other modules: the handles of the driver's library (`driver`) and of NVML (`nvml`),
-whether this is the first pid namespace (`devices`), torch's streams (`torch_cuda`), NVML's count of
-devices (`failure`), the queries for captures (`graphs`) and the files that are locked as claims
-(`selection.claims`).
+whether this is the first pid namespace (`device_table`), torch's streams (`torch_cuda`), NVML's
+count of devices (`failure`), the queries for captures (`graphs`) and the files that are locked as
+claims (`selection.claims`).
 
 Imported when the extension loads: imports nothing of the package at its top.
 """

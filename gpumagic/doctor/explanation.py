@@ -9,7 +9,7 @@ import itertools
 import re
 from collections.abc import Callable
 
-from gpumagic.cuda import devices, driver, failure, init_trace, probe
+from gpumagic.cuda import device_table, driver, failure, init_trace, probe
 from gpumagic.cuda.probe import Build, Start
 from gpumagic.doctor import CHECKS, machine, process
 from gpumagic.doctor.facts import Facts
@@ -94,7 +94,7 @@ def _before_a_launcher(_: str) -> str:
 
 
 def _ordinal(_: str) -> str:
-    table = devices.devices(processes=False, load=False)
+    table = device_table.read(processes=False, usage=False)
     listed = ", ".join(f"cuda:{d.ordinal} (GPU {d.index})" for d in table if d.ordinal is not None)
     return (
         f"this process sees {listed or 'no device'}; visible devices are renumbered from 0. "
@@ -113,7 +113,7 @@ def _not_started(text: str) -> str:
 
 def _full(_: str) -> str:
     """Return who uses the memory of a visible device that has too little for a context."""
-    for device in devices.devices(load=False):
+    for device in device_table.read(usage=False):
         free = device.memory_free
         if device.visible is False or free is None or free >= _ROOM:
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from gpumagic.cuda import devices, driver, failure, probe, torch_cuda, visible_devices
+from gpumagic.cuda import device_table, driver, failure, probe, torch_cuda, visible_devices
 from gpumagic.cuda.driver import DriverState
 from gpumagic.cuda.probe import Build, Start
 from gpumagic.results.devices import DeviceTable
@@ -29,7 +29,7 @@ class Facts:
     @cached_property
     def table(self) -> DeviceTable:
         """The devices."""
-        return devices.devices(processes=False)
+        return device_table.read(processes=False)
 
     @cached_property
     def torch_loaded(self) -> bool:
@@ -69,7 +69,7 @@ class Facts:
         """Whether this is probably a container."""
         files = ("/.dockerenv", "/run/.containerenv")
         signs = any(system_files.at(path).exists() for path in files)
-        return signs or not devices.in_first_pid_namespace()
+        return signs or not device_table.in_first_pid_namespace()
 
     @property
     def torch_in(self) -> str:

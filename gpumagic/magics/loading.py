@@ -226,7 +226,7 @@ def _undo_of_process(state: ShellState) -> None:
 
 def _undo_choice(state: ShellState) -> None:
     """Restore the variables, and say so: code that runs next may get another GPU."""
-    from gpumagic.cuda import devices, driver, failure
+    from gpumagic.cuda import device_table, driver, failure
     from gpumagic.magics.output import say
     from gpumagic.selection import environment
 
@@ -236,6 +236,6 @@ def _undo_choice(state: ShellState) -> None:
         kept = ""
         if driver.is_initialized():
             kept = "; CUDA has started, and keeps its GPUs here"
-        elif failure.has_failed(devices.devices(processes=False, load=False)):
+        elif failure.has_failed(device_table.read(processes=False, usage=False)):
             kept = f"; {failure.start_cause()}"
         say(state.shell, f"gpumagic: its choice of GPUs is undone: {', '.join(now)}{kept}")

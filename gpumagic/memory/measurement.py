@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast, overload
 from gpumagic.cells.line_sources import CodeLine, CodeSource
 from gpumagic.cells.line_tracer import LineTracer
 from gpumagic.cells.measured_block import Measured, decorated
-from gpumagic.cuda import devices, failure, torch_cuda
+from gpumagic.cuda import device_table, failure, torch_cuda
 from gpumagic.errors import RegressionError, SpecError
 from gpumagic.memory.peak_ledger import LEDGER, Scope
 from gpumagic.memory.report import PLUGGABLE, allocator_notes, memory_report
@@ -53,7 +53,7 @@ class Measurement(Measured[Scope, MemoryDelta]):
         except Exception as error:
             return MemoryDelta(partial=partial, error=_unreadable(error))
         # Another device may have a context: its kind says nothing on this code.
-        conditions = devices.conditions(only_changed(changed))
+        conditions = device_table.conditions(only_changed(changed))
         if not changed:
             return MemoryDelta(partial=partial, error=failure.why_no_gpu(), conditions=conditions)
         return MemoryDelta(changed, partial=partial, notes=allocator_notes(), conditions=conditions)

@@ -9,8 +9,7 @@ import os
 from contextlib import suppress
 from dataclasses import replace
 
-from gpumagic.cuda import torch_cuda
-from gpumagic.cuda.devices import devices
+from gpumagic.cuda import device_table, torch_cuda
 from gpumagic.results.devices import Device, DeviceTable
 from gpumagic.results.memory import DeviceMemory, MemoryReport
 
@@ -21,7 +20,7 @@ def memory_report(previous: MemoryReport | None = None) -> MemoryReport:
     What torch holds comes from its allocator, everything else from NVML; without NVML, free and
     total memory come from the CUDA runtime, for devices on which this process has a context.
     """
-    table = devices(processes=False, load=False)
+    table = device_table.read(processes=False, usage=False)
     seen = {device.ordinal: device for device in table if device.ordinal is not None}
     held = {ordinal: _held(ordinal) for ordinal in torch_cuda.contexts()}
     before = previous.devices if previous is not None else {}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from gpumagic.cuda import devices, driver, torch_cuda
+from gpumagic.cuda import device_table, driver, torch_cuda
 from gpumagic.cuda.visible_devices import uuid_key
 
 
@@ -36,7 +36,7 @@ class Devices:
         torch: Any = torch_cuda.require()
         if not torch.cuda.is_available():
             return {}
-        listed = devices.devices(processes=False, load=False)
+        listed = device_table.read(processes=False, usage=False)
         table = [each for each in listed if each.visible is not False]
         found = {each.instance or each.uuid: each.ordinal for each in table}
         known = {uuid_key(uuid): n for uuid, n in found.items() if uuid and n is not None}

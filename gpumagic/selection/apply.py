@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from gpumagic.cuda import devices, driver, failure, visible_devices
+from gpumagic.cuda import device_table, driver, failure, visible_devices
 from gpumagic.cuda.process_state import STATE
 from gpumagic.cuda.visible_devices import MASK
 from gpumagic.errors import DeviceError, GpuMagicWarning
@@ -19,8 +19,8 @@ from gpumagic.results.devices import Device, DeviceTable
 from gpumagic.results.selection import Selection
 from gpumagic.selection import claims, environment
 from gpumagic.selection.auto import NO_WANTS, Wants, candidates, freest, may_fit_later, pick
-from gpumagic.selection.choice import undone_on_error
 from gpumagic.selection.in_effect import verify
+from gpumagic.selection.snapshot import undone_on_error
 from gpumagic.selection.spec import Spec, as_text, parse, resolve, uuids_of
 
 #: Called while waiting, with the seconds waited and the reason.
@@ -66,13 +66,13 @@ def select(
     .. versionadded:: 0.1.0
     """
     wants = Wants(min_free=min_free, idle=idle, wait=wait)
-    selection = choose(parse(as_text(spec)), wants, claim=claim)
+    selection = choose_devices(parse(as_text(spec)), wants, claim=claim)
     if selection.status == "too-late":
         warnings.warn(str(selection.problem), GpuMagicWarning, stacklevel=2)
     return selection
 
 
-def choose(
+def choose_devices(
     spec: Spec,
     wants: Wants = NO_WANTS,
     *,
@@ -88,11 +88,11 @@ def choose(
     Raises:
         SpecError, DeviceError: as for `select`.
     """
-    table = devices.devices(processes=False)
+    table = device_table.read(processes=False)
     # Where CUDA has started here, a choice of what becomes free later is too late all the same.
     in_time = restart or not driver.is_initialized()
     if spec.kind == "auto" and wants.wait > 0 and in_time:
-        devices.check(table)
+        device_table.check(table)
         table = _wait(spec, wants, progress)
     with undone_on_error() as before:
         can_wait = in_time and wants.wait == 0
@@ -108,7 +108,7 @@ def choose(
 
 def after_restart(spec: Spec, *, claim: bool = True) -> Selection:
     """Verify a choice whose variables, and whose claims, are those of the replaced process."""
-    table = devices.devices(processes=False, load=False)
+    table = device_table.read(processes=False, usage=False)
     found = verify(spec, environment.now(), table, prove=False)
     named = visible_devices.named(visible_devices.variables(environment.now()), table) or ()
     chosen = uuids_of(named)
@@ -130,7 +130,7 @@ def _change(
         if spec.kind == "reset":
             return environment.started_with(), ()
         return {MASK: visible_devices.HIDE_ALL if spec.kind == "off" else None}, ()
-    devices.check(table)
+    device_table.check(table)
     others: claims.Others = {}
     if spec.kind == "devices":
         chosen = resolve(spec, table)
@@ -143,7 +143,7 @@ def _change(
 
         if claim:
             found = uuids_of(candidates(usable, spec.count))
-            chosen, others = claims.choose(best, found)
+            chosen, others = claims.claim_best(best, found)
         else:
             chosen = best({})
     if not claim:
@@ -194,7 +194,7 @@ def _wait(spec: Spec, wants: Wants, progress: Progress | None) -> DeviceTable:
     """
     started, limit = time.monotonic(), wants.wait
     while True:
-        table = devices.devices(processes=False)
+        table = device_table.read(processes=False)
         usable = candidates(allowed(table), spec.count)
         fitting = len(freest(usable, wants, {}))
         possible = sum(may_fit_later(device, wants) for device in usable)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpumagic.cuda.devices import IDLE_USE
+from gpumagic.cuda.device_table import IDLE_USE
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.render.units import bytes_
 from gpumagic.results.devices import Claim, Device

@@ -20,9 +20,9 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from gpumagic.cuda import devices as cuda_devices
+from gpumagic.cuda.device_table import notebook
 from gpumagic.cuda.process_state import STATE
-from gpumagic.results.devices import Claim, Device, DeviceTable
+from gpumagic.results.devices import Claim, Device
 from gpumagic.system import system_files
 from gpumagic.system.text import grouped
 
@@ -120,7 +120,7 @@ def _lock(uuid: str, *, alone: bool = False) -> None:
     STATE.choice.claim = (*STATE.choice.claim, uuid)
 
 
-def choose(pick: Pick, usable: Sequence[str]) -> tuple[tuple[str, ...], Others]:
+def claim_best(pick: Pick, usable: Sequence[str]) -> tuple[tuple[str, ...], Others]:
     """Choose by others' claims on ``usable`` devices, and claim the choice; return both.
 
     Where another process was first meanwhile, its claim is known, and the choice is made again.
@@ -173,6 +173,11 @@ def all_of(uuids: Iterable[str]) -> dict[str, list[Claim]]:
     return found
 
 
+def all_uuids(device: Device) -> list[str]:
+    """Return the UUIDs of a device and of its MIG instances, as far as they are known."""
+    return [uuid for uuid in (device.uuid, *(part.uuid for part in device.mig)) if uuid]
+
+
 def _owner(pid: int) -> int | None:
     """Return the user's number of a process; None if it has ended."""
     try:
@@ -191,46 +196,8 @@ def _claim(pid: int) -> Claim | None:
         user = process.username()
     except psutil.Error:
         return None
-    name = cuda_devices.notebook(process) if mine else None
+    name = notebook(process) if mine else None
     return Claim(pid, user, own=pid == os.getpid(), mine=mine, notebook=name)
-
-
-# --- the table ---------------------------------------------------------------------------------
-
-
-def devices(*, processes: bool = True) -> DeviceTable:
-    """Return the GPUs of this machine, which of them this process sees, and the claims on them.
-
-    Does not initialise CUDA and imports no torch. Where NVML does not start, as without a driver,
-    the table is empty and its ``error`` says why.
-
-    ``processes`` also looks up each process's user, command and notebook.
-
-    Examples:
-        >>> gpus = gpumagic.devices()
-        >>> [(gpu.index, gpu.ordinal) for gpu in gpus]
-        [(0, 0), (1, 1), (2, 2), (3, 3)]
-
-    .. versionadded:: 0.1.0
-    """
-    table = cuda_devices.devices(processes=processes)
-    found = all_of(uuid for device in table for uuid in all_uuids(device))
-    claimed = (replace(device, claims=_claims_on(device, found)) for device in table)
-    return replace(table, devices=tuple(claimed))
-
-
-def all_uuids(device: Device) -> list[str]:
-    """Return the UUIDs of a device and of its MIG instances, as far as they are known."""
-    return [uuid for uuid in (device.uuid, *(part.uuid for part in device.mig)) if uuid]
-
-
-def _claims_on(device: Device, found: Others) -> tuple[Claim, ...]:
-    """Return the claims on a device and on its MIG instances."""
-    return tuple(
-        replace(claim, instance=None if uuid == device.uuid else uuid)
-        for uuid in all_uuids(device)
-        for claim in found[uuid]
-    )
 
 
 # --- the file that is locked -------------------------------------------------------------------

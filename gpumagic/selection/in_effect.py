@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gpumagic.cuda import (
-    devices,
+    device_table,
     driver,
     failure,
     init_trace,
@@ -132,7 +132,7 @@ def as_initialised(spec: Spec) -> Selection | None:
         return None
     before = environment.now()
     environment.write({name: then.get(name) for name in VARIABLES})
-    return verify(spec, before, devices.devices(processes=False, load=False))
+    return verify(spec, before, device_table.read(processes=False, usage=False))
 
 
 def _devices(wanted: View, table: DeviceTable) -> tuple[Device, ...]:

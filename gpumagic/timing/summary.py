@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpumagic.cuda import failure, torch_cuda
-from gpumagic.cuda.devices import conditions
+from gpumagic.cuda.device_table import conditions
 from gpumagic.results.timing import CudaTiming, Limit, Sample, is_bound
 from gpumagic.system.text import plural
 from gpumagic.timing.event_timer import Times

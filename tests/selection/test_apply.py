@@ -35,7 +35,7 @@ def test_a_script_may_write_indexes_as_numbers(
         asked.append(spec.text)
         return SimpleNamespace(status="applied")
 
-    monkeypatch.setattr(apply, "choose", choose)
+    monkeypatch.setattr(apply, "choose_devices", choose)
     apply.select(written)
     assert asked == [spec]
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cuda import devices as cuda_devices
+from gpumagic.cuda import device_table
 from gpumagic.cuda.process_state import STATE, Choice
 from gpumagic.results.devices import Device, DeviceTable, MigInstance
 from gpumagic.selection import claims
 from gpumagic.selection.auto import pick
-from gpumagic.selection.claims import devices
+from gpumagic.selection.table import devices
 from gpumagic.system import system_files
 from tests.support.other_user import UID, needs_root
 from tests.virtual_gpu import Scenario, default_uuid
@@ -50,14 +50,14 @@ from gpumagic.cuda.process_state import STATE
 from gpumagic.results.devices import Device
 from gpumagic.selection import claims
 from gpumagic.selection.auto import pick
-from gpumagic.selection.claims import devices
+from gpumagic.selection.table import devices
 from gpumagic.system import system_files
 assert not {{"torch", "IPython", "pynvml"}} & sys.modules.keys()
 UUIDS = {UUIDS!r}
 DEVICES = [Device(n, uuid=uuid, memory_free=10) for n, uuid in enumerate(UUIDS)]
 
 def auto(count=1):
-    return claims.choose(lambda others: pick(DEVICES, count, others=others), UUIDS)[0]
+    return claims.claim_best(lambda others: pick(DEVICES, count, others=others), UUIDS)[0]
 
 def become(uid):
     if uid:
@@ -89,7 +89,7 @@ def process(source: str) -> Iterator[Any]:
 def auto(count: int = 1) -> tuple[str, ...]:
     """What ``auto`` takes of eight equal GPUs."""
     devices = [Device(n, uuid=uuid, memory_free=10) for n, uuid in enumerate(UUIDS)]
-    return claims.choose(lambda others: pick(devices, count, others=others), UUIDS)[0]
+    return claims.claim_best(lambda others: pick(devices, count, others=others), UUIDS)[0]
 
 
 def pids(uuid: str) -> list[int | None]:
@@ -262,7 +262,7 @@ def test_whole_devices_and_instances_are_listed_at_their_gpu(
 ) -> None:
     divided = Device(0, uuid=UUIDS[0], mig=(MigInstance(INSTANCE),))
     table = DeviceTable((divided, Device(1, uuid=UUIDS[1])))
-    monkeypatch.setattr(cuda_devices, "devices", lambda processes: table)
+    monkeypatch.setattr(device_table, "read", lambda processes: table)
     claims.hold((INSTANCE, UUIDS[1]))
     first, second = devices()
     assert [(c.own, c.instance) for c in first.claims] == [(True, INSTANCE)]

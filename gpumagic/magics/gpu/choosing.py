@@ -10,7 +10,7 @@ from threading import get_ident
 from typing import Any
 
 from gpumagic.cells.compile import compile_cell
-from gpumagic.cuda import devices, driver, failure
+from gpumagic.cuda import device_table, driver, failure
 from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics import output
@@ -18,7 +18,7 @@ from gpumagic.magics.argument_types import size
 from gpumagic.magics.output import LiveDisplay
 from gpumagic.magics.shell_state import Magics
 from gpumagic.results.selection import Selection, Status
-from gpumagic.selection import apply, choice, cpu_threads, environment, in_effect, soft_off
+from gpumagic.selection import apply, cpu_threads, environment, in_effect, snapshot, soft_off
 from gpumagic.selection.auto import Wants
 from gpumagic.selection.spec import Spec
 from gpumagic.system.shell import Shell
@@ -41,9 +41,9 @@ def choose_for_kernel(magics: Magics, spec: Spec, options: argparse.Namespace) -
         DeviceError: the devices cannot be chosen; nothing was changed.
         RestartError: the restart was refused; nothing was changed.
     """
-    before = choice.snapshot()
+    before = snapshot.take()
     try:
-        chosen = choose(magics, spec, options)
+        chosen = choose_here(magics, spec, options)
     except KeyboardInterrupt:
         raise DeviceError("interrupted; nothing was changed") from None
     # Without --restart only the errors of cells are known.
@@ -60,7 +60,7 @@ def choose_for_kernel(magics: Magics, spec: Spec, options: argparse.Namespace) -
         except restarting.Restarting:
             raise
         except BaseException:
-            choice.restore(before)
+            snapshot.restore(before)
             raise
     if options.restart and chosen.status in ("unchanged", "applied"):
         note = "not restarted: the choice is in effect in this process, which keeps all variables"
@@ -68,14 +68,14 @@ def choose_for_kernel(magics: Magics, spec: Spec, options: argparse.Namespace) -
     return cpu_threads.with_threads(chosen, spec, options.threads)
 
 
-def choose(magics: Magics, spec: Spec, options: argparse.Namespace) -> Selection:
+def choose_here(magics: Magics, spec: Spec, options: argparse.Namespace) -> Selection:
     """Choose devices by the variables; close the gate for ``--soft`` where that is too late.
 
     An exception undoes it.
     """
     if STATE.cell_thread not in (None, get_ident()):
         raise SpecError("a %%gpu cell is running, and would undo this choice; choose when it ends")
-    with choice.undone_on_error() as before:
+    with snapshot.undone_on_error() as before:
         if options.soft and spec.kind != "off":
             raise SpecError(f"--soft goes with off; for other GPUs: %gpu {spec.text} --restart")
         lifted = spec.kind in ("on", "reset") and soft_off.lift()
@@ -83,7 +83,7 @@ def choose(magics: Magics, spec: Spec, options: argparse.Namespace) -> Selection
         again = in_effect.as_initialised(spec) if lifted and spec.kind == "on" else None
         chosen = again or _choose_by_variables(magics, spec, options)
         if options.soft and chosen.status == "too-late":
-            choice.restore(before)
+            snapshot.restore(before)
             return soft_off.close(spec.text)
     if not lifted:
         return soft_off.under_gate(chosen)
@@ -101,7 +101,7 @@ def _choose_by_variables(magics: Magics, spec: Spec, options: argparse.Namespace
         def progress(waited: float, reason: str) -> None:
             live.text(f"waiting for GPUs: {reason} ({waited:.0f} s of {options.wait:.0f} s)")
 
-        return apply.choose(
+        return apply.choose_devices(
             spec,
             wants(magics, spec, options),
             progress=progress,
@@ -139,8 +139,8 @@ def run_cell(
     def under_choice() -> Iterator[None]:
         """Choose devices for the block; restore the previous choice, also after an exception."""
         nonlocal selected
-        before = choice.snapshot()
-        chosen = choose(magics, spec, options)
+        before = snapshot.take()
+        chosen = choose_here(magics, spec, options)
         failed = STATE.init_failure.failed
         outer, STATE.cell_thread = STATE.cell_thread, get_ident()
         try:
@@ -152,7 +152,7 @@ def run_cell(
         finally:
             STATE.cell_thread = outer
             failure.note_mask(environment.now())
-            choice.restore(before)
+            snapshot.restore(before)
             if not options.quiet and not chosen.cuda_initialized:
                 with suppress(Exception, KeyboardInterrupt):  # the cell's own comes first
                     _say_what_stays(shell, failed)
@@ -176,7 +176,7 @@ def _say_what_stays(shell: Shell, failed: bool) -> None:
             "this process; the variables are put back for processes started from here.",
         )
         return
-    if not failed and failure.has_failed(devices.devices(processes=False, load=False)):
+    if not failed and failure.has_failed(device_table.read(processes=False, usage=False)):
         output.say(
             shell,
             f"{failure.start_cause()}: it sees no GPU any more. To change that: "

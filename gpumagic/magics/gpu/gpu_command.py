@@ -14,8 +14,8 @@ from gpumagic.results.base import Result
 from gpumagic.results.devices import DeviceTable
 from gpumagic.results.selection import Selection
 from gpumagic.selection import soft_off
-from gpumagic.selection.claims import devices
 from gpumagic.selection.spec import parse
+from gpumagic.selection.table import devices
 
 
 def run(magics: Magics, line: str, cell: str | None) -> Any:

@@ -16,14 +16,14 @@ from gpumagic.errors import GpuMagicWarning, RestartError
 from gpumagic.magics.gpu import restarting
 from gpumagic.magics.shell_state import of
 from gpumagic.results.selection import Selection
-from gpumagic.selection import apply, choice, environment, soft_off
+from gpumagic.selection import apply, environment, snapshot, soft_off
 
 
 @pytest.fixture(autouse=True)
 def _restored(virtual_gpu: Any) -> Iterator[None]:
-    before = choice.snapshot()
+    before = snapshot.take()
     yield
-    choice.restore(before)
+    snapshot.restore(before)
 
 
 def test_processes_are_shown_where_they_are_asked_for(run_cell: Callable[..., Any]) -> None:
@@ -68,7 +68,7 @@ def test_a_restart_that_fails_restores_the_whole_choice(
         assert not soft_off.is_closed()
         raise failure
 
-    monkeypatch.setattr(apply, "choose", choose)
+    monkeypatch.setattr(apply, "choose_devices", choose)
     monkeypatch.setattr(restarting, "check", begin)
     run_cell("%gpu off --soft -q")
     before = environment.now()
@@ -86,7 +86,7 @@ def test_a_restart_that_fails_late_leaves_what_is_on(
         raise RestartError("late")
 
     late = Selection("on", {}, "too-late", problem="Too late.")
-    monkeypatch.setattr(apply, "choose", lambda *_, **__: late)
+    monkeypatch.setattr(apply, "choose_devices", lambda *_, **__: late)
     monkeypatch.setattr(restarting, "check", lambda *_, **__: None)
     monkeypatch.setattr(restarting.before, "restart", fail)
     run_cell("%cudatime on -q\n%gpumem on -q")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpumagic.cuda import devices, driver
+from gpumagic.cuda import device_table, driver
 from gpumagic.cuda.driver import DriverState
 from gpumagic.cuda.visible_devices import MASK
 from gpumagic.errors import DeviceError
@@ -57,14 +57,14 @@ def test_what_this_process_sees(
     ordinals: list[int | None],
     visible: list[bool | None],
 ) -> None:
-    found = devices.compose(readings((), ()), environment, state)
+    found = device_table.compose(readings((), ()), environment, state)
     assert [device.ordinal for device in found] == ordinals
     assert [device.visible for device in found] == visible
 
 
 def test_a_divided_device_shows_the_instance_that_the_driver_lists() -> None:
     divided = replace(readings(())[0], mig=(MigInstance("MIG-1a"), MigInstance("MIG-2b")))
-    (found,) = devices.compose([divided], {}, initialized("MIG-2b"))
+    (found,) = device_table.compose([divided], {}, initialized("MIG-2b"))
     assert (found.ordinal, found.visible, found.instance) == (0, True, "MIG-2b")
 
 
@@ -91,8 +91,8 @@ def test_memory_of_this_process_and_of_others(
     own: int | None,
     others: int | None,
 ) -> None:
-    monkeypatch.setattr(devices, "in_first_pid_namespace", lambda: first)
-    (found,) = devices.compose(readings(listed), {}, state)
+    monkeypatch.setattr(device_table, "in_first_pid_namespace", lambda: first)
+    (found,) = device_table.compose(readings(listed), {}, state)
     assert (found.memory_own, found.memory_others) == (own, others)
 
 
@@ -101,7 +101,7 @@ def test_an_empty_list_is_complete_where_no_memory_is_in_use(
     used: int | None, others: int | None
 ) -> None:
     device = replace(readings(())[0], memory_used=used)
-    (found,) = devices.compose([device], {}, BEFORE)
+    (found,) = device_table.compose([device], {}, BEFORE)
     assert found.memory_others == others
 
 
@@ -113,7 +113,7 @@ def test_an_empty_list_is_complete_where_no_memory_is_in_use(
     ],
 )
 def test_a_table_from_which_nothing_can_be_chosen(table: DeviceTable, expected: str) -> None:
-    devices.check(DeviceTable())
+    device_table.check(DeviceTable())
     with pytest.raises(DeviceError) as caught:
-        devices.check(table)
+        device_table.check(table)
     assert str(caught.value).startswith(expected)

@@ -54,13 +54,13 @@ _CODE = re.compile(
 _JOINED = re.compile(r"[^\S ]|\s-")
 
 
-def devices(*, processes: bool = True, load: bool = True) -> DeviceTable:
+def read(*, processes: bool = True, usage: bool = True) -> DeviceTable:
     """Return the GPUs of this machine, and which of them this process sees.
 
     Does not initialise CUDA and imports no torch. Where NVML does not start, as without a driver,
     the table is empty and its ``error`` says why.
 
-    ``processes`` also looks up each process's user and command, ``load`` asks for utilisation,
+    ``processes`` also looks up each process's user and command, ``usage`` asks for utilisation,
     temperature and power.
     """
     state = driver.state()
@@ -74,7 +74,7 @@ def devices(*, processes: bool = True, load: bool = True) -> DeviceTable:
     }
     try:
         with nvml.open_session() as session:
-            readings = session.read(load=load)
+            readings = session.read(usage=usage)
     except DeviceError as error:
         return DeviceTable(error=str(error), **common)
     missing = bool(readings) and not driver.installed()

@@ -22,7 +22,7 @@ class Snapshot:
     threads: int | None
 
 
-def snapshot() -> Snapshot:
+def take() -> Snapshot:
     """Return the current choice, for `restore`."""
     choice = replace(STATE.choice, variables=dict(STATE.choice.variables))
     return Snapshot(choice, environment.now(), torch_cuda.cpu_threads())
@@ -55,7 +55,7 @@ def restore(before: Snapshot) -> None:
 @contextmanager
 def undone_on_error() -> Iterator[Snapshot]:
     """Undo the choices of the block if it raises; gives the choice before it."""
-    before = snapshot()
+    before = take()
     try:
         yield before
     except BaseException:

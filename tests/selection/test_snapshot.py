@@ -14,7 +14,7 @@ import torch
 
 from gpumagic.cuda.process_state import STATE, Choice, WrittenVariable
 from gpumagic.cuda.visible_devices import MASK, ORDER
-from gpumagic.selection import choice, claims, cpu_threads, environment, soft_off
+from gpumagic.selection import claims, cpu_threads, environment, snapshot, soft_off
 from tests.virtual_gpu import default_uuid
 
 THREADS = torch.get_num_threads()
@@ -81,7 +81,7 @@ def test_restore_undoes_a_choice(name: str, earlier: tuple[str, ...]) -> None:
         CHANGES[each]()
     outside, values = effects(), vars(STATE.choice).copy()
     kept = dict(values["variables"])
-    before = choice.snapshot()
+    before = snapshot.take()
     others = {
         "variables": lambda: environment.write({MASK: "1", ORDER: None}),
         "claim": lambda: claims.hold(UUIDS[1:]),
@@ -89,38 +89,38 @@ def test_restore_undoes_a_choice(name: str, earlier: tuple[str, ...]) -> None:
     }
     {**CHANGES, **others}[name]()
     assert getattr(STATE.choice, name) != getattr(before.choice, name)
-    choice.restore(before)
+    snapshot.restore(before)
     assert vars(STATE.choice) == {**values, "variables": kept}
     assert effects() == outside
 
 
 def test_restore_overwrites_what_the_user_wrote_since() -> None:
-    before = choice.snapshot()
+    before = snapshot.take()
     os.environ[MASK] = "3"
     del os.environ[ORDER]
-    choice.restore(before)
+    snapshot.restore(before)
     assert environment.now() == {MASK: "0,1", ORDER: "PCI_BUS_ID"}
 
 
 def test_threads_that_only_the_user_set_stay() -> None:
-    before = choice.snapshot()
+    before = snapshot.take()
     torch.set_num_threads(THREADS + 2)
-    choice.restore(before)
+    snapshot.restore(before)
     assert torch.get_num_threads() == THREADS + 2
     # Also the number that an earlier choice set is one that the user may have changed since.
     cpu_threads.use(THREADS + 1)
     torch.set_num_threads(THREADS + 2)
-    before = choice.snapshot()
+    before = snapshot.take()
     cpu_threads.use(THREADS + 1)
-    choice.restore(before)
+    snapshot.restore(before)
     assert torch.get_num_threads() == THREADS + 2
 
 
 def test_a_snapshot_is_independent_of_later_choices() -> None:
-    before = choice.snapshot()
+    before = snapshot.take()
     environment.write({MASK: "-1"})
     assert before.choice.variables == {}
-    choice.restore(before)
+    snapshot.restore(before)
     environment.write({MASK: "1"})
     assert before.choice.variables == {}
     assert STATE.choice.variables == {MASK: WrittenVariable("0,1", "1")}
