@@ -5,6 +5,7 @@ None of them initialises CUDA or creates a context unless its docstring says so.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 #: The resolution of the time between two CUDA events, in seconds (``cudaEventElapsedTime``).
 EVENT_RESOLUTION = 0.5e-6
+
+#: With this variable torch's allocator keeps no memory, and no count of it.
+_UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 
 #: The devices of the open scopes of `chosen`, the innermost last.
 _chosen: list[_Device] = []
@@ -128,6 +132,15 @@ def in_bad_fork() -> bool:
 def allocator_backend() -> str | None:
     """Return ``native``, ``cudaMallocAsync``, ``pluggable``, or None before initialisation."""
     return str(module()._C._cuda_getAllocatorBackend()) if initialized() else None
+
+
+def uncounted() -> str | None:
+    """Return why the allocator keeps no counters, lists no blocks and has no limit; else None."""
+    if _UNCACHED in os.environ and built_with_cuda():
+        return f"{_UNCACHED} is set: torch's allocator passes everything on and counts nothing"
+    if allocator_backend() == "pluggable":
+        return "a pluggable allocator is in use, of which torch keeps no counters"
+    return None
 
 
 def cpu_threads() -> int | None:

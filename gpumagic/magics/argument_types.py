@@ -73,13 +73,16 @@ def size(text: str) -> int:
     return int(value)
 
 
-def size_or_off(text: str) -> int:
-    """Return bytes; 0 for ``off``."""
+def limit(text: str) -> int | float:
+    """Return bytes from ``16GiB``, or a part of each device, a float, from ``50%``; 0: ``off``."""
     if text.lower() == "off":
         return 0
-    if found := size(text):
-        return found
-    raise ArgumentTypeError("0 bytes are no limit; write 16GiB, or off")
+    is_share = text.endswith("%")
+    if not (found := excess(text) if is_share else size(text)):
+        raise ArgumentTypeError(f"{text[:20]} is no limit; write 16GiB or 50%, or off")
+    if is_share and found > 1:
+        raise ArgumentTypeError(f"{text[:20]} is more than the device; write 50%, or off")
+    return found
 
 
 def duration(text: str) -> float:

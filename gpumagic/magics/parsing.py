@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from gpumagic.cells.semicolon import take_semicolon
 from gpumagic.errors import SpecError
-from gpumagic.magics.argument_types import excess, size_or_off, variable_name
+from gpumagic.magics.argument_types import excess, limit, variable_name
 from gpumagic.system.text import did_you_mean
 
 #: The form of a line without a verb; and that of a choice of GPUs.
@@ -42,7 +42,7 @@ class Parser(argparse.ArgumentParser):
     """The options and arguments of a form, and their help; an error is a `SpecError` of one line.
 
     ``written`` is the form as it is written: ``%gpu SPEC``, or a verb with its argument, as
-    ``%gpumem limit [SIZE|off]``. ``about`` is the help of a verb: what it does.
+    ``%gpumem limit [SIZE|PERCENT|off]``. ``about`` is the help of a verb: what it does.
     """
 
     def __init__(self, written: str, about: str = "") -> None:
@@ -101,7 +101,7 @@ class Parser(argparse.ArgumentParser):
             nargs=optional if name != written else None,
             choices=words if name.islower() else None,
             metavar=name,
-            type=size_or_off if name == "SIZE|off" else str,
+            type=limit if name == "SIZE|PERCENT|off" else str,
         )
 
     # --- options of several magics ---------------------------------------------------------------

@@ -10,7 +10,6 @@ from itertools import chain
 from gpumagic.cuda import failure, torch_cuda
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.memory.holders import Survey, objects_of, running_threads
-from gpumagic.memory.report import PLUGGABLE
 from gpumagic.memory.roots import EXCEPTION, LAST, LOCAL, NotebookReferences
 from gpumagic.memory.torch_memory import UnreadableError
 from gpumagic.memory.walk import collector_paused
@@ -80,8 +79,7 @@ def free(shell: Shell, names: Sequence[str] = ()) -> Freed:
         ) from None
     steps.append(FreeStep("empty the cache", _held()))
     notes += _staying(shell) if survey else [unknown]
-    uncounting = PLUGGABLE if torch_cuda.allocator_backend() == "pluggable" else None
-    return Freed(tuple(steps), before, tuple(names), tuple(notes), uncounting)
+    return Freed(tuple(steps), before, tuple(names), tuple(notes), torch_cuda.uncounted())
 
 
 def _others(survey: Survey, name: str, names: Sequence[str]) -> list[str]:

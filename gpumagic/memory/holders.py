@@ -31,7 +31,6 @@ from gpumagic.cells import tracebacks
 from gpumagic.cells.tracebacks import CellOf
 from gpumagic.cuda import failure, torch_cuda
 from gpumagic.cuda.storages import plain_functions
-from gpumagic.memory.report import uncounted
 from gpumagic.memory.roots import EXCEPTION, LAST, LOCAL, NotebookReferences, Places
 from gpumagic.memory.torch_memory import Block, Blocks, TorchGraph, UnreadableError
 from gpumagic.memory.walk import Name, Root, Walk, Walked, collector_paused
@@ -167,7 +166,7 @@ class Survey:
             ordinal: self._device(ordinal, allocated, unreferenced)
             for ordinal, allocated in self.blocks.allocated.items()
         }
-        notes = [*uncounted(), *self.walked.missed]
+        notes = [*self.walked.missed]
         if unreferenced and unreferenced.live:
             notes += running_threads(self.cell_of)
         if not self.blocks.consistent:

@@ -1,4 +1,4 @@
-"""A bound on torch's allocator, as if each device had only so much memory for it.
+"""``%gpumem limit``: as if each device had only so much memory for torch's allocator.
 
 By ``torch.cuda.set_per_process_memory_fraction``, which bounds what the allocator reserves; the
 CUDA context and libraries come on top (300 to 500 MiB). Where the limit is reached, torch raises
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any, cast
 
 from gpumagic.cuda import failure, torch_cuda
@@ -26,22 +27,25 @@ class MemoryLimit:
     """The limit of this process, and the user's own fractions."""
 
     def __init__(self) -> None:
-        #: Bytes of each device; None for no limit.
-        self.size: int | None = None
+        #: Bytes of each device, or, as a float, a part of each; None for no limit.
+        self.size: int | float | None = None
         #: By ordinal, the fraction before, and the one that was set.
         self._fractions: dict[int, tuple[float, float]] = {}
         #: One object, by which it is cancelled: each ``self._begin`` is another.
         self._at_start = self._begin
 
-    def set(self, size: int) -> None:
+    def set(self, size: int | float) -> None:
         """Bound torch's allocator on every device, or when CUDA is initialised.
+
+        Args:
+            size: Bytes of each device; a float is a part of each, 0 to 1.
 
         Raises:
             DeviceError: there is no GPU, or torch cannot bound its allocator; nothing was changed.
         """
         torch_cuda.require()
-        if failure.has_no_gpu():
-            raise DeviceError(f"no limit was set: {failure.why_no_gpu()}")
+        if why := failure.why_no_gpu() if failure.has_no_gpu() else torch_cuda.uncounted():
+            raise DeviceError(f"no limit was set: {why}")
         self.lift()
         self.size = size
         if torch_cuda.initialized():
@@ -73,28 +77,51 @@ class MemoryLimit:
             self._bound()
 
     def _bound(self) -> None:
-        size = cast(int, self.size)
         for ordinal in _boundable():
             if ordinal not in self._fractions:
                 own = _current_fraction(ordinal)
                 # The user's own, smaller fraction stays.
-                set_fraction(ordinal, min(_fraction(size, ordinal), own))
+                set_fraction(ordinal, min(self._fraction(ordinal), own))
                 self._fractions[ordinal] = own, _current_fraction(ordinal)
 
+    def _fraction(self, ordinal: int) -> float:
+        """Return the fraction of a device of which torch, which rounds down, makes the limit."""
+        size, total = cast("int | float", self.size), _total(ordinal)
+        if isinstance(size, float):
+            return min(size, 1.0)
+        found = size / total
+        return min(found if int(found * total) >= size else math.nextafter(found, 1.0), 1.0)
+
+    def limits(self) -> LimitState:
+        """Return what torch may reserve of each device: by the limit, or by the user's fraction."""
+        found, theirs = dict[int, int](), list[int]()
+        used = torch_cuda.contexts()
+        for ordinal in _boundable() if used and not torch_cuda.uncounted() else ():
+            fraction = _current_fraction(ordinal)
+            own, ours = self._fractions.get(ordinal, (1.0, 1.0))
+            is_ours = fraction == ours < own
+            if fraction < 1 and (ordinal in used or not is_ours):
+                found[ordinal] = int(_total(ordinal) * fraction)
+                theirs += [] if is_ours else [ordinal]
+        return LimitState(self.size, found, tuple(theirs))
+
     def state(self) -> LimitState:
-        """Bound what is in use by now; return the limit, and where more is reserved already."""
+        """Bound what is in use by now; return the limits, and where more is reserved already."""
         self.apply()
-        notes = []
-        for ordinal in torch_cuda.contexts() if self.size is not None else ():
-            _, reserved = torch_cuda.memory_held(ordinal)
-            if reserved > cast(int, self.size):
-                notes.append(
-                    f"cuda:{ordinal}: torch has reserved {bytes_(reserved)} already, more than the "
-                    "limit; nothing new is reserved there until it is less: '%gpumem free'."
-                )
-        devices = memory_report().devices if self.size is not None else {}
+        state, notes = self.limits(), [*filter(None, [torch_cuda.uncounted()])]
+        for ordinal, limit in state.devices.items():
+            if ordinal in torch_cuda.contexts():
+                _, reserved = torch_cuda.memory_held(ordinal)
+                if reserved > limit:
+                    notes.append(
+                        f"cuda:{ordinal}: torch has reserved {bytes_(reserved)} already, more than "
+                        "the limit; nothing new is reserved there until it is less: '%gpumem free'."
+                    )
+        if self.size is None:
+            return replace(state, notes=tuple(notes))
+        devices = memory_report().devices
         for ordinal, memory in devices.items():
-            if memory.total is not None and cast(int, self.size) >= memory.total:
+            if memory.total is not None and self.size >= memory.total:
                 notes.append(
                     f"cuda:{ordinal} has {bytes_(memory.total)}: nothing is limited there."
                 )
@@ -104,7 +131,7 @@ class MemoryLimit:
                 "This torch bounds one of several devices once it is in use: write %gpumem limit "
                 "again after the first tensor on it."
             )
-        return LimitState(self.size, tuple(notes))
+        return replace(state, notes=tuple(notes))
 
     def lift(self) -> None:
         """Remove the limit: restore the user's own fractions, except where one was set since."""
@@ -124,12 +151,15 @@ def memory_limit(ordinal: int) -> int | None:
 
     Only for a device that has a context (`torch_cuda.contexts`). None where the device is lost.
     """
-    torch = cast(Any, torch_cuda.loaded())
     try:
-        total = torch.cuda.get_device_properties(ordinal).total_memory
+        return int(_total(ordinal) * _current_fraction(ordinal))
     except RuntimeError:  # the device is lost
         return None
-    return int(total * _current_fraction(ordinal))
+
+
+def _total(ordinal: int) -> int:
+    torch = cast(Any, torch_cuda.loaded())
+    return int(torch.cuda.get_device_properties(ordinal).total_memory)
 
 
 def _boundable() -> tuple[int, ...]:
@@ -183,14 +213,6 @@ def _current_restored(ordinal: int) -> AbstractContextManager[Any]:
     return cast(
         "AbstractContextManager[Any]", torch.cuda.device(ordinal) if in_use else nullcontext()
     )
-
-
-def _fraction(size: int, ordinal: int) -> float:
-    """Return the fraction of a device of which torch, which rounds down, makes this size."""
-    torch: Any = torch_cuda.loaded()
-    total = int(torch.cuda.get_device_properties(ordinal).total_memory)
-    found = size / total
-    return min(found if int(found * total) >= size else math.nextafter(found, 1.0), 1.0)
 
 
 #: The limit of this process.

@@ -20,7 +20,7 @@ from gpumagic.cells.measured_block import Measured, decorated
 from gpumagic.cuda import device_table, failure, torch_cuda
 from gpumagic.errors import RegressionError, SpecError
 from gpumagic.memory.peak_ledger import LEDGER, Scope
-from gpumagic.memory.report import PLUGGABLE, allocator_notes, memory_report
+from gpumagic.memory.report import allocator_notes, memory_report
 from gpumagic.results.base import differences
 from gpumagic.results.comparison import MemoryComparison
 from gpumagic.results.lines import LineMemory, LineReport, SourceLines
@@ -49,21 +49,16 @@ class Measurement(Measured[Scope, MemoryDelta]):
     def end(self, scope: Scope, *, partial: bool) -> MemoryDelta:
         """End the scope; return what has happened in it, or why that is not known."""
         try:
-            changed = LEDGER.close(scope)
+            changed, why = LEDGER.close(scope), torch_cuda.uncounted()
         except Exception as error:
-            return MemoryDelta(partial=partial, error=_unreadable(error))
+            why = f"the allocator's counters cannot be read: {text.reason(error)}"
+            return MemoryDelta(partial=partial, error=torch_cuda.uncounted() or why)
         # Another device may have a context: its kind says nothing on this code.
         conditions = device_table.conditions(only_changed(changed))
-        if not changed:
-            return MemoryDelta(partial=partial, error=failure.why_no_gpu(), conditions=conditions)
+        if why or not changed:
+            why = why or failure.why_no_gpu()
+            return MemoryDelta(partial=partial, error=why, conditions=conditions)
         return MemoryDelta(changed, partial=partial, notes=allocator_notes(), conditions=conditions)
-
-
-def _unreadable(error: BaseException) -> str:
-    """Return why the allocator's counters cannot be read, in one line."""
-    if torch_cuda.allocator_backend() == "pluggable":
-        return PLUGGABLE
-    return f"the allocator's counters cannot be read: {text.reason(error)}"
 
 
 # --- compared with a stored result --------------------------------------------------------------

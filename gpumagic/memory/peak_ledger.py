@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from gpumagic.cells.every_cell import EveryCell, Running, first_line
 from gpumagic.cuda import torch_cuda
+from gpumagic.errors import DeviceError
 from gpumagic.memory.limit import memory_limit
 from gpumagic.results.logs import CellLog, CellMemory
 from gpumagic.results.memory import DeviceMemoryDelta
@@ -298,6 +299,8 @@ class CellMemoryMeter(EveryCell[CellMemory]):
         """Begin to measure; the cell that is running counts from here. Does nothing if on."""
         if self.watching:
             return
+        if why := torch_cuda.uncounted():
+            raise DeviceError(f"memory cannot be measured: {why}")
         self._scope = LEDGER.open()
         try:
             if self._scope.error is not None:

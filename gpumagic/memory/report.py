@@ -5,7 +5,6 @@ Imports no torch and makes no context.
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from dataclasses import replace
 
@@ -47,9 +46,11 @@ def _nothing_seen(table: DeviceTable) -> str:
 
 def _held(ordinal: int) -> DeviceMemory:
     """Return what torch's allocator holds on a device with a context."""
+    if torch_cuda.uncounted():
+        return DeviceMemory(context=True)
     try:
         stats = torch_cuda.memory_stats(ordinal)
-    except RuntimeError:  # a pluggable allocator without counters
+    except RuntimeError:  # the driver keeps the counters, and has failed
         return DeviceMemory(context=True)
     allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
     return DeviceMemory(allocated["current"], reserved["current"], allocated["peak"], context=True)
@@ -99,22 +100,11 @@ def _since(now: DeviceMemory, before: DeviceMemory | None) -> DeviceMemory:
     )
 
 
-def uncounted() -> tuple[str, ...]:
-    """Return a note where the allocator keeps no counters."""
-    if _UNCACHED not in os.environ:
-        return ()
-    return (f"{_UNCACHED} is set: torch's allocator passes everything on and counts nothing",)
-
-
-#: With this variable torch's allocator keeps no memory, and no count of it.
-_UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
-PLUGGABLE = "a pluggable allocator is in use, of which torch keeps no counters"
-#: What the figures of other allocators than torch's native one mean.
-_OF_BACKEND = {
-    "cudaMallocAsync": "backend:cudaMallocAsync: the driver keeps the counters; memory that waits "
-    "to be freed counts as allocated, peaks of reserved are upper bounds, failures are not counted",
-    "pluggable": PLUGGABLE,
-}
+#: What the figures of this allocator mean.
+_OF_DRIVER = (
+    "backend:cudaMallocAsync: the driver keeps the counters; memory that waits to be freed counts "
+    "as allocated, peaks of reserved are upper bounds, failures are not counted"
+)
 
 
 def allocator_notes() -> tuple[str, ...]:
@@ -123,7 +113,6 @@ def allocator_notes() -> tuple[str, ...]:
         return ("torch is not imported: these are the driver's figures alone",)
     if not torch_cuda.built_with_cuda():
         return ("this torch is built without CUDA: these are the driver's figures alone",)
-    if uncounted():
-        return uncounted()
-    note = _OF_BACKEND.get(torch_cuda.allocator_backend() or "")
-    return () if note is None else (note,)
+    if why := torch_cuda.uncounted():
+        return (why,)
+    return (_OF_DRIVER,) if torch_cuda.allocator_backend() == "cudaMallocAsync" else ()

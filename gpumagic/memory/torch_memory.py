@@ -56,8 +56,9 @@ class Blocks:
         Raises:
             UnreadableError: torch uses another allocator than its native one.
         """
-        if torch_cuda.allocator_backend() != "native":
-            raise UnreadableError("torch's allocator lists no blocks; only its native one does")
+        if torch_cuda.allocator_backend() != "native" or torch_cuda.uncounted():
+            why = "torch's allocator lists no blocks; only its native one does"
+            raise UnreadableError(torch_cuda.uncounted() or why)
         #: Whether the list and the counters agree: no thread has allocated in between.
         self.consistent = False
         for _ in range(3):
@@ -349,6 +350,8 @@ def _require() -> None:
             "CUDA is not in use yet, so torch has no allocator to ask: write this after the first "
             "tensor on the GPU"
         )
+    if why := torch_cuda.uncounted():
+        raise DeviceError(f"there is nothing to ask: {why}")
 
 
 @contextmanager

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled, Text
-from gpumagic.render.units import bytes_
+from gpumagic.render.units import bytes_, share, spans
 from gpumagic.results.base import Result
+from gpumagic.system.text import grouped
 
 _VIZ = "https://docs.pytorch.org/memory_viz"
 _RECORDED = (
@@ -19,8 +20,9 @@ _NOT_RECORDED = "No history is recorded; '%gpumem record on' starts recording."
 _NO_LIMIT = "No limit: torch may use the whole device. '%gpumem limit 16GiB' sets one."
 _BEYOND = (
     "The CUDA context and libraries come on top (300 to 500 MiB). Beyond the limit torch raises "
-    "its out-of-memory error. '%gpumem limit off' lifts it."
+    "its out-of-memory error."
 )
+_LIFTED = "'%gpumem limit off' lifts it."
 #: Characters of a step that are shown: it may name many variables.
 _LONGEST = 48
 
@@ -65,16 +67,40 @@ class SnapshotFile(Result):
 class LimitState(Result):
     """The limit of torch's allocator."""
 
-    #: Bytes that torch may reserve of each device; None for no limit.
-    size: int | None = None
+    #: Bytes that torch may reserve of each device, or, as a float, a part of each; None for no
+    #: limit by ``%gpumem limit``.
+    size: int | float | None = None
+    #: By CUDA ordinal, the bytes in force. A device that is not in use is missing, unless the
+    #: user's own fraction limits it.
+    devices: Mapping[int, int] = field(default_factory=dict)
+    #: Of these, the devices that torch's own fraction limits, which the user's code has set.
+    by_fraction: tuple[int, ...] = ()
     #: Where more is reserved already, or the device has no more.
     notes: tuple[str, ...] = ()
 
+    @property
+    def limits(self) -> str | None:
+        """The limits: ``1.00 GiB of each GPU``, ``39.8 GiB of cuda:0``; None where none is."""
+        if self.size is not None and not self.by_fraction:
+            of_each = share(self.size) if isinstance(self.size, float) else bytes_(self.size)
+            return f"{of_each} of each GPU"
+        sizes = grouped((size, i) for i, size in self.devices.items())
+        return ", ".join(f"{bytes_(size)} of cuda:{spans(of)}" for size, of in sizes.items())
+
     def _blocks(self) -> list[Block]:
-        if self.size is None:
-            return [Line.of(_NO_LIMIT)]
-        said = Line.of(f"torch may use at most {bytes_(self.size)} of each GPU.")
-        return [said, *Line.notes((_BEYOND, *self.notes))]
+        notes = [*self.notes]
+        if not self.limits:
+            return [*([] if notes else [Line.of(_NO_LIMIT)]), *Line.notes(notes)]
+        if self.by_fraction:
+            theirs = f"cuda:{spans(self.by_fraction)}"
+            notes.insert(0, f"{theirs}: by torch's memory fraction, which '%gpumem limit' leaves.")
+        if self.size is not None and {*self.devices} == {*self.by_fraction}:
+            notes.insert(1, f"GPUs that are used later have the limit set before. {_LIFTED}")
+        beyond = _BEYOND if self.size is None else f"{_BEYOND} {_LIFTED}"
+        return [
+            Line.of(f"torch may use at most {self.limits}."),
+            *Line.notes((beyond, *notes)),
+        ]
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ def test_verbs_and_choices(magic: str, line: str, verb: str, fields: dict[str, A
         ("%%gpumem vars\n1", "vars is for a line: write %gpumem vars"),
         ("%gpumem snapshot", "the following arguments are required: FILE"),
         ("%gpumem --lines", "--lines needs a statement or a cell"),
-        ("%gpumem limit 0", "0 bytes are no limit"),
+        ("%gpumem limit 0", "0 is no limit"),
         ("%gpumem limit 3GiB 4GiB", "unexpected '4GiB'"),
         ("%%gpumem --fit batch\n1", "'batch' is not a range of whole numbers; write batch=1:4096"),
         ("%%gpumem --fit 3=1:2\n1", "'3=1:2' is not a range of whole numbers"),

@@ -103,3 +103,54 @@ def test_a_process_that_is_over_the_limit_already(torch: Any) -> None:
     del held
     torch.cuda.empty_cache()
     assert "has reserved" not in str(LIMIT.state().notes)
+
+
+def test_a_part_of_each_device(torch: Any) -> None:
+    totals = [torch.cuda.get_device_properties(each).total_memory for each in (0, 1)]
+    torch.empty(1, device="cuda:1")
+    LIMIT.set(0.25)
+    assert LIMIT.limits().limits == "25 % of each GPU"
+    for ordinal, total in enumerate(totals):
+        assert not fits(torch, total // 4 + 2 * MIB, ordinal)
+        assert fits(torch, total // 4 - 2 * MIB, ordinal)
+
+
+def test_the_users_fraction_is_a_limit_that_is_said(torch: Any) -> None:
+    assert str(LIMIT.state()).startswith("No limit: torch may use the whole device")
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(0.5, 0)
+    assert LIMIT.state().devices == {0: total // 2}
+    LIMIT.set(8 * GIB)
+    assert str(LIMIT.state()).startswith("torch may use at most 8.00 GiB of each GPU.")
+    torch.cuda.set_per_process_memory_fraction(0.25, 0)
+    said = str(LIMIT.state())
+    assert "of each GPU" not in said, "it is not what holds on cuda:0"
+    assert " of cuda:0" in said
+    assert "by torch's memory fraction" in said
+    torch.cuda.set_per_process_memory_fraction(1.0, 0)
+    assert LIMIT.state().devices.get(0) is None
+
+
+@pytest.mark.parametrize("line", ["limit", "limit off"])
+def test_before_torch_is_imported(kernel: Any, line: str) -> None:
+    fresh = kernel()
+    assert fresh.run(f"%gpumem {line}").text.startswith("No limit")
+    assert fresh.value("'torch' in __import__('sys').modules") is False
+
+
+def test_an_allocator_that_passes_everything_on(kernel: Any) -> None:
+    """It has no limit, no history, no blocks and no counters, and says it has them."""
+    variable = "PYTORCH_NO_CUDA_MEMORY_CACHING"
+    fresh = kernel(env={variable: "1"})
+    fresh.run("import torch; x = torch.ones(2**20, device='cuda')")
+    fresh.run("torch.cuda.set_per_process_memory_fraction(0.01)")
+    for line in (
+        *("", "x = x + 1", "vars", "free", "limit", "limit 1GiB", "on", "record on", "cells"),
+        *("snapshot x.pickle", "--fit n=1:2 torch.ones(n, device='cuda')"),
+    ):
+        cell = f"%gpumem {line}" if "--fit" not in line else f"%%gpumem {line}".replace(" t", "\nt")
+        reply = fresh.run(cell, raising=False)
+        assert f"{variable} is set" in reply.shown, line
+        assert "No GPU memory is allocated" not in reply.shown
+    row = fresh.value("vars(__import__('gpumagic').gpumem().devices[0])")
+    assert (row["allocated"], row["reserved"], row["peak"]) == (None, None, None)

@@ -341,8 +341,9 @@ def _modes(shell: Shell) -> list[tuple[str, str]]:
     if memory is not None and memory.watching:
         found.append(("gpumem", "on -q"))
     limit = sys.modules.get("gpumagic.memory.limit")
-    if limit is not None and limit.LIMIT.size is not None:
-        found.append(("gpumem", f"limit -q {limit.LIMIT.size}"))
+    if limit is not None and (size := limit.LIMIT.size) is not None:
+        typed = f"{size:%}" if isinstance(size, float) else size
+        found.append(("gpumem", f"limit -q {typed}"))
     inline = sys.modules.get("matplotlib_inline.backend_inline")
     if inline is not None and inline.flush_figures in shell.events.callbacks["post_execute"]:
         found.append(("matplotlib", "inline"))

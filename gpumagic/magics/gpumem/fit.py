@@ -41,6 +41,8 @@ def run(magics: Magics, options: argparse.Namespace, cell: CompiledCell) -> Any:
         DeviceError: the cell uses no GPU memory.
     """
     cell.check_runs_again("--fit")
+    if why := torch_cuda.uncounted():
+        raise DeviceError(f"--fit: {why}")
     name, low, high = options.fit
     kind = type(cell.globals.get(name, 0))
     if kind is not int:

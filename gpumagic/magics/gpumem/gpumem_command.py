@@ -22,7 +22,6 @@ from gpumagic.magics.shell_state import Magics
 from gpumagic.memory.limit import LIMIT
 from gpumagic.memory.measurement import LineMeasurement, Measurement
 from gpumagic.memory.report import memory_report
-from gpumagic.render.units import bytes_
 from gpumagic.results.memory import MemoryDelta
 
 
@@ -93,9 +92,8 @@ def _report(magics: Magics, options: argparse.Namespace) -> Any:
     report = state.memory_report = memory_report(state.memory_report)
     LIMIT.apply()
     failure.check_context()
-    limit = None
-    if LIMIT.size is not None:
-        limit = f"Limited to {bytes_(LIMIT.size)} of each GPU; %gpumem limit off lifts it."
+    limit = LIMIT.limits().limits
+    limit = limit and f"Limited to {limit}; %gpumem limit says by what."
     notes = (*report.notes, failure.dead_context_note(), limit)
     report = replace(report, notes=tuple(filter(None, notes)))
     return hand_over(magics.shell, report, options)

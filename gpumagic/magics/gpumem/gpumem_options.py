@@ -21,7 +21,7 @@ _VERBS = {
     "vars": "what holds the memory: variables, the notebook, and the rest; adds up to the byte",
     "free [NAMES]": "delete these variables and what the notebook itself keeps, collect garbage, "
     "clear cuBLAS's work space, empty the cache; says what stays",
-    "limit [SIZE|off]": "at most so much of each GPU for torch, e.g. 16GiB",
+    "limit [SIZE|PERCENT|off]": "at most so much of each GPU for torch: 16GiB, 50%",
     "record [on|off]": "the allocator's history, by torch",
     "cells": "live memory by the cell that allocated it",
     "snapshot FILE": "for torch's memory_viz",
