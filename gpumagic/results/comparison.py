@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from gpumagic.errors import SpecError
-from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Style, Styled, Text
-from gpumagic.render.units import DASH, bytes_, seconds, share
+from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Style, Styled
+from gpumagic.render.units import DASH, bytes_, share
 from gpumagic.results.base import VERSION, Result, Series
 from gpumagic.results.memory import MemoryDelta
-from gpumagic.results.timing import IQR, CudaTiming, Sample
+from gpumagic.results.timing import CudaTiming
+from gpumagic.system.output import Output
 from gpumagic.system.paths import opened, shown
+from gpumagic.system.text import harmless
 
 #: The most bytes of a file.
 _LARGEST = 64 * 2**20
@@ -28,46 +30,83 @@ _KINDS = {kind.__name__: kind for kind in (CudaTiming, MemoryDelta)}
 
 #: ``"noise"``: the difference is not larger than the noise.
 Verdict = Literal["faster", "slower", "noise"]
-Quantity = Literal["gpu", "wall"]
+Quantity = Literal["wall", "gpu"]
+#: How each is called.
+NAMES: Mapping[Quantity, str] = {"wall": "wall time", "gpu": "GPU time"}
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times as long a time is as that of the baseline: 2.0 is twice as long."""
+
+    #: Of the medians; None where one of them is a bound, or the baseline's is 0.
+    value: float | None = None
+    #: Between what it is by the two medians' 95 % confidence intervals, and by what is sure of a
+    #: bound; None where there are too few repeats, or nothing is sure.
+    interval: tuple[float, float] | None = None
+    #: None where the interval does not show it.
+    verdict: Verdict | None = None
+
+    @property
+    def text(self) -> str:
+        """The ratio as it is shown; empty where nothing is known."""
+        if self.interval is None:
+            return "" if self.value is None else f"{_times(self.value)}, fewer than 6 repeats"
+        low, high = self.interval
+        spread = f"{_times(low)}\N{EN DASH}{_times(high)}"
+        if self.verdict is None:
+            if not low or high == math.inf:
+                return f"at least {_times(low)}" if low else f"at most {_times(high)}"
+            return f"{spread} times"
+        if self.verdict == "noise" or (self.value and _times(self.value) == _times(1.0)):
+            return f"no difference ({spread})"
+        value = self.value
+        if self.verdict == "faster":
+            low, high, value = 1 / high, (1 / low if low else math.inf), value and 1 / value
+            spread = f"{_times(low)}\N{EN DASH}{_times(high)}"
+        cross = f"\N{MULTIPLICATION SIGN} {self.verdict}"
+        if value is not None:
+            return f"{_times(value)}{cross} ({spread})"
+        return f"at least {_times(low)}{cross}" if high == math.inf else f"{spread}{cross}"
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A timing compared with the baseline."""
+    """A timing compared with the baseline, by both times; none for the baseline itself."""
 
     name: str
     timing: CudaTiming
-    #: The ratio of the medians: 2.0 is twice as long. None where one is 0, or a bound that leaves
-    #: open which is longer.
-    ratio: float | None = None
-    #: The ratio's interval from the two medians' 95 % confidence intervals, and what is sure of a
-    #: bound; None where there are too few repeats.
-    interval: tuple[float, float] | None = None
-    #: None for the baseline, and where there is no interval.
-    verdict: Verdict | None = None
+    wall: Ratio = Ratio()
+    gpu: Ratio = Ratio()
+    #: The time that counts: the wall's, which is what people wait for; the GPU's where both
+    #: timings are GPU-bound.
+    quantity: Quantity = "wall"
+
+    @property
+    def headline(self) -> Ratio:
+        """The ratio of the time that counts."""
+        return self.gpu if self.quantity == "gpu" else self.wall
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """That of the time that counts."""
+        return self.headline.verdict
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Series[Compared]):
-    """Timings compared by ``%cudatime --compare``; the first is the baseline."""
+    """Timings compared with the first of them, the baseline."""
 
     _sequence = "entries"
     _index: ClassVar[tuple[str, ...]] = ("name",)
 
     entries: tuple[Compared, ...]
-    #: The times that ``ratio``, ``interval`` and ``verdict`` compare.
-    quantity: Quantity
     notes: tuple[str, ...] = ()
 
     @property
     def baseline(self) -> str:
         """The name of the timing that the others are compared with."""
         return self.entries[0].name
-
-    def sample(self, entry: Compared) -> Sample:
-        """Return the times of an entry that are compared."""
-        gpu = entry.timing.gpu
-        return gpu if self.quantity == "gpu" and gpu is not None else entry.timing.wall
 
     def __getitem__(self, key: str | int | slice) -> Any:
         """Return an entry by its name or its index; those of a slice as a tuple.
@@ -77,71 +116,66 @@ class Comparison(Series[Compared]):
         """
         return {e.name: e for e in self}[key] if isinstance(key, str) else self.entries[key]
 
+    def __repr__(self) -> str:
+        names = (f"{entry.name} {entry.timing.wall_text}" for entry in self)
+        return Output().printable(harmless(f"<Comparison of wall times: {', '.join(names)}>"))
+
     def _records(self) -> Iterator[Mapping[str, Any]]:
-        """Yield the medians in seconds and the ratio of each timing."""
+        """Yield the medians in seconds and the ratios of each timing."""
         for entry in self:
-            timing = entry.timing
-            low, high = entry.interval or (None, None)
+            timing, record = entry.timing, dict[str, Any](name=entry.name)
+            samples = {"wall": timing.wall, "gpu": timing.gpu, "cpu": timing.cpu}
+            for name, sample in samples.items():
+                record[name] = None if sample is None else sample.median
+            for name, ratio in (("wall", entry.wall), ("gpu", entry.gpu)):
+                low, high = ratio.interval or (None, None)
+                record |= {f"{name}_ratio": ratio.value, f"{name}_low": low, f"{name}_high": high}
             yield {
-                "name": entry.name,
-                "gpu": None if timing.gpu is None else timing.gpu.median,
-                "wall": timing.wall.median,
-                "cpu": timing.cpu.median,
-                "iqr": self.sample(entry).iqr,
-                "ratio": entry.ratio,
-                "ratio_low": low,
-                "ratio_high": high,
+                **record,
+                "quantity": entry.quantity,
                 "verdict": entry.verdict,
                 "repeat": timing.repeat,
                 "loops": timing.loops,
             }
 
     def _blocks(self) -> list[Block]:
-        slowest = max(self.sample(entry).median for entry in self)
+        slowest = max(entry.timing.wall.median for entry in self) or 1.0
 
-        def compared(entry: Compared, quantity: Quantity, text: str) -> Text:
-            if quantity != self.quantity or (quantity == "gpu" and entry.timing.gpu is None):
-                return text
-            return Styled(text, "strong", self.sample(entry).median / slowest if slowest else None)
+        def wall(entry: Compared) -> Styled:
+            return Styled(entry.timing.wall_text, bar=entry.timing.wall.median / slowest)
 
-        def gpu(entry: Compared) -> Text:
+        def gpu(entry: Compared) -> str:
             # A bound on the time of a GPU that may not have worked compares with nothing.
             known = entry.timing.gpu_seen or not entry.timing.gpu_at_most
-            return compared(entry, "gpu", entry.timing.gpu_text if known else DASH)
+            return entry.timing.gpu_text if known else DASH
 
-        def iqr(entry: Compared) -> Styled:
-            sample = self.sample(entry)
-            return Styled(seconds(sample.iqr) if len(sample.all) > 1 else DASH, "dim")
-
-        def ratio(entry: Compared) -> Styled:
-            return Styled("baseline", "dim") if entry is self.entries[0] else _ratio(entry)
+        def ratio(entry: Compared, quantity: Quantity) -> Styled:
+            if entry is self.entries[0]:
+                return Styled("baseline", "dim")
+            found = entry.gpu if quantity == "gpu" else entry.wall
+            if not found.text:
+                return Styled("not known" if quantity == entry.quantity else DASH, "dim")
+            tone: Style = {"faster": "good", "slower": "warn"}.get(str(found.verdict), "dim")  # type: ignore[assignment]
+            if quantity != entry.quantity or found.text.startswith("no difference"):
+                tone = "dim"
+            return Styled(found.text, tone)
 
         columns: list[Column[Compared]] = [
             Column("Name", lambda entry: entry.name, least=8),
+            Figures("Wall", wall),
+            Column("compared", lambda entry: ratio(entry, "wall"), least=12, wrap=True),
             Figures("GPU", gpu),
-            Column(f"Compared with {self.baseline}", ratio, least=12, wrap=True),
-            Figures("Wall", lambda e: compared(e, "wall", e.timing.wall_text), rank=1),
-            Figures("IQR of GPU" if self.quantity == "gpu" else "IQR of wall", iqr, rank=2),
+            Column("compared", lambda entry: ratio(entry, "gpu"), least=12, wrap=True),
         ]
-        return [Grid.of(self, columns), *Line.notes((*self.notes, IQR))]
-
-
-def _ratio(entry: Compared) -> Styled:
-    """Return how many times faster or slower an entry is, with the interval."""
-    ratio = entry.ratio
-    if not ratio:
-        return Styled("not known", "dim")
-    if entry.interval is None:
-        return Styled(f"not known ({_times(ratio)}): fewer than 6 repeats", "dim")
-    low, high = entry.interval
-    faster = ratio < 1 and entry.verdict != "noise"
-    if faster:
-        ratio, low, high = 1 / ratio, 1 / high, 1 / low
-    text = f"{_times(ratio)}\N{MULTIPLICATION SIGN} {'faster' if faster else 'slower'}"
-    same = entry.verdict == "noise" or _times(ratio) == _times(1.0)
-    text = "no difference" if same else text
-    tone: Style = "dim" if same else "good" if faster else "warn"
-    return Styled(f"{text} ({_times(low)}\N{EN DASH}{_times(high)})", tone)
+        counts = [entry.name for entry in self if entry.quantity == "gpu"]
+        if len(counts) == len(self) - 1:
+            which = "the GPU time counts: all are GPU-bound"
+        elif counts:
+            which = f"the wall time counts; for {', '.join(counts)} the GPU's: both are GPU-bound"
+        else:
+            which = "the wall time counts"
+        legend = f"compared with {self.baseline}, by 95 % confidence intervals; {which}"
+        return [Grid.of(self, columns), *Line.notes((*self.notes, legend))]
 
 
 def _times(ratio: float) -> str:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import inf
 from numbers import Real
 
 from gpumagic.cuda import torch_cuda
 from gpumagic.errors import RegressionError, SpecError
 from gpumagic.results.base import differences
-from gpumagic.results.comparison import Compared, Comparison, Quantity, Verdict
+from gpumagic.results.comparison import (
+    NAMES,
+    Compared,
+    Comparison,
+    Quantity,
+    Ratio,
+    Verdict,
+)
 from gpumagic.results.timing import CudaTiming, Sample
 from gpumagic.system.text import plural
 from gpumagic.timing.repeat_plan import LEAST_REPEATS, median_interval
-
-_NAMES = {"gpu": "GPU", "wall": "wall"}
 
 
 def compare(
@@ -28,13 +33,13 @@ def compare(
 
     A mapping from names to timings, or timings one after the other, which are called ``1``, ``2``…
 
-    GPU times are compared where the baseline and another timing have exact ones, else wall times.
-    Where one is a bound, the notes have what the ratio is at least and at most. The interval of a
-    ratio is that of the two medians' 95 % confidence intervals. With ``fail_above``
-    (0.1: 10 % more time) a timing that is slower than the baseline by more than that, beyond the
-    noise, raises an error: the whole interval must be above 1.1, or what bounds leave of it. What
-    was measured under other conditions (device, driver, torch, CUDA) does not: that, and where
-    there is no verdict, is in the ``notes``.
+    Wall times and GPU times are compared, each pair by itself. The wall time is what counts, as it
+    is what people wait for; the GPU time where both timings are GPU-bound. The interval of a ratio
+    is that of the two medians' 95 % confidence intervals, and where one is a bound, by what is sure
+    of it. With ``fail_above`` (0.1: 10 % more time) a timing that is surely slower than the
+    baseline by more than that, by either time, raises an error: the whole interval must be above
+    1.1. What was measured under other conditions (device, driver, torch, CUDA) does not: that, and
+    where there is no verdict, is in the ``notes``.
 
     Raises:
         RegressionError: a timing is slower than ``fail_above`` allows.
@@ -66,164 +71,128 @@ def compare(
     if first not in timings:
         raise SpecError(f"no timing {first!r} to compare with; there are {', '.join(timings)}")
     base = timings[first]
-    others = [timing for name, timing in timings.items() if name != first]
-    quantity: Quantity = "gpu" if _exact(base) and any(map(_exact, others)) else "wall"
-    entries, notes = [Compared(first, base, 1.0)], tuple[str, ...]()
-    for name, timing in timings.items():
-        if name != first:
-            entries.append(_compared(name, timing, base, quantity))
-            if not (_exact(timing) and _exact(base)):
-                notes += _known_ratio(name, timing, first, base)
-            if different := differences(timing.conditions, base.conditions):
-                notes += (f"{name}: measured under other conditions: {'; '.join(different)}",)
-    notes += tuple(f"{name}: stopped early" for name, each in timings.items() if each.partial)
-    if quantity == "gpu" and (bound := [n for n, t in timings.items() if t.limited_by == "host"]):
-        which = "GPU times are compared; host-bound, with a longer wall time:"
-        notes = (f"{which} {', '.join(bound)}", *notes)
-    if quantity == "wall" and any(each.ratio is not None for each in entries[1:]):
-        notes = (_why_wall(timings), *notes)
-    compared = Comparison(tuple(entries), quantity, notes)
-    if fail_above is not None:
-        if not isinstance(fail_above, Real) or not fail_above >= 0:
-            raise SpecError(f"fail_above is {fail_above!r}, but must be a part such as 0.1")
-        unknown = {each.name: check(compared, each, fail_above) for each in compared.entries[1:]}
-        notes += tuple(f"{name}: {why}" for name, why in unknown.items() if why is not None)
-    return replace(compared, notes=notes)
+    others = {name: timing for name, timing in timings.items() if name != first}
+    notes = [
+        f"{name}: measured under other conditions: {'; '.join(different)}"
+        for name, timing in others.items()
+        if (different := differences(timing.conditions, base.conditions))
+    ]
+    notes += [f"{name}: stopped early" for name, each in timings.items() if each.partial]
+    entries = (Compared(first, base), *(_compared(*each, base) for each in others.items()))
+    compared = Comparison(entries, tuple(notes))
+    if fail_above is None:
+        return compared
+    if not isinstance(fail_above, Real) or not fail_above >= 0:
+        raise SpecError(f"fail_above is {fail_above!r}, but must be a part such as 0.1")
+    unknown = {each.name: check(compared, each, fail_above) for each in entries[1:]}
+    notes += [f"{name}: {why}" for name, why in unknown.items() if why is not None]
+    return replace(compared, notes=tuple(notes))
 
 
 def check(compared: Comparison, entry: Compared, fail_above: float) -> str | None:
     """Check that an entry takes no more than ``fail_above`` (0.1: 10 %) longer than the baseline.
 
-    The whole interval of the ratio must be beyond that, so that noise alone fails nothing. Returns
-    why there is no verdict; None where there is one.
+    The whole interval of a ratio must be beyond that, so that noise alone fails nothing. Returns
+    why there is no verdict by the time that counts; None where there is one.
 
     Raises:
-        RegressionError: it is slower by more than that.
+        RegressionError: it is surely slower by more than that, by its wall time or its GPU time.
         SpecError: there are too few repeats for an interval, or times of 0 s.
     """
     base = compared.entries[0]
     if different := differences(entry.timing.conditions, base.timing.conditions):
         return f"not checked, as it was measured under other conditions: {'; '.join(different)}"
     allowed = 1 + fail_above
-    if (least := _surely(entry.timing, base.timing)) > allowed:
-        raise RegressionError(
-            f"at least {_rounded(least, math.floor)} times as long as {base.name} by GPU time "
-            f"(allowed: {allowed:.4g})"
-        )
-    pair = (base, entry)
-    if compared.quantity == "gpu" and not _exact(entry.timing):
-        return f"not checked, as the GPU time of {entry.name} is an upper bound, or not known"
-    bounds = [each.name for each in pair if each.timing.wall_at_most]
-    if compared.quantity == "wall" and bounds and (entry.ratio is None or len(bounds) == 2):
-        return f"not checked, as the wall time of {' and '.join(bounds)} is an upper bound"
-    if entry.ratio is None or entry.interval is None:
-        few = [each.name for each in pair if len(compared.sample(each).all) < LEAST_REPEATS]
-        reason = "there is no ratio to a time of 0 s"
+    ratios: dict[Quantity, Ratio] = {"wall": entry.wall, "gpu": entry.gpu}
+    for quantity in sorted(ratios, key=lambda each: each != entry.quantity):
+        ratio = ratios[quantity]
+        if ratio.interval is not None and ratio.interval[0] > allowed:
+            raise RegressionError(
+                f"{entry.name} is slower than {base.name} by {NAMES[quantity]}: {ratio.text} "
+                f"(allowed: {allowed:.4g} times as long)"
+            )
+    name, counts = NAMES[entry.quantity], entry.headline
+    if counts.interval is None:
+        few = [each.name for each in (base, entry) if each.timing.repeat < LEAST_REPEATS]
+        why = f"there is no ratio to a {name} of 0 s"
         if few:
             have = "has" if len(few) == 1 else "have"
-            reason = f"{', '.join(few)} {have} fewer than {LEAST_REPEATS}"
-        raise SpecError(f"a slowdown cannot be told from noise: {reason}")
-    low, high = entry.interval
-    if low > allowed:
-        raise RegressionError(
-            f"{entry.ratio:.4g} times as long as {base.name} by {_NAMES[compared.quantity]} time "
-            f"(from {low:.4g} to {high:.4g}; allowed: {allowed:.4g})"
-        )
-    if high > allowed:
-        return (
-            f"no verdict: from {low:.3g} to {high:.3g} times as long, which is too uncertain for "
-            f"{allowed:.3g}; more repeats (-r) make it more certain"
-        )
-    return None
+            why = f"{', '.join(few)} {have} fewer than {LEAST_REPEATS} repeats"
+        raise SpecError(f"a slowdown cannot be told from noise: {why}")
+    low, high = counts.interval
+    if high <= allowed:
+        return None
+    more = "more repeats (-r) make it more certain"
+    if counts.value is None:
+        more = "a time with ≤ is an upper bound"
+    return (
+        f"no verdict by {name}: from {low:.3g} to {high:.3g} times as long, which is too uncertain "
+        f"for {allowed:.3g}; {more}"
+    )
 
 
-def _surely(timing: CudaTiming, base: CudaTiming) -> float:
-    """Return what the ratio of two GPU times is at least, of which one is a bound; 0: not known."""
-    if timing.gpu_at_least is None or base.gpu is None or (_exact(timing) and _exact(base)):
-        return 0.0
-    now, before = (_median_interval(each, "gpu") for each in (timing, base))
-    return 0.0 if now is None or before is None or not before[1] else now[0] / before[1]
+# --- one pair -------------------------------------------------------------------------------------
 
 
-def _exact(timing: CudaTiming) -> bool:
-    """Return whether there is a GPU time that is no bound."""
-    return timing.gpu is not None and not timing.gpu_at_most
+@dataclass(frozen=True)
+class _Times:
+    """One of the times of a timing: each repeat's at most and at least."""
+
+    most: Sample
+    least: Sample
+    #: Whether the median is an upper bound.
+    is_bound: bool
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Between what the median is; None for too few repeats."""
+        lower, upper = median_interval(self.least.all), median_interval(self.most.all)
+        return None if lower is None or upper is None else (lower[0], upper[1])
 
 
-def _why_wall(timings: Mapping[str, CudaTiming]) -> str:
-    without = [name for name, timing in timings.items() if timing.gpu is None]
-    bounds = [name for name, timing in timings.items() if timing.gpu_at_most]
-    if len(without) == len(timings):
-        return "wall times are compared: there is no GPU time"
-    if without:
-        return f"wall times are compared: no GPU time of {', '.join(without)}"
-    return f"wall times are compared: only upper bounds of the GPU time of {', '.join(bounds)}"
+def _compared(name: str, timing: CudaTiming, base: CudaTiming) -> Compared:
+    wall = _ratio(_wall(timing), _wall(base))
+    now, before = _gpu(timing), _gpu(base)
+    if now is None or before is None:
+        return Compared(name, timing, wall)
+    # Events do not tell less than their resolution apart.
+    resolution = torch_cuda.EVENT_RESOLUTION * (1 / timing.loops + 1 / base.loops)
+    gpu = _ratio(now, before, resolution)
+    both_are_gpu_bound = timing.limited_by == base.limited_by == "gpu"
+    is_known = both_are_gpu_bound and not (now.is_bound or before.is_bound)
+    return Compared(name, timing, wall, gpu, "gpu" if is_known else "wall")
 
 
-def _known_ratio(name: str, timing: CudaTiming, first: str, base: CudaTiming) -> tuple[str, ...]:
-    """Return what the ratio of two GPU times is at least and at most, of which one is a bound."""
-    if timing.gpu is None or base.gpu is None or not (timing.gpu_seen and base.gpu_seen):
-        return ()
-    parts = []
-    if base.gpu.median and (low := _least(timing) / base.gpu.median):
-        parts.append(f"at least {_rounded(low, math.floor)}")
-    if _least(base):
-        parts.append(f"at most {_rounded(timing.gpu.median / _least(base), math.ceil)}")
-    known = " and ".join(parts)
-    return (f"{name}: {known} times the GPU time of {first}",) if parts else ()
+def _wall(timing: CudaTiming) -> _Times:
+    least = timing.wall
+    if timing.wall_at_most:  # it lasted at least until Python had returned
+        least = timing.host or Sample((0.0,) * len(timing.wall.all))
+    return _Times(timing.wall, least, timing.wall_at_most)
 
 
-def _rounded(value: float, function: Callable[[float], int]) -> str:
-    """Return a bound with three digits, which is one, too."""
-    step = 10.0 ** (math.floor(math.log10(value)) - 2)
-    rounded = function(round(value / step, 6)) * step
-    return f"{rounded:,.0f}" if rounded >= 1000 else f"{rounded:.3g}"
+def _gpu(timing: CudaTiming) -> _Times | None:
+    if timing.gpu is None or (timing.gpu_at_most and not timing.gpu_seen):
+        return None  # a bound on the time of a GPU that may not have worked compares with nothing
+    least = timing.gpu_at_least
+    if least is None:
+        least = Sample((0.0,) * len(timing.gpu.all)) if timing.gpu_at_most else timing.gpu
+    return _Times(timing.gpu, least, timing.gpu_at_most)
 
 
-def _least(timing: CudaTiming) -> float:
-    """Return the GPU's seconds at least."""
-    sample = timing.gpu_at_least if timing.gpu_at_most else timing.gpu
-    return 0.0 if sample is None else sample.median
-
-
-def _compared(name: str, timing: CudaTiming, base: CudaTiming, quantity: Quantity) -> Compared:
-    ours, theirs = (_sample(each, quantity) for each in (timing, base))
-    # One wall time that is a bound: what is sure of it may still show a difference.
-    mixed = quantity == "wall" and timing.wall_at_most != base.wall_at_most
-    if (quantity == "gpu" and not _exact(timing)) or min(ours.best, theirs.best) <= 0:
-        return Compared(name, timing)
-    ratio = ours.median / theirs.median
-    now, before = (_median_interval(each, quantity, surely=mixed) for each in (timing, base))
-    if now is None or before is None or not before[0]:
-        return Compared(name, timing, None if mixed else ratio)
-    low, high = now[0] / before[1], now[1] / before[0]
-    if mixed and low <= 1 <= high:
-        return Compared(name, timing)
-    verdict: Verdict = "faster" if high < 1 else "slower" if low > 1 else "noise"
-    if quantity == "gpu":
-        resolution = torch_cuda.EVENT_RESOLUTION * (1 / timing.loops + 1 / base.loops)
-        if abs(ours.median - theirs.median) <= resolution:
-            verdict = "noise"
-    return Compared(name, timing, ratio, (low, high), verdict)
-
-
-def _median_interval(
-    timing: CudaTiming, quantity: Quantity, *, surely: bool = False
-) -> tuple[float, float] | None:
-    """Return the interval of the median; where repeats are not exact, from what is sure of each.
-
-    Of wall times only if ``surely``: each is at least until Python returned.
-    """
-    most = least = _sample(timing, quantity)
-    if quantity == "gpu" and timing.gpu_at_least is not None:
-        least = timing.gpu_at_least
-    elif surely and timing.wall_at_most:
-        if timing.host is None:
-            return None
-        least = timing.host
-    lower, upper = median_interval(least.all), median_interval(most.all)
-    return None if lower is None or upper is None else (lower[0], upper[1])
-
-
-def _sample(timing: CudaTiming, quantity: Quantity) -> Sample:
-    return timing.gpu if quantity == "gpu" and timing.gpu is not None else timing.wall
+def _ratio(now: _Times, before: _Times, resolution: float = 0.0) -> Ratio:
+    """Return the ratio of two times, which differ by more than ``resolution`` seconds or not."""
+    value, theirs = None, before.most.median
+    if theirs > 0 and not (now.is_bound or before.is_bound):
+        value = now.most.median / theirs
+    ours, others = now.interval, before.interval
+    if ours is None or others is None or not others[1]:
+        return Ratio(value)
+    low, high = ours[0] / others[1], ours[1] / others[0] if others[0] else inf
+    if not low and high == inf:
+        return Ratio(value)
+    verdict: Verdict | None = "faster" if high < 1 else "slower" if low > 1 else "noise"
+    if value is None and verdict == "noise":
+        verdict = None  # bounds leave it open
+    if value is not None and abs(now.most.median - theirs) <= resolution:
+        verdict = "noise"
+    return Ratio(value, (low, high), verdict)

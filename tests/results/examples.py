@@ -26,7 +26,7 @@ from gpumagic.results.allocator import (
     SnapshotFile,
 )
 from gpumagic.results.base import Result
-from gpumagic.results.comparison import Compared, Comparison, MemoryComparison
+from gpumagic.results.comparison import Compared, Comparison, MemoryComparison, Ratio
 from gpumagic.results.devices import Device, DeviceTable, Process
 from gpumagic.results.holders import (
     CellHolding,
@@ -315,10 +315,9 @@ CHANGED = DeviceMemory(GIB, 2 * GIB, GIB, 60 * GIB, 80 * GIB, allocated_change=-
 COMPARISON = Comparison(
     (
         Compared("baseline", timing(0.010, 0.010, repeat=2)),
-        Compared("fused", timing(0.005, 0.005, repeat=2), 0.5, (0.48, 0.52), "faster"),
+        Compared("fused", timing(0.005, 0.005), Ratio(0.5, (0.48, 0.52), "faster")),
         Compared("once", timing(0.010)),
-    ),
-    "gpu",
+    )
 )
 
 #: Results of all types, by the name of the type.

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpumagic.results.base import as_text
-from gpumagic.results.comparison import Compared, Comparison
+from gpumagic.results.comparison import Compared, Comparison, Ratio
 from gpumagic.results.logs import CellTiming, TimingLog
 from gpumagic.results.timing import Sample
 from tests.results.examples import (
@@ -175,9 +175,9 @@ def test_sums() -> None:
 
 def test_a_ratio_that_rounds_to_one_is_the_same() -> None:
     base = Compared("a", timing(0.010, 0.011))
-    near = Compared("b", timing(0.010, 0.011), 1.001, (1.0005, 1.002), "slower")
-    wide = Compared("c", timing(0.010, 0.011), 0.999, (0.9, 1.1), "noise")
-    lines = as_text(Comparison((base, near, wide), "gpu"), 200).splitlines()
+    near = Compared("b", timing(0.010, 0.011), Ratio(1.001, (1.0005, 1.002), "slower"))
+    wide = Compared("c", timing(0.010, 0.011), Ratio(0.999, (0.9, 1.1), "noise"))
+    lines = as_text(Comparison((base, near, wide)), 200).splitlines()
     assert "no difference (1.00–1.00)" in lines[3]
     assert "no difference (0.90–1.10)" in lines[4]
-    assert Comparison((base, near, wide), "gpu")[0:2] == (base, near)
+    assert Comparison((base, near, wide))[0:2] == (base, near)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
@@ -34,43 +35,83 @@ def about(center: float, count: int = 11, spread: float = 0.01, seed: int = 0) -
     return timing(*(chance.gauss(center, center * spread) for _ in range(count)))
 
 
+def gpu_bound(center: float, **options: Any) -> CudaTiming:
+    return replace(about(center, **options), limited_by="gpu")
+
+
 def test_faster_slower_and_neither() -> None:
     compared = gpumagic.compare(
         {"a": about(0.01), "b": about(0.005, seed=1), "c": about(0.01, seed=2), "d": about(0.02)}
     )
     assert [entry.verdict for entry in compared] == [None, "faster", "noise", "slower"]
-    assert compared.quantity == "gpu"
     assert compared.baseline == "a"
-    assert compared["b"].ratio == pytest.approx(0.5, rel=0.02)
-    low, high = compared["d"].interval
-    assert low <= compared["d"].ratio <= high
-    assert compared[0].ratio == 1
+    assert compared["b"].wall.value == pytest.approx(0.5, rel=0.02)
+    low, high = compared["d"].wall.interval
+    assert low <= compared["d"].wall.value <= high
     with pytest.raises(KeyError):
         _ = compared["x"]
+    shown = str(compared)
+    assert "faster (" in shown
+    assert "no difference (" in shown
+    assert "the wall time counts" in shown
 
 
-def test_gpu_times_of_host_bound_code_are_not_its_wall_times() -> None:
-    """Twice as fast on the wall, and yet slower by what is compared: it says which that is."""
+HOST_BOUND = {
+    # Of what people wait for, and of the GPU's work queued beforehand: each as long as before.
+    "5 times on the wall": (5.0, 1.0, "slower", "5.00× slower"),
+    "half on the wall": (0.5, 1.2, "faster", "2.00× faster"),
+    "as long": (1.0, 1.0, "noise", "no difference"),
+}
+
+
+@pytest.mark.parametrize("name", HOST_BOUND)
+def test_the_wall_time_counts_where_code_is_host_bound(name: str) -> None:
+    wall, gpu, verdict, shown = HOST_BOUND[name]
     before = replace(about(0.001), wall=Sample((0.005,) * 11), limited_by="host")
-    after = replace(about(0.0012, seed=1), wall=Sample((0.0025,) * 11))
+    gpu_now = about(0.001 * gpu, seed=1)
+    after = replace(gpu_now, wall=Sample((0.005 * wall,) * 11), limited_by="host")
     compared = gpumagic.compare({"before": before, "after": after})
-    assert compared["after"].verdict == "slower"
-    said = "GPU times are compared; host-bound, with a longer wall time: before"
-    assert compared.notes[0] == said
-    assert "IQR of GPU" in str(compared)
-    assert said not in gpumagic.compare({"before": after, "after": after}).notes
+    entry = compared["after"]
+    assert (entry.quantity, entry.verdict) == ("wall", verdict)
+    assert entry.wall.value == wall
+    assert entry.gpu.value == pytest.approx(gpu, rel=0.02)
+    assert shown in str(compared)
+    if max(wall, gpu) > 1:  # either is surely slower
+        by = "wall time" if wall > 1 else "GPU time"
+        with pytest.raises(RegressionError, match=f"after is slower than before by {by}: "):
+            check(compared, entry, 0.1)
+    else:
+        assert check(compared, entry, 0.1) is None
+
+
+def test_the_gpu_time_counts_where_both_are_gpu_bound() -> None:
+    compared = gpumagic.compare({"a": gpu_bound(0.01), "b": gpu_bound(0.02), "c": about(0.02)})
+    assert [entry.quantity for entry in compared] == ["wall", "gpu", "wall"]
+    assert "for b the GPU's: both are GPU-bound" in str(compared)
+    both = gpumagic.compare(gpu_bound(0.01), gpu_bound(0.02))
+    assert "the GPU time counts: all are GPU-bound" in str(both)
+
+
+def test_each_pair_by_itself() -> None:
+    """A third timing without a GPU time, or with a bound, changes nothing for the others."""
+    pair = {"a": gpu_bound(0.01), "b": gpu_bound(0.02, seed=1)}
+    (alone,) = gpumagic.compare(pair)[1:]
+    for third in (replace(about(0.01), gpu=None), replace(about(0.01), gpu_at_most=True)):
+        compared = gpumagic.compare({**pair, "c": third})
+        assert compared["b"] == alone
+        assert (compared["c"].quantity, compared["c"].verdict) == ("wall", "noise")
 
 
 def test_the_interval_is_that_of_the_two_medians() -> None:
     (_, entry) = gpumagic.compare(timing(*[1.0] * 5, 2.0), timing(3.0, *[4.0] * 5))
-    assert entry.interval == (3.0 / 2.0, 4.0 / 1.0)
+    assert entry.gpu.interval == (3.0 / 2.0, 4.0 / 1.0)
 
 
 def test_the_interval_has_what_is_sure_of_each_repeat() -> None:
     exact = timing(*[1.0] * 6)
     loose = timing(*[2.0] * 6, gpu_at_least=Sample((1.9,) * 4 + (0.1,) * 2))
     (_, entry) = gpumagic.compare(exact, loose)
-    assert entry.interval == (0.1, 2.0)
+    assert entry.gpu.interval == (0.1, 2.0)
 
 
 def test_the_same_code_is_rarely_called_different() -> None:
@@ -89,32 +130,17 @@ def test_another_baseline_comes_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "says"),
+    ("a", "b", "interval", "says"),
     [
-        ({"gpu": None}, "no GPU time of b"),
-        ({"gpu_at_most": True}, "only upper bounds of the GPU time of b"),
+        (0.01, (0.02, 0.005), (0.5, 2.0), "0.50–2.00 times"),
+        (0.01, (0.02, None), (0.0, 2.0), "at most 2.00"),
+        ((0.01, 0.008), 0.02, (2.0, 2.5), "2.00–2.50× slower"),
+        ((0.01, None), 0.02, (2.0, inf), "at least 2.00× slower"),
+        (0.02, (0.01, None), (0.0, 0.5), "at least 2.00× faster"),
+        ((0.01, None), (0.02, None), None, ""),
     ],
 )
-def test_wall_times_where_gpu_times_cannot_be_compared(fields: Any, says: str) -> None:
-    """An upper bound has no ratio to a time: a quantity that both have is compared."""
-    compared = gpumagic.compare(
-        {"a": timing(*[0.01] * 6, wall=1.0), "b": timing(*[0.02] * 6, wall=1.5, **fields)}
-    )
-    assert compared.quantity == "wall"
-    assert says in str(compared)
-    assert compared["b"].ratio == pytest.approx(3.0)
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "says"),
-    [
-        (0.01, (0.02, 0.005), "b: at least 0.5 and at most 2 times the GPU time of a"),
-        (0.01, (0.02, None), "b: at most 2 times the GPU time of a"),
-        ((0.01, 0.008), 0.02, "b: at least 2 and at most 2.5 times the GPU time of a"),
-        ((0.01, None), (0.02, None), ""),
-    ],
-)
-def test_what_a_bound_leaves_open_is_said(a: Any, b: Any, says: str) -> None:
+def test_what_bounds_leave_of_a_ratio(a: Any, b: Any, interval: Any, says: str) -> None:
     def bounded(value: Any) -> CudaTiming:
         if isinstance(value, float):
             return timing(*[value] * 6)
@@ -122,79 +148,50 @@ def test_what_a_bound_leaves_open_is_said(a: Any, b: Any, says: str) -> None:
         least = None if lower is None else Sample((lower,) * 6)
         return timing(*[upper] * 6, gpu_at_most=True, gpu_at_least=least)
 
-    compared = gpumagic.compare({"a": bounded(a), "b": bounded(b)})
-    assert compared.quantity == "wall"
-    assert says in str(compared)
-    assert ("times the GPU time" in str(compared)) == bool(says)
-
-
-def test_a_bound_leaves_the_others_as_they_are() -> None:
-    bound = timing(*[0.01] * 6, gpu_at_most=True, gpu_at_least=Sample((0.009995,) * 6))
-    compared = gpumagic.compare({"a": timing(*[0.01] * 6), "b": timing(*[0.02] * 6), "c": bound})
-    assert (compared.quantity, compared["b"].ratio, compared["b"].verdict) == ("gpu", 2.0, "slower")
-    assert (compared["c"].ratio, compared["c"].verdict) == (None, None)
-    assert "not known" in str(compared)
-    assert "wall times are compared" not in str(compared)
-    assert "c: at least 0.999 and at most 1 times the GPU time of a" in str(compared)
-    # nor is anything said of what is not compared
-    loose = replace(bound, wall_at_most=True)
-    assert "are compared" not in str(gpumagic.compare(timing(*[0.01] * 6), loose))
+    entry = gpumagic.compare({"a": bounded(a), "b": bounded(b)})["b"]
+    assert (entry.quantity, entry.gpu.value, entry.gpu.interval) == ("wall", None, interval)
+    assert entry.gpu.text == says
 
 
 def test_a_bound_can_prove_a_slowdown() -> None:
     base = timing(*[0.001] * 6)
-    slow = timing(
-        *[0.0029] * 6, gpu_at_most=True, gpu_at_least=Sample((0.00146,) * 6), wall_at_most=True
-    )
-    with pytest.raises(RegressionError, match=r"at least 1\.46 times as long as 1 by GPU time"):
+    slow = timing(*[0.0029] * 6, gpu_at_most=True, gpu_at_least=Sample((0.00146,) * 6))
+    slow = replace(slow, wall=base.wall)
+    with pytest.raises(RegressionError, match=r"by GPU time: 1\.46.2\.90. slower \(allowed: 1\.1"):
         gpumagic.compare(base, slow, fail_above=0.1)
     gpumagic.compare(base, slow, fail_above=0.5)
 
 
-def test_what_is_not_known_neither_fails_nor_passes() -> None:
-    """Where a GPU time is a bound, wall times decide; where they are, too, nothing does."""
-    base = timing(*about(1.0).wall.all, wall=1.0)
-    nine = Sample(about(9.0).wall.all)
-    bound = replace(base, gpu=nine, gpu_at_most=True)
-    assert gpumagic.compare(base, bound, fail_above=0.1).quantity == "wall"
-    slow = replace(timing(*about(1.0).wall.all, wall=2.0), gpu_at_most=True)
-    with pytest.raises(RegressionError, match="2 times as long as 1 by wall time "):
-        gpumagic.compare(base, slow, fail_above=0.1)
-    unknown = replace(slow, wall_at_most=True)
-    compared = gpumagic.compare(base, unknown, fail_above=0.1)
-    assert compared[1].ratio is None
-    assert "2: not checked, as the wall time of 2 is an upper bound" in str(compared)
-
-
-def test_one_wall_time_that_is_a_bound_may_still_be_surely_shorter() -> None:
+def test_wall_times_that_are_bounds() -> None:
     """Python had returned after what the wall time is at least."""
     base = replace(timing(*[1.0] * 6, wall=1.0), gpu=None)
-    for until, wall, ratio, verdict in ((0.1, 0.2, 0.2, "faster"), (0.9, 1.1, None, None)):
+    for until, wall, verdict in ((0.1, 0.2, "faster"), (0.9, 1.1, None), (3.0, 4.0, "slower")):
         bound = replace(
             base, host=Sample((until,) * 6), wall=Sample((wall,) * 6), wall_at_most=True
         )
         entry = gpumagic.compare(base, bound)[1]
-        assert (entry.ratio, entry.verdict) == (ratio, verdict)
-    longer = replace(base, host=Sample((3.0,) * 6), wall=Sample((4.0,) * 6), wall_at_most=True)
-    assert gpumagic.compare(base, longer)[1].interval == (3.0, 4.0)
-    with pytest.raises(RegressionError, match=r"4 times as long as 1 by wall time \(from 3 to 4;"):
-        gpumagic.compare(base, longer, fail_above=0.1)
+        assert (entry.wall.value, entry.verdict) == (None, verdict)
+        assert entry.wall.interval == (until, wall)
+        found = gpumagic.compare(bound, bound)[1]
+        assert found.verdict is None
+        assert "2: no verdict by wall time: " in str(gpumagic.compare(bound, bound, fail_above=0.1))
+    with pytest.raises(RegressionError, match=r"by wall time: 3\.00.4\.00. slower"):
+        gpumagic.compare(base, bound, fail_above=0.1)
 
 
 def test_a_difference_below_the_resolution_of_events_is_noise() -> None:
     for loops, verdict in ((1, "noise"), (99, "slower")):
         one, other = timing(*[10.0e-6] * 6, loops=loops), timing(*[10.4e-6] * 6, loops=loops)
-        assert gpumagic.compare({"a": one, "b": other})["b"].verdict == verdict
+        assert gpumagic.compare({"a": one, "b": other})["b"].gpu.verdict == verdict
 
 
 def test_too_few_repeats_are_said() -> None:
     compared = gpumagic.compare({"a": about(0.01), "b": about(0.02, count=5)})
-    assert compared["b"].ratio == pytest.approx(2.0, rel=0.03)
-    assert compared["b"].verdict is compared["b"].interval is None
-    assert "not known (" in str(compared)
-    assert "fewer than 6" in str(compared)
+    assert compared["b"].wall.value == pytest.approx(2.0, rel=0.03)
+    assert compared["b"].verdict is compared["b"].wall.interval is None
+    assert ", fewer than 6 repeats" in str(compared)
     zero = gpumagic.compare(timing(*[0.0] * 6), about(0.02))
-    assert zero[1].ratio is None
+    assert zero[1].wall.value is None
     assert "not known" in str(zero)
 
 
@@ -221,11 +218,13 @@ def test_bad_arguments(arguments: Any, says: str) -> None:
 
 def test_slower_than_allowed_is_an_error() -> None:
     base = about(1.0)
-    with pytest.raises(RegressionError, match=r"1\.\d+ times as long as a .*allowed: 1.1"):
+    with pytest.raises(
+        RegressionError, match=r"b is slower than a by wall time: 1\..*allowed: 1.1"
+    ):
         gpumagic.compare({"a": base, "b": about(1.3)}, fail_above=0.1)
     gpumagic.compare({"a": base, "b": about(1.05)}, fail_above=0.1)
     vague = gpumagic.compare({"a": base, "b": about(1.1, spread=0.2)}, fail_above=0.1)
-    assert "b: no verdict: " in str(vague)
+    assert "b: no verdict by wall time: " in str(vague)
     gpumagic.compare({"a": base, "b": about(0.5)}, fail_above=0)
 
 
@@ -233,7 +232,7 @@ def test_slower_than_allowed_is_an_error() -> None:
     ("now", "says"),
     [
         (about(1.0), None),
-        (about(1.1, spread=0.2), "no verdict: from .* more repeats"),
+        (about(1.1, spread=0.2), "no verdict by wall time: from .* more repeats"),
         (
             timing(*[2.0] * 7, conditions=Conditions(devices={0: "H100"})),
             "not checked, as it was measured under other conditions: device H100 instead of A100",
@@ -252,5 +251,5 @@ def test_what_is_not_known_is_said(now: CudaTiming, says: str | None) -> None:
 def test_too_few_repeats_cannot_be_checked() -> None:
     with pytest.raises(SpecError, match="cannot be told from noise: 2 has fewer than 6"):
         gpumagic.compare(about(1.0), about(2.0, count=3), fail_above=0.1)
-    with pytest.raises(SpecError, match="no ratio to a time of 0 s"):
+    with pytest.raises(SpecError, match="no ratio to a wall time of 0 s"):
         gpumagic.compare(timing(*[0.0] * 6), about(2.0), fail_above=0.1)
