@@ -29,7 +29,7 @@ def show(shell: Shell, result: Result, metadata: dict[str, Any] | None = None) -
 
     ``metadata`` is the output's, for readers of the notebook file.
     """
-    _show(shell, result.blocks(), metadata)
+    _show(shell, result.brief(), metadata)
     # With -o the same object is Out[n], too: the formatter then shows one line of it.
     of(shell).note_displayed(result)
 

@@ -17,7 +17,7 @@ from gpumagic.system.text import harmless
 if TYPE_CHECKING:
     import pandas
 
-    from gpumagic.render.blocks import Block
+    from gpumagic.render.blocks import Block, Line
 
 _Item = TypeVar("_Item")
 
@@ -41,6 +41,16 @@ class Result:
         """Return the blocks that show the result."""
         return [*self._blocks()]
 
+    def brief(self) -> list[Block]:
+        """Return the blocks that a magic shows: all of them where that is not much."""
+        return self.blocks()
+
+    def _headline(self) -> Line | None:
+        """Return the result in one line: the first one that is shown outside of tables."""
+        from gpumagic.render.blocks import Line
+
+        return next((block for block in self._blocks() if isinstance(block, Line)), None)
+
     def _records(self) -> Iterable[Mapping[str, Any]]:
         """Return the rows of the DataFrame: values by column."""
         return [self.to_dict()]
@@ -50,11 +60,9 @@ class Result:
         return Output().printable(as_text(self))
 
     def __repr__(self) -> str:
-        """Return the type, and the first line that is shown outside of tables."""
-        from gpumagic.render.blocks import Line
-
-        lines = [block for block in self._blocks() if isinstance(block, Line)]
-        said = ": " + "".join(part.text for part in lines[0].parts) if lines else ""
+        """Return the type, and the result in one line."""
+        line = self._headline()
+        said = "" if line is None else ": " + "".join(part.text for part in line.parts)
         return Output().printable(f"<{type(self).__name__}{harmless(said)}>")
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:

@@ -18,9 +18,7 @@ from gpumagic.render.units import DASH, bytes_, share
 from gpumagic.results.base import VERSION, Result, Series
 from gpumagic.results.memory import MemoryDelta
 from gpumagic.results.timing import CudaTiming
-from gpumagic.system.output import Output
 from gpumagic.system.paths import opened, shown
-from gpumagic.system.text import harmless
 
 #: The most bytes of a file.
 _LARGEST = 64 * 2**20
@@ -116,9 +114,8 @@ class Comparison(Series[Compared]):
         """
         return {e.name: e for e in self}[key] if isinstance(key, str) else self.entries[key]
 
-    def __repr__(self) -> str:
-        names = (f"{entry.name} {entry.timing.wall_text}" for entry in self)
-        return Output().printable(harmless(f"<Comparison of wall times: {', '.join(names)}>"))
+    def _headline(self) -> Line:
+        return Line.of(", ".join(f"{each.name} wall {each.timing.wall_text}" for each in self))
 
     def _records(self) -> Iterator[Mapping[str, Any]]:
         """Yield the medians in seconds and the ratios of each timing."""
@@ -163,9 +160,9 @@ class Comparison(Series[Compared]):
         columns: list[Column[Compared]] = [
             Column("Name", lambda entry: entry.name, least=8),
             Figures("Wall", wall),
-            Column("compared", lambda entry: ratio(entry, "wall"), least=12, wrap=True),
+            Column("Compared", lambda entry: ratio(entry, "wall"), least=12, wrap=True),
             Figures("GPU", gpu),
-            Column("compared", lambda entry: ratio(entry, "gpu"), least=12, wrap=True),
+            Column("Compared", lambda entry: ratio(entry, "gpu"), least=12, wrap=True),
         ]
         counts = [entry.name for entry in self if entry.quantity == "gpu"]
         if len(counts) == len(self) - 1:

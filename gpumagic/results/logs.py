@@ -13,7 +13,7 @@ from gpumagic.render.colors import BAD, NEUTRAL, SERIES
 from gpumagic.render.units import DASH, bytes_, cpu_seconds, seconds, spans
 from gpumagic.results.base import Result, Series
 from gpumagic.results.memory import DeviceMemoryDelta, only_changed
-from gpumagic.results.timing import at_most
+from gpumagic.results.timing import at_most, not_seen
 from gpumagic.system.text import grouped, plural
 
 if TYPE_CHECKING:
@@ -252,17 +252,17 @@ class CellTiming(Result):
 
     def _blocks(self) -> list[Block]:
         parts = []
-        if self.gpu is not None:
+        if self.gpu is not None and self.used_gpu:
             gpu = f"GPU {at_most(self.gpu, self.gpu_at_most)}"
-            if not self.used_gpu:
-                gpu += ", no sign"
-            elif self.gpu_at_most and self.gpu_at_least:
+            if self.gpu_at_most and self.gpu_at_least:
                 gpu += f", at least {seconds(self.gpu_at_least)}"
             if len(self.per_device) > 1:
                 times = (f"cuda:{i} {at_most(t, True)}" for i, t in self.per_device.items())
                 gpu += f" ({', '.join(times)})"
             parts.append(gpu)
         parts += [f"wall {self.wall_text}", f"CPU {cpu_seconds(self.cpu)}"]
+        if self.gpu is not None and not self.used_gpu:
+            parts.append(not_seen(self.gpu))
         if self.note is not None:
             parts.append(self.note)
         return [Line.of(" · ".join(parts), "dim")]
@@ -288,7 +288,7 @@ class TimingLog(_Log[CellTiming]):
         columns: list[Column[CellTiming]] = [
             Figures("Cell", lambda cell: cell_number(cell.cell, failed=cell.failed)),
             Figures("Wall", lambda cell: Styled(cell.wall_text, "strong", cell.wall / longest)),
-            Figures("GPU", lambda cell: at_most(cell.gpu, cell.gpu_at_most)),
+            Figures("GPU", _gpu),
             Figures("CPU", lambda cell: cpu_seconds(cell.cpu), rank=1),
             Column("First line", lambda cell: first_line(cell, "dim"), rank=2, least=16),
         ]
@@ -306,6 +306,13 @@ class TimingLog(_Log[CellTiming]):
             note = f"the {_SLOWEST} longest are shown; .to_pandas() has all {len(self):,}"
             blocks.append(Line.of(note, "dim"))
         return blocks
+
+
+def _gpu(cell: CellTiming) -> Styled:
+    text = at_most(cell.gpu, cell.gpu_at_most)
+    if cell.gpu is None or cell.used_gpu:
+        return Styled(text)
+    return Styled(f"none seen ({text})", "dim")
 
 
 def _total(name: str, times: Sequence[float], is_bound: bool) -> Styled:

@@ -9,7 +9,17 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Literal
 
-from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled, Text, shortened
+from gpumagic.render.blocks import (
+    Block,
+    Column,
+    Figures,
+    Fold,
+    Grid,
+    Line,
+    Styled,
+    Text,
+    shortened,
+)
 from gpumagic.render.units import DASH, cpu_seconds, percent, seconds, share
 from gpumagic.results.base import Conditions, Result, StorableResult
 from gpumagic.results.lines import LineTimings
@@ -194,7 +204,8 @@ class CudaTiming(StorableResult):
     #: For how long the GPU has surely worked; None where nothing shows that.
     gpu_at_least: Sample | None = None
     #: Whether there was a sign of GPU work: a device still worked when Python returned, or memory
-    #: was allocated on it. Code that waits for the GPU leaves none.
+    #: was allocated on it. Code that waits for the GPU (``synchronize()``, ``.item()``) leaves as
+    #: little as what does not use it: ``lines`` and ``kernels`` tell more.
     gpu_seen: bool = False
     #: Whether ``wall`` is an upper bound: when the GPU had finished is not known exactly.
     wall_at_most: bool = False
@@ -213,15 +224,44 @@ class CudaTiming(StorableResult):
     #: The machine and the versions; None for a result without a measurement.
     conditions: Conditions | None = None
 
+    @property
+    def _is_repeated(self) -> bool:
+        return self.repeat > 1 or self.loops > 1 or self.stopped_by is not None
+
+    def _headline(self) -> Line:
+        """Return the figures in one line."""
+        leads = self.gpu is not None and (self.gpu_seen or not self.gpu_at_most)
+        parts = list[tuple[Text, ...]]()
+        if leads:
+            parts += _on_devices(self)
+        shown = self.wall_text + _spread(self.wall, exact=not self.wall_at_most)
+        parts.append(("wall ", Styled(shown, "" if leads else "strong")))
+        if self._is_repeated:
+            parts[-1] = (*parts[-1], f" per loop ({_median_of(self)})")
+        else:
+            parts.append((f"CPU {cpu_seconds(self.cpu.median)}",))
+            if self.host is not None and _shows_host(self) and (leads or self.host != self.wall):
+                parts.append((f"Python returned after {seconds(self.host.median)}",))
+        if self.gpu is not None and not leads:
+            parts.append((not_seen(self.gpu.median),))
+        return Line.join(*[text for part in parts for text in (" · ", *part)][1:])
+
     def _blocks(self) -> list[Block]:
-        repeated = self.repeat > 1 or self.loops > 1 or self.stopped_by is not None
+        return self._shown(_statistics(self) if self._is_repeated else [], folded=False)
+
+    def brief(self) -> list[Block]:
+        return self._shown(_statistics(self) if self._is_repeated else [], folded=True)
+
+    def _shown(self, table: list[Block], *, folded: bool) -> list[Block]:
+        line = self._headline()
+        per = " per loop" if self._is_repeated else ""
         return [
             *(self.lines.tables() if self.lines is not None else []),
-            *(_statistics(self) if repeated else _one_line(self)),
+            *([Fold(line, table)] if table and folded else [line, *table]),
             *(self.lines.remarks() if self.lines is not None else []),
-            *map(Line.of, _work(self, " per loop" if repeated else "")),
+            *map(Line.of, _work(self, per)),
             *(self.kernels._blocks() if self.kernels is not None else []),
-            *Line.notes(_notes(self, repeated=repeated)),
+            *Line.notes(_notes(self)),
         ]
 
     _index: ClassVar[tuple[str, ...]] = ("repeat",)
@@ -253,33 +293,40 @@ def at_most(value: float | None, is_bound: bool) -> str:
     return f"≤ {seconds(value)}" if is_bound and value is not None else seconds(value)
 
 
+def not_seen(most: float) -> str:
+    """Return what is said of a GPU that may not have worked: code that waits leaves no sign."""
+    return f"no GPU work seen (≤ {seconds(most)})"
+
+
 def _shows_host(result: CudaTiming) -> bool:
     # Where the run did not wait for the GPU, only the host's time is certain.
     return result.gpu is not None or (result.partial and result.host != result.wall)
 
 
-def _one_line(result: CudaTiming) -> list[Block]:
-    """Return a single run in one line, as ``%timeit`` shows its own.
-
-    Where there was no sign of GPU work, the bound of the GPU's time comes last.
-    """
+def _on_devices(result: CudaTiming) -> list[tuple[Text, ...]]:
+    """Return the GPU time and its devices."""
+    assert result.gpu is not None
     devices = {f"cuda:{i}": sample for i, sample in result.per_device.items()}
     where = plural(len(devices), "device") if len(devices) > 1 else next(iter(devices), "the GPU")
-    gpu = list[tuple[Text, ...]]()
-    leads = result.gpu is not None and (result.gpu_seen or not result.gpu_at_most)
-    if result.gpu is not None:
-        shown = Styled(result.gpu_text, "strong" if leads else "")
-        gpu.append(("" if leads else "GPU ", shown, f" on {where}{_at_least(result)}"))
+    shown = result.gpu_text + _spread(result.gpu, exact=_each_is_exact(result))
+    parts: list[tuple[Text, ...]] = [(Styled(shown, "strong"), f" on {where}{_at_least(result)}")]
     if len(devices) > 1:
         # One may have waited for another: only for all together is it known that some worked.
         each = ", ".join(f"{i} {at_most(sample.median, True)}" for i, sample in devices.items())
-        gpu.append((each,))
-    parts: list[tuple[Text, ...]] = [("wall ", Styled(result.wall_text, "" if leads else "strong"))]
-    parts.append((f"CPU {cpu_seconds(result.cpu.median)}",))
-    if result.host is not None and _shows_host(result):
-        parts.append((f"Python returned after {seconds(result.host.median)}",))
-    parts = [*gpu, *parts] if leads else [*parts, *gpu]
-    return [Line.join(*[text for part in parts for text in (" · ", *part)][1:])]
+        parts.append((each,))
+    return parts
+
+
+def _spread(sample: Sample, *, exact: bool) -> str:
+    """Return the spread of repeats; a bound has none, nor has one repeat."""
+    return f" ± {seconds(sample.iqr)}" if exact and len(sample.all) > 1 else ""
+
+
+def _median_of(result: CudaTiming) -> str:
+    """Return what the figures of a line are of the repeats: ``median ± IQR of 7 repeats…``."""
+    is_spread = result.repeat > 1 and (not result.wall_at_most or _each_is_exact(result))
+    of = "median ± IQR of " if is_spread else "median of " if result.repeat > 1 else ""
+    return f"{of}{plural(result.repeat, 'repeat')}, {plural(result.loops, 'loop')} each"
 
 
 def _at_least(result: CudaTiming) -> str:
@@ -385,11 +432,9 @@ def _scaled(value: float, unit: str) -> str:
     return f"{value:.3g} {unit}"
 
 
-def _notes(result: CudaTiming, *, repeated: bool) -> list[str]:
+def _notes(result: CudaTiming) -> list[str]:
     notes = [] if result.gpu_note is None else [result.gpu_note]
-    if repeated and (least := _at_least(result)):
-        notes.append(f"the GPU worked for{least.lstrip(',')}")
-    if repeated and result.limited_by is not None:
+    if result._is_repeated and result.limited_by is not None:
         limits = {"gpu": "GPU-bound", "host": "host-bound: the GPU waits for work to be launched"}
         notes.append(f"{limits[result.limited_by]} ({result.limit_evidence})")
     if result.compile_time > _LONG_COMPILE:

@@ -14,7 +14,7 @@ from gpumagic.results.timing import CudaTiming
 from gpumagic.timing.benchmark import Benchmark
 from gpumagic.timing.event_timer import Started, read, start, stop
 from gpumagic.timing.repeat_plan import Plan
-from gpumagic.timing.summary import summarize
+from gpumagic.timing.summary import STOPPED_EARLY, summarize
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -37,7 +37,8 @@ class Timed(Measured[Started, CudaTiming]):
         return start()
 
     def end(self, started: Started, *, partial: bool) -> CudaTiming:
-        return summarize([read(stop(started))], partial=partial)
+        notes = (STOPPED_EARLY,) if partial else ()
+        return summarize([read(stop(started))], partial=partial, notes=notes)
 
     def __call__(self, function: _F) -> _F:
         """Decorate ``function``: each call is timed, and ``function.timing`` is the last one's."""

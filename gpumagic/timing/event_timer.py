@@ -20,6 +20,7 @@ work, on torch's streams. Where earlier work is under way there is no GPU time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from time import perf_counter, process_time, sleep, thread_time
 from typing import TYPE_CHECKING, Any
@@ -145,6 +146,15 @@ class Times:
         readings = self.readings.values()
         shown = [each for each in readings if each.sign or each.maybe] or readings
         return max((each.upper for each in shown), default=0.0)
+
+
+def wait_for_earlier_work() -> None:
+    """Wait until the devices in use are idle; Ctrl-C interrupts. A device that has failed is idle.
+
+    `start` waits, too: this is for an interrupt that comes before any of the user's code runs.
+    """
+    with suppress(RuntimeError), streams.Relaxed():
+        ready_devices()
 
 
 def start(*, quiet: bool = False, before: Times | None = None) -> Started:

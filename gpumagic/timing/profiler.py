@@ -58,7 +58,8 @@ class Profiled(AbstractContextManager["Profiled"]):
                 self._profile.__enter__()
             self._open.enter_context(_before_other_profilers(self._give_way))
         except BaseException:
-            self._open.close()
+            with suppress(Exception):  # where it has not begun; what has interrupted it is raised
+                self._open.close()
             raise
         return self
 

@@ -18,25 +18,18 @@ from gpumagic.system.text import plural
 from gpumagic.timing.event_timer import Times
 
 WAITED = "the GPU may have waited for Python"
-NO_SIGN = "no sign of GPU work was seen when Python returned: it may have waited for the GPU "
-NO_SIGN += "(synchronize(), .item()), {}or there was none; {}"
 #: Where waiting for the device took long.
-_ANOTHER = "another library may have used the GPU, "
-#: What tells, after a single run, one of lines, and repeated ones.
-_TELLS = "--lines, --kernels or -r tells more"
-_TELLS_BESIDE_LINES, _TELLS_REPEATED = (
-    "--kernels or -r tells more",
-    "--lines or --kernels tells more",
-)
+_ANOTHER = "another library may have used the GPU; --kernels tells more"
 LOADED = (
     "the first timed run since CUDA started: GPU kernels may have been loaded in it; run it again"
 )
+STOPPED_EARLY = "stopped early: the code has not run to its end"
 INTERRUPTED = "interrupted while waiting for the GPU"
 _WHY = "TORCH_LOGS=recompiles,graph_breaks, set before Python starts, says why"
 
 #: Host-bound: queued, the work takes the GPU less than this part of the time as run.
 _HOST_BOUND = 0.9
-#: The devices on which a run was timed.
+#: The devices on which work was timed.
 _timed: set[int] = set()
 
 
@@ -72,12 +65,11 @@ def summarize(
     *,
     loops: int = 1,
     own: Queued | None = None,
-    lines: bool = False,
     **others: Any,
 ) -> CudaTiming:
     """Aggregate runs, of ``loops`` loops each; ``others`` are further fields.
 
-    ``own`` is the GPU's own time, where queued runs show it; ``lines``: those are timed, too.
+    ``own`` is the GPU's own time, where queued runs show it.
     """
 
     def per_loop(values: Sequence[float]) -> Sample:
@@ -100,12 +92,12 @@ def summarize(
             "per_device": {i: per_loop([_upper(run, i) for run in runs]) for i in named},
         }
         if fields["gpu_at_most"]:
-            single = len(runs) == loops == 1
-            tells = _TELLS_BESIDE_LINES if lines else _TELLS if single else _TELLS_REPEATED
-            fields["gpu_note"] = _first_use(runs) or (WAITED if seen else _no_sign(runs, tells))
-            if single and not _timed.issuperset(in_use):
+            maybe = any(reading.maybe for run in runs for reading in run.readings.values())
+            waited = WAITED if seen else _ANOTHER if maybe else None
+            fields["gpu_note"] = _first_use(runs) or waited
+            if len(runs) == loops == 1 and not _timed.issuperset(seen):
                 others["notes"] = (*others.get("notes", ()), LOADED)
-        _timed.update(in_use)
+        _timed.update(seen)
     limited_by, evidence = what_limits(runs, loops, own)
     return CudaTiming(
         **fields,
@@ -127,6 +119,8 @@ def what_limits(
     runs: Sequence[Times], loops: int, own: Queued | None
 ) -> tuple[Limit | None, str | None]:
     """Return what limits the code, and how that is known; None where it is not."""
+    if not all(run.readings for run in runs):
+        return None, None
     if not is_bound(1.0, part := share(runs)):
         percent = f"{part * 100:.0f} %"
         return "gpu", f"the GPU still worked for {percent} of its time after Python returned"
@@ -148,11 +142,6 @@ def _why_none(runs: Sequence[Times]) -> str | None:
     if not notes and any(run.readings for run in runs):
         return None
     return notes[0] if notes else f"no GPU time: {failure.why_no_gpu()}{_not_waited_for()}"
-
-
-def _no_sign(runs: Sequence[Times], tells: str) -> str:
-    maybe = any(reading.maybe for run in runs for reading in run.readings.values())
-    return NO_SIGN.format(_ANOTHER if maybe else "", tells)
 
 
 def _first_use(runs: Sequence[Times]) -> str | None:
@@ -193,11 +182,11 @@ def compiled_frames() -> int:
     return 0 if counters is None else int(counters["frames"]["total"])
 
 
-def counted(frames: int) -> tuple[str, ...]:
-    """Return a note on what was compiled in a run that is timed, if anything was."""
+def counted(frames: int, where: str = "this run") -> tuple[str, ...]:
+    """Return a note on what was compiled in what is timed, if anything was."""
     if not frames:
         return ()
-    return (f"torch.compile compiled {plural(frames, 'function')} in this run; {_WHY}",)
+    return (f"torch.compile compiled {plural(frames, 'function')} in {where}; {_WHY}",)
 
 
 def not_counted(runs: Sequence[float]) -> tuple[str, ...]:

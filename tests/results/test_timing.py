@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gpumagic.render.blocks import Fold, Grid
 from gpumagic.results.base import as_text
 from gpumagic.results.comparison import Compared, Comparison, Ratio
 from gpumagic.results.logs import CellTiming, TimingLog
@@ -36,7 +37,8 @@ def test_drawing_of_a_single_run() -> None:
     gpu = "≤ 10.0 ms on 2 devices · cuda:0 ≤ 10.0 ms, cuda:1 ≤ 2.00 ms"
     rest = "wall 12.0 ms · CPU < 1 µs · Python returned after 1.00 ms"
     assert str(replace(two, gpu_seen=True)).splitlines()[0] == f"{gpu} · {rest}"
-    assert str(two).splitlines()[0] == f"{rest} · GPU {gpu}", "without a sign of GPU work"
+    unseen = replace(two, host=two.wall, compile_time=0.0, notes=())
+    assert str(unseen) == "wall 12.0 ms · CPU < 1 µs · no GPU work seen (≤ 10.0 ms)"
 
 
 @pytest.mark.parametrize(
@@ -70,9 +72,21 @@ def test_the_number_of_repeats(fields: dict[str, Any], count: str) -> None:
 
 
 def test_one_repeat_has_no_spread() -> None:
-    rows = str(timing(0.1, repeat=1, loops=1000)).splitlines()[2:5]
+    line, *rows = str(timing(0.1, repeat=1, loops=1000)).splitlines()
+    assert line == "100 ms on the GPU · wall 100 ms per loop (1 repeat, 1,000 loops each)"
+    rows = rows[2:5]
     assert [row.split()[0] for row in rows] == ["GPU", "Wall", "CPU"]
     assert all(" – " in row and "±" not in row for row in rows)
+
+
+def test_a_magic_shows_one_line_and_the_table_on_demand() -> None:
+    """In a notebook it is folded; the result itself has it, and its legend once."""
+    assert str(REPEATED).count("IQR: the width") == 1
+    line, *rest = REPEATED.brief()
+    assert isinstance(line, Fold)
+    assert "10 loops each" in line.summary.parts[-3].text
+    assert not any(isinstance(block, Grid) for block in rest)
+    assert SINGLE.brief() == SINGLE.blocks()
 
 
 def test_what_is_no_time_of_each_repeat_is_a_bound() -> None:
@@ -81,10 +95,16 @@ def test_what_is_no_time_of_each_repeat_is_a_bound() -> None:
     row = next(line for line in str(result).splitlines() if line.startswith("GPU"))
     assert re.split(r"\s{2,}", row) == ["GPU", "100 ms", "–", "≤ 100 ms", "≤ 900 ms", "≤ 367 ms"]
     exact = replace(result, gpu_at_least=result.gpu)
+    assert repr(exact) == (
+        "<CudaTiming: 100 ms ± 400 ms on the GPU · wall 100 ms ± 400 ms per loop "
+        "(median ± IQR of 3 repeats, 1 loop each)>"
+    )
     row = next(line for line in str(exact).splitlines() if line.startswith("GPU"))
     assert "≤" not in row
     assert "–" not in row
-    row = next(line for line in str(replace(exact, gpu_at_most=True)).splitlines() if "GPU" in line)
+    row = next(
+        line for line in str(replace(exact, gpu_at_most=True)).splitlines() if line[:4] == "GPU "
+    )
     assert row.count("≤") == 4
 
 
@@ -146,7 +166,7 @@ def test_data_frame() -> None:
         ),
         (
             replace(AT_MOST_CELL, used_gpu=False),
-            "GPU ≤ 10.0 ms, no sign · wall 20.0 ms · CPU 20.0 ms",
+            "wall 20.0 ms · CPU 20.0 ms · no GPU work seen (≤ 10.0 ms)",
         ),
         (replace(AT_MOST_CELL, gpu=None, wall_at_most=True), "wall ≤ 20.0 ms · CPU 20.0 ms"),
         (CellTiming(1, "x", 1.0, 1.0, 0.5), "wall 1.00 s · CPU 500 ms"),

@@ -11,6 +11,7 @@ import pytest
 
 import gpumagic
 from gpumagic.timing import benchmark
+from tests.cuda.test_graphs import capture_elsewhere
 from tests.support.shells import Ran
 
 
@@ -74,18 +75,22 @@ def test_no_repeat_is_left_out(gpu_work: Any) -> None:
 
 
 def test_cold_empties_the_cache(gpu_work: Any) -> None:
-    torch = gpu_work.torch
-    held = torch.cuda.memory_allocated()
+    """With memory of its own: the user's peak stays, and so does what torch has reserved."""
+    cuda = gpu_work.torch.cuda
+    gpu_work.torch.empty(9, device="cuda")
+    cuda.reset_peak_memory_stats()
+    before = [cuda.max_memory_allocated(), cuda.memory_reserved(), *cuda.mem_get_info()]
     seen = []
 
     def code() -> None:
-        seen.append(torch.cuda.memory_allocated() - held)
+        seen.append(before[2] - cuda.mem_get_info()[0])
         gpu_work.sleep(1e-3)
 
     timing = gpumagic.cudatime(code, r=5, w=0, cold=True)
     assert timing.loops == 1
     assert {*seen} == {2 * 50 * 2**20}, "what is written is twice as large as the cache"
-    assert torch.cuda.memory_allocated() == held
+    after = [cuda.max_memory_allocated(), cuda.memory_reserved(), *cuda.mem_get_info()]
+    assert after == before
     assert "L2 cache flushed before each loop: cuda:0 50 MiB" in str(timing)
     # It is not in the times.
     assert timing.gpu.best == pytest.approx(1e-3, rel=0.03)
@@ -101,7 +106,7 @@ def test_setup_of_the_function() -> None:
         gpumagic.cudatime("1", setup=lambda: None, n=1)
 
 
-@pytest.mark.parametrize("options", [{"n": 2, "r": 3, "w": 0}, {"n": 2, "r": 3}, {"max_time": 1}])
+@pytest.mark.parametrize("options", [{"n": 2, "r": 3, "w": 1}, {"n": 2, "r": 3}, {"max_time": 1}])
 def test_compilation_is_not_counted(gpu_work: Any, options: Any) -> None:
     torch = gpu_work.torch
     x = torch.ones(16, device="cuda")
@@ -118,6 +123,41 @@ def test_compilation_is_not_counted(gpu_work: Any, options: Any) -> None:
     assert "TORCH_LOGS=recompiles,graph_breaks" in str(timing)
     assert timing.repeat == options.get("r", timing.repeat)
     assert "compiled" not in str(gpumagic.cudatime(lambda: compiled(x), **options))
+
+
+def test_a_step_that_compiles_each_time_runs_as_often_as_was_asked(gpu_work: Any) -> None:
+    """A training step trains so often; that it has compiled is said, and counted."""
+    torch, runs = gpu_work.torch, list[Any]()
+    x = torch.ones(16, device="cuda")
+
+    def step() -> None:
+        torch.compiler.reset()
+        runs.append(torch.compile(lambda x: x * 2, backend="eager")(x))
+
+    timing = gpumagic.cudatime(step, n=1, r=3, w=0)
+    assert len(runs) == 3
+    assert "torch.compile compiled 3 functions in the repeats, which have the time" in str(timing)
+    assert "not counted" not in str(timing)
+
+
+def test_no_more_loops_of_warm_up_than_are_timed() -> None:
+    runs: list[int] = []
+    timing = gpumagic.cudatime(lambda: runs.append(1), n=2, r=3)
+    assert (timing.warmup, len(runs)) == (6, 12 + timing.queued)
+
+
+def test_a_repeat_without_a_reading(gpu_work: Any) -> None:
+    """Another thread captures a graph meanwhile: there is no GPU time, and it is said why."""
+    left, captured = iter(range(3)), capture_elsewhere(gpu_work.torch)
+
+    def code() -> None:
+        if next(left) == 2:
+            captured.__enter__()
+
+    timing = gpumagic.cudatime(code, n=1, r=3, w=0)
+    captured.__exit__(None, None, None)
+    assert (timing.gpu, timing.limited_by, timing.repeat) == (None, None, 3)
+    assert "a CUDA graph is being captured" in str(timing)
 
 
 @pytest.fixture(autouse=True)

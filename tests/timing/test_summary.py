@@ -56,7 +56,7 @@ NEW = times(0.0, 1.0, sign=True, new=True)
 #: A part of what is said; the runs of which it is said, and of all others it is not.
 SAID: dict[str, tuple[Times, ...]] = {
     "the GPU may have waited for Python": (OPEN,),
-    "no sign of GPU work was seen": (NO_SIGN, MAYBE),
+    "no GPU work seen (≤ 1.00 s)": (NO_SIGN, MAYBE),
     "another library may have used the GPU": (MAYBE,),
     "CUDA was initialised in this cell, and its time includes that": (NEW,),
     "≤": (OPEN, NO_SIGN, MAYBE, NEW),

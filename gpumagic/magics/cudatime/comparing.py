@@ -13,13 +13,14 @@ from typing import Any
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.cuda import torch_cuda
 from gpumagic.errors import SpecError
-from gpumagic.magics.cudatime.execution import benchmark
+from gpumagic.magics.cudatime.execution import benchmark, nothing_has_run
 from gpumagic.magics.delivery import Delivery, saying_failures
 from gpumagic.magics.output import hand_over
 from gpumagic.magics.shell_state import Magics
 from gpumagic.results.comparison import Compared, Comparison
 from gpumagic.results.timing import CudaTiming
 from gpumagic.timing.comparison import compare
+from gpumagic.timing.event_timer import wait_for_earlier_work
 from gpumagic.timing.repeat_plan import Plan
 
 # --- named results -------------------------------------------------------------------------------
@@ -65,6 +66,8 @@ def run_on_devices(magics: Magics, options: argparse.Namespace, loop: Loop, plan
             name = None if options.name is None else f"{options.name} {device}"
             magics.state.note_timing(name, timing)
 
+    with nothing_has_run(delivery):
+        wait_for_earlier_work()
     try:
         for device in options.on:
             with _default_device(device):

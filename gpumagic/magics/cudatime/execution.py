@@ -18,11 +18,24 @@ from gpumagic.magics.output import Progress, say
 from gpumagic.magics.shell_state import Magics
 from gpumagic.results.timing import CudaTiming
 from gpumagic.timing.benchmark import Benchmark
-from gpumagic.timing.event_timer import Started, gave_up, read, start, stop
+from gpumagic.timing.event_timer import (
+    Started,
+    gave_up,
+    read,
+    start,
+    stop,
+    wait_for_earlier_work,
+)
 from gpumagic.timing.lines import LineProfiler
 from gpumagic.timing.profiler import nvtx_range
 from gpumagic.timing.repeat_plan import LEAST_REPEATS, Plan
-from gpumagic.timing.summary import INTERRUPTED, compiled_frames, counted, summarize
+from gpumagic.timing.summary import (
+    INTERRUPTED,
+    STOPPED_EARLY,
+    compiled_frames,
+    counted,
+    summarize,
+)
 
 #: Why a cell that runs once may fail when it is repeated.
 _OWN_VARIABLES = "; in repeated runs the variables that a cell assigns are its own, as in %%timeit"
@@ -50,6 +63,18 @@ class _Timed(Delivery):
         if self.result is not None:
             self._session.note_timing(self.options.name, self.result)
         super().deliver()
+
+
+@contextmanager
+def nothing_has_run(delivery: Delivery) -> Iterator[None]:
+    """Say so where an interrupt comes before the user's code, which is not blamed for it."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        if not delivery.options.quiet:
+            waited = "interrupted while waiting for earlier GPU work"
+            say(delivery.shell, f"%cudatime: {waited}; nothing was run")
+        raise interrupt.with_traceback(None) from None
 
 
 # --- once -----------------------------------------------------------------------------------------
@@ -98,19 +123,12 @@ class _SingleRun(AbstractContextManager[None]):
 
     def __enter__(self) -> None:
         self._frames_before = compiled_frames()
-        try:
+        with nothing_has_run(self._delivery):
             if self._lines is not None:
                 self._lines.prepare()
             self._started = start()
             if self._lines is not None:
                 self._lines.start()
-        except KeyboardInterrupt as interrupt:
-            if not self._delivery.options.quiet:
-                say(
-                    self._delivery.shell,
-                    "%cudatime: interrupted while waiting for earlier GPU work; nothing was run",
-                )
-            raise interrupt.with_traceback(None) from None
 
     def close(self) -> None:
         """End the tracing, also where an interrupt came before that; and free the events."""
@@ -125,14 +143,13 @@ class _SingleRun(AbstractContextManager[None]):
             if self._lines is not None:
                 self._lines.stop(failed=kind is not None)
             stopped = stop(self._started)
-            ended = () if kind is None else ("stopped early: the code has not run to its end",)
+            ended = () if kind is None else (STOPPED_EARLY,)
             try:
                 times = read(stopped)
             except KeyboardInterrupt as again:
                 interrupt, times = again, gave_up(stopped, INTERRUPTED)
             result = summarize(
                 [times],
-                lines=self._lines is not None,
                 compile_time=self._compile_time,
                 partial=kind is not None or interrupt is not None,
                 notes=counted(compiled_frames() - self._frames_before) + ended,
@@ -155,6 +172,8 @@ def run_repeatedly(magics: Magics, options: argparse.Namespace, loop: Loop, plan
     """
     delivery = _Timed(magics, options, None if plan.open_end else plan.repeats)
     further = FurtherRuns(delivery)
+    with nothing_has_run(delivery):
+        wait_for_earlier_work()
     try:
         with nvtx_range(options.nvtx):
             benchmark(delivery, loop, plan, delivery.keep)

@@ -65,7 +65,8 @@ class FurtherRuns:
         if not self._options.energy or result is None:
             return
         if not result.per_device:
-            self._add(f"no energy: {result.gpu_note or failure.why_no_gpu()}")
+            unseen = failure.why_no_gpu() if result.gpu is None else "no GPU work was seen"
+            self._add(f"no energy: {result.gpu_note or unseen}")
             return
         devices = sorted(result.per_device)
         count = max(math.ceil(ENERGY_SECONDS / max(result.wall.median, 1e-9)), 1)

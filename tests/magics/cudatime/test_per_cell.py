@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -84,13 +85,12 @@ def test_a_cell_that_may_have_waited_for_the_gpu_has_its_line(timed: Any) -> Non
     """From 0.1 s of wall time on."""
     wait = "torch.cuda.synchronize()"
     shown = timed(f"gpu_work.sleep(0.15)\n{wait}").text
-    assert shown.startswith("GPU ≤ 150 ms, no sign · wall 150 ms ")
+    assert re.fullmatch(r"wall 150 ms · CPU .* · no GPU work seen \(≤ 150 ms\)", shown)
     assert timed(f"gpu_work.sleep(0.05)\n{wait}").text == ""
-    assert (
-        "GPU ≤ 150 ms, no sign" in timed(f"gpu_work.sleep(0.15)\n{wait}\n1/0", raising=False).text
-    )
+    failed = timed(f"gpu_work.sleep(0.15)\n{wait}\n1/0", raising=False)
+    assert "no GPU work seen (≤ 150 ms)" in failed.text
     timed("%cudatime on -q --above 0.01s")
-    assert "no sign" in timed(f"gpu_work.sleep(0.05)\n{wait}").text
+    assert "no GPU work seen" in timed(f"gpu_work.sleep(0.05)\n{wait}").text
 
 
 def test_cuda_initialised_inside_has_no_false_time(kernel: Any) -> None:
@@ -118,7 +118,7 @@ def test_cuda_initialised_inside_has_no_false_time(kernel: Any) -> None:
     assert "GPU ≤ " in reply.text
     # It may have waited for the GPU: the line says so, also of a cell that fails.
     reply = k.run(f"{SLEEP}\ntorch.cuda.synchronize()\n1 / 0", raising=False)
-    assert ", no sign · wall " in reply.text
+    assert "no GPU work seen (≤ " in reply.text
 
 
 #: Printed once, when our wait for the GPU has begun.
@@ -167,6 +167,7 @@ def test_off_and_the_log(timed: Any, ip: Any) -> None:
     assert text.startswith("3 cells: wall ")
     assert "; 1 with a sign of GPU work: GPU " in text
     assert "x = 1" in text
+    assert "none seen (≤ " in text
     timed("%cudatime off")
     assert timed("gpu_work.sleep(0.1)").text == ""
     log = timed("%cudatime log -o -q").value
