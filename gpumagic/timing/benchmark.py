@@ -15,8 +15,7 @@ from time import perf_counter
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.results.timing import EXACT, CudaTiming, StoppedBy, is_bound
 from gpumagic.system.text import plural
-from gpumagic.timing import queued_runs, repeat_plan
-from gpumagic.timing.cold_caches import ColdCaches
+from gpumagic.timing import repeat_plan, run_conditions
 from gpumagic.timing.event_timer import Started, Times, read, start, stop
 from gpumagic.timing.summary import (
     Queued,
@@ -52,7 +51,7 @@ _MOST_COMPILATIONS = 8
 class _AsRun(AbstractContextManager[None]):
     """Times what runs in the scope; where that is cut short, its GPU work is not waited for."""
 
-    def __init__(self, caches: ColdCaches) -> None:
+    def __init__(self, caches: run_conditions.ColdCaches) -> None:
         self._caches = caches
         self._started: Started | None = None
         self.times: Times | None = None
@@ -74,20 +73,20 @@ class _AsRun(AbstractContextManager[None]):
 class _Behind(AbstractContextManager[None]):
     """Queues what runs in the scope behind a delay of some seconds."""
 
-    def __init__(self, caches: ColdCaches, delay: float) -> None:
+    def __init__(self, caches: run_conditions.ColdCaches, delay: float) -> None:
         self._caches, self._delay = caches, delay
-        self._delayed: queued_runs.Delayed | None = None
+        self._delayed: run_conditions.Delayed | None = None
         #: Of each device; None where that is not known.
         self.seconds: dict[int, float] | None = None
 
     def __enter__(self) -> None:
         self._caches.empty()
-        self._delayed = queued_runs.start(self._delay)
+        self._delayed = run_conditions.start(self._delay)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         delayed, self._delayed = self._delayed, None
         if kind is None and delayed is not None:
-            self.seconds = queued_runs.read(delayed)
+            self.seconds = run_conditions.read(delayed)
 
 
 class Benchmark:
@@ -103,7 +102,7 @@ class Benchmark:
         self._loop = loop
         self._progress = progress or (lambda part: None)
         self._loops = 1 if wanted.cold else wanted.loops
-        self._caches = ColdCaches(wanted=wanted.cold)
+        self._caches = run_conditions.ColdCaches(wanted=wanted.cold)
         #: Loops run before the repeats, and behind a delay.
         self._warmup = self._queued = 0
         self._own: Queued | None = None
@@ -223,10 +222,10 @@ class Benchmark:
         host = statistics.median(run.host for run in runs) / loops
         as_run = statistics.median(run.upper for run in runs) / loops
         count = min(math.ceil(_SAMPLE / max(as_run, 1e-9)), loops, _MOST_LOOPS)
-        delay = queued_runs.FACTOR * host * count + queued_runs.MORE
+        delay = run_conditions.FACTOR * host * count + run_conditions.MORE
         # With no loops, it shows what the events themselves take.
-        empty = self._sample(queued_runs.MORE, 0)
-        if delay > queued_runs.LONGEST or not empty:
+        empty = self._sample(run_conditions.MORE, 0)
+        if delay > run_conditions.LONGEST or not empty:
             return None
         samples: list[dict[int, float]] = []
         enough = len(runs) >= repeat_plan.LEAST_REPEATS

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpumagic.results.timing import Kernel, KernelReport, short
+from gpumagic.results.kernels import Kernel, KernelReport, short
 from tests.results.examples import GEMM, KERNELS
 
 

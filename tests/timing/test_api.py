@@ -45,6 +45,7 @@ def test_a_block(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ZeroDivisionError), timed:
         _ = 1 / 0
     assert timed.result.partial
+    assert "stopped early: the code has not run to its end" in str(timed)
     assert capsys.readouterr().out == ""
 
 

@@ -17,6 +17,10 @@ _CASES = {
     "lines, the cost of tracing": (*_TRACER, "%%cudatime --lines\n1"),
     "lines": (*_TRACER, "%%cudatime --lines\n1"),
     "lines of memory": (*_TRACER, "%%gpumem --lines\n1"),
+    "kernels, before it has begun": (
+        *("torch.autograd.profiler", "_prepare_profiler"),
+        "%%cudatime --kernels\n1",
+    ),
     "kernels": ("torch.autograd.profiler", "_enable_profiler", "%%cudatime --kernels\n1"),
     "record": ("torch.cuda.memory", "_record_memory_history", "%gpumem record on"),
 }

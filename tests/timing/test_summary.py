@@ -81,6 +81,9 @@ def test_the_first_run_may_have_loaded_kernels(monkeypatch: pytest.MonkeyPatch) 
     assert summary.LOADED not in str(summarize([SURE])), "that was no 5 % of it"
     monkeypatch.setattr(summary, "_timed", set[int]())
     assert summary.LOADED not in str(summarize([OPEN] * 2)), "that was in the warm-up"
+    monkeypatch.setattr(summary, "_timed", {0})
+    other = Times(1.0, 0.0, 1.0, 1.0, {0: Reading(0.4, 1.0, sign=True), 1: Reading(0.0, 1.0)})
+    assert summary.LOADED not in str(summarize([other])), "cuda:1 has a context, and did nothing"
 
 
 @pytest.mark.usefixtures("gpu_work")

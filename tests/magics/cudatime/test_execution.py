@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from typing import Any
 
 import pytest
 
 from gpumagic.magics.cudatime import execution
 from gpumagic.magics.cudatime.execution import _SingleRun
+from gpumagic.timing import event_timer
 from gpumagic.timing.benchmark import Benchmark
 
 FAILURE = "gpumagic: cannot show the result (ValueError: oops)"
@@ -39,6 +41,26 @@ def test_a_failure_of_ours_leaves_value_and_exception(
     assert isinstance(ran.error, ZeroDivisionError)
     assert FAILURE in ran.stdout
     assert len(ended) == 2
+
+
+@pytest.mark.parametrize("options", ["", "-r 3", "--on cpu,cuda:0 -r 3"])
+def test_an_interrupt_before_the_code_runs_blames_no_statement(
+    options: str, run_cell: Any, gpu_work: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(event: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(event_timer, "wait_for", interrupted)
+    gpu_work.sleep(1.0)
+    ran = run_cell(f"%cudatime {options} print('ran')", raising=False)
+    assert isinstance(ran.error, KeyboardInterrupt)
+    said = "%cudatime: interrupted while waiting for earlier GPU work; nothing was run"
+    assert ran.stdout.splitlines()[0] == said
+    frames = traceback.extract_tb(ran.error.__traceback__)
+    assert not any(
+        "print" in (frame.line or "") and "cudatime" not in frame.line for frame in frames
+    )
+    assert "stopped before" not in ran.stdout
 
 
 def test_an_interrupt_before_the_end_of_the_cell_ends_the_tracing(
