@@ -14,6 +14,8 @@ from gpumagic.results.logs import cell_number
 _NOTHING = Line.of("No GPU memory is allocated")
 #: The most holders that have a row in a table, and below an allocation that failed.
 _ROWS, _TOP = 15, 6
+#: The columns of text in which a longer name is broken, so that bars and figures have room.
+_NAME = 18
 #: The most characters of a cell's first line.
 _LONGEST = 44
 #: What memory without a known variable is called; and where it is known whose it is.
@@ -153,7 +155,7 @@ def holder_table(
         return lambda row: text(row[2]) if row[2] else ""
 
     columns: list[Column[_Row]] = [
-        Column(title, lambda row: row[0]),
+        Column(title, lambda row: row[0], least=_NAME, wrap=True),
         Figures("Memory", memory),
         Column("Kind", of_holder(_kind), rank=2, least=8),
         Figures("Blocks", of_holder(lambda holder: str(holder.blocks)), rank=4),

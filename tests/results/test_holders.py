@@ -20,6 +20,17 @@ def test_the_smallest_holders_are_summed_up() -> None:
     assert "5 more" in shown
 
 
+def test_a_long_name_takes_nothing_from_the_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    name = "activations_of_the_first_layer (In[2] line 3 in a_function_with_a_long_name)"
+    rows = tuple(replace(holder(each, GIB), also=("model",)) for each in ("short", name))
+    lines = str(Holders({0: replace(HELD, holders=rows)})).splitlines()
+    assert all(column in lines[0] for column in ("Kind", "Blocks", "Frees", "Also held by"))
+    assert "█" in next(line for line in lines if line.startswith("short"))
+    assert "…" not in next(line for line in lines if line.startswith("activations"))
+    assert any("In[2]" in line for line in lines), "it is broken, not cut"
+
+
 def test_a_holder_by_its_name() -> None:
     assert HELD["model"] is MODEL
     with pytest.raises(KeyError):
