@@ -40,7 +40,7 @@ IMPORTERS = {
     "pynvml": {"cuda/nvml"},
     "IPython": {"magics", "cells", "cluster", "restart"},
     "traitlets": {"magics"},
-    "rich": {"render/rich_classes", "magics/output"},
+    "rich": {"render/rich_classes", "magics/live_display"},
     "pygments": {"render/source_code"},
     "pandas": {"results/base"},
     "matplotlib": {"render/plots"},

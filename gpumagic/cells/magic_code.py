@@ -18,46 +18,57 @@ from gpumagic.system.shell import Shell
 
 #: A call of a magic, on a line of its own, as IPython writes it.
 _CALL = re.compile(r"\s*get_ipython\(\)\.run_(line|cell)_magic\('([^']+)',")
+#: A call of a magic by a name with a ``;`` and nothing else, wherever it is: ``t = %gpumem;``.
+_QUIET = re.compile(
+    r"^([^'\"#]*get_ipython\(\)\.run_(line|cell)_magic\(')([^';]+);', '\s*'(?=[,)])", re.MULTILINE
+)
 
 
 def prepare_call(
-    lines: list[str],
-    shell: Shell,
-    source: Callable[[str, str, str | None], str | None],
-    ours: object,
+    lines: list[str], shell: Shell, runs_here: Callable[[str, str], bool], ours: object
 ) -> list[str]:
-    """Return a cell's lines, as IPython has transformed them, for a call of our magics at its end.
+    """Return a cell's lines, as IPython has transformed them, for calls of our magics.
 
+    - ``%gpumem;`` is ``%gpumem ;``.
     - ``await`` is put before the call of a cell magic whose code awaits: IPython runs a cell in
       its event loop only if the cell's own code awaits. For such code the magic returns a
       coroutine (`CompiledCell.run_within`).
     - The call ends with ``;`` if the magic's code ends so: the value of ``-o`` is not displayed,
       but can be assigned.
-    - A syntax error in the magic's code is raised as one of the cell: IPython shows the line
+    - A syntax error in a cell magic's code is raised as one of the cell: IPython shows the line
       without a traceback, and nothing runs.
 
-    ``source(name, line, cell)`` is the code that a magic runs in this process, or None. ``ours`` is
+    ``runs_here(name, line)`` is whether a cell magic runs its cell in this process. ``ours`` is
     the object of our magics: the user may have registered another one of the same name since, and
     other names for ours.
     """
-    call = _CALL.match(lines[-1]) if lines else None
-    written = _strings(lines[-1]) if call else []
-    if call is None or len(written) not in (2, 3):
+    if not any("_magic('" in line for line in lines):
         return lines
-    magics, (kind, name) = shell.magics_manager.magics, call.groups()
-    line, cell = written[1], written[2] if len(written) == 3 else None
-    function = magics[kind].get(name)
-    if isinstance(function, MagicAlias):
-        name, line = function.magic_name, f"{function.magic_params or ''} {line}".strip()
-        function = magics[function.magic_kind].get(name)
-    if getattr(function, "__self__", None) is not ours:
+
+    def magic(kind: str, name: str) -> tuple[str, str] | None:
+        """Return the name of our magic that a name stands for, and its first options."""
+        function = shell.magics_manager.magics[kind].get(name)
+        before = ""
+        if isinstance(function, MagicAlias):
+            name, before = function.magic_name, f"{function.magic_params or ''} "
+            function = shell.magics_manager.magics[function.magic_kind].get(name)
+        return (name, before) if getattr(function, "__self__", None) is ours else None
+
+    def quieted(match: re.Match[str]) -> str:
+        return f"{match[1]}{match[3]}', ';'" if magic(match[2], match[3]) else match[0]
+
+    lines = [_QUIET.sub(quieted, line) for line in lines]
+    call = _CALL.match(lines[-1])
+    written = _strings(lines[-1]) if call else []
+    found = magic(*call.groups()) if call else None
+    if found is None or len(written) not in (2, 3):
         return lines
     last = lines[-1].rstrip()
-    header = None if cell is None else f"%%{name} {line}"
-    with suppress(SpecError):  # the magic reports it
-        code = source(name, line, cell)
-        if code is not None and source_awaits(shell, code, header) and cell is not None:
-            last = f"await {last}"
+    if len(written) == 3:
+        name, line = found[0], f"{found[1]}{written[1]}".strip()
+        with suppress(SpecError):  # the magic reports it
+            if runs_here(name, line) and source_awaits(shell, written[2], f"%%{name} {line}"):
+                last = f"await {last}"
     if take_semicolon(dedent(written[-1]))[1]:
         last += ";"
     return [*lines[:-1], f"{last}\n"]

@@ -1,7 +1,7 @@
-"""The values on a magic's line: the types of arguments, and the notebook's variables in file names.
+"""The values on a magic's line: the types of arguments, and the variables that are named in them.
 
 A type turns text into a value, or raises ``argparse.ArgumentTypeError``. IPython expands no line of
-``%%cudatime`` and ``%%gpumem``, because code may follow the options: `expanded` does.
+ours, because code may follow the options: `expanded` does.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import keyword
 import re
 from argparse import ArgumentTypeError
+from collections.abc import Mapping
+from typing import Any
 
-from gpumagic.system.shell import Shell
+from gpumagic.errors import SpecError
 
 #: Larger numbers are refused: no loop ends after so many runs, no machine has so many threads.
 _MOST = 10**9 - 1
@@ -23,8 +25,8 @@ _SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1, "": 1, "min": 60, "m": 
 _LEAST = 2**20
 #: The longest duration in seconds: systems count them in 31 bits of milliseconds.
 _LONGEST = 1e6
-#: More frames than there are: `var_expand` would use the variables of the caller's frame.
-_NO_FRAME = 10**6
+#: A variable's name alone in braces.
+_VARIABLE = re.compile(r"(?<!\{)\{([^\W\d]\w*)\}(?!\})")
 
 
 def count(text: str, least: int = 1) -> int:
@@ -103,6 +105,25 @@ def duration_or_zero(text: str) -> float:
     return value
 
 
-def expanded(shell: Shell, text: str) -> str:
-    """Return a text with ``$name`` and ``{name}`` replaced by the notebook's variables."""
-    return str(shell.var_expand(text, depth=_NO_FRAME))
+def expanded(text: str, variables: Mapping[str, Any]) -> str:
+    """Return a text with ``$name`` and ``{expression}`` replaced by their values, as IPython does.
+
+    Unchanged where an expression fails; ``{{`` and ``}}`` stand for braces.
+
+    Raises:
+        SpecError: there is no variable of a name in braces: each result of a loop would get the
+            same literal name.
+    """
+    if not {"{", "$"} & {*text}:
+        return text
+    from IPython.utils.text import DollarFormatter
+
+    try:
+        return DollarFormatter().vformat(text, (), variables)
+    except NameError:
+        missing = [name for name in _VARIABLE.findall(text) if name not in variables]
+        if not missing:
+            return text
+    except Exception:
+        return text
+    raise SpecError(f"{text}: there is no variable {missing[0]!r}; {{{{ and }}}} write braces")

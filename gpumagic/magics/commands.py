@@ -1,13 +1,18 @@
-"""The names of the magics, the forms of their lines, and the code that a line runs."""
+"""What is known of each magic without using it: its forms, its help, where its cell runs."""
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Iterable
+from inspect import cleandoc
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpumagic.magics.parsing import Grammar
 
 MAGICS = ("gpu", "cudatime", "gpumem")
+#: Columns of a terminal, and of the verbs and options on the left.
+_WIDTH, _LEFT = 79, 30
 
 
 def grammar_of(name: str) -> Grammar:
@@ -18,20 +23,44 @@ def grammar_of(name: str) -> Grammar:
     if name == "gpu":
         from gpumagic.magics.gpu.gpu_options import grammar
     elif name == "cudatime":
-        from gpumagic.magics.cudatime.cudatime_options import grammar
+        from gpumagic.magics.cudatime.cudatime_command import grammar
     else:
-        from gpumagic.magics.gpumem.gpumem_options import grammar
+        from gpumagic.magics.gpumem.gpumem_command import grammar
     return grammar()
 
 
-def source(name: str, line: str, cell: str | None) -> str | None:
-    """Return the code that a magic runs in this process; None if it runs none."""
-    if name == "gpu":
-        return cell
-    grammar = grammar_of(name)
-    parsed = grammar.read(line, cell=cell is not None)
-    if cell is None:
-        grammar.check_statement(parsed.code)  # what is no error has nothing to await
-    if parsed.verb or parsed.options.cluster:
-        return None
-    return cell or parsed.code or None
+def runs_its_cell(name: str, line: str) -> bool:
+    """Return whether a cell magic runs its cell in this process."""
+    words, _, _ = grammar_of(name).take_options(line)
+    return {"--cluster", "--help", "-h"}.isdisjoint(words)
+
+
+# --- the help -------------------------------------------------------------------------------------
+
+
+def page(name: str, text: str) -> str:
+    """Return a magic's help: ``text``, and above its examples the verbs and the options."""
+    text, heading, examples = cleandoc(text).partition("\n\nExamples\n")
+    forms = grammar_of(name).forms.values()
+    sections: dict[str, dict[str, str]] = {}
+    for form in forms:
+        for title, added in form.sections.items():
+            sections.setdefault(title, {}).update(added)
+    sections["result"] = sections.pop("result")  # each form's first one
+    verbs = _rows((form.written, form.about) for form in forms if form.about)
+    options = [line for title, rows in sections.items() for line in (title, *_rows(rows.items()))]
+    return "\n".join([text, *verbs, "", *options]) + heading + examples
+
+
+def _rows(rows: Iterable[tuple[str, str]]) -> list[str]:
+    left = " " * _LEFT
+    return [
+        textwrap.fill(
+            about,
+            _WIDTH,
+            initial_indent=f"  {written} ".ljust(_LEFT),
+            subsequent_indent=left,
+            break_on_hyphens=False,
+        )
+        for written, about in rows
+    ]

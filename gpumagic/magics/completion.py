@@ -1,17 +1,24 @@
-"""Completions of lines with ``%gpu``, ``%cudatime`` and ``%gpumem``: verbs, options, variables.
+"""Completions of lines with ``%gpu``, ``%cudatime`` and ``%gpumem``: verbs, options, names.
 
-Files, values, and a statement after its first name are IPython's to complete.
+Files, and a statement after its first name, are IPython's to complete. No code of the user's runs.
 """
 
 from __future__ import annotations
 
+import builtins
+import gc
+import keyword
 import re
-from collections.abc import Mapping
+import types
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import SpecError
 from gpumagic.magics.commands import MAGICS, grammar_of
-from gpumagic.magics.parsing import PLAIN, SPEC, Grammar, split
+from gpumagic.magics.forms import PLAIN, SPEC
+from gpumagic.magics.parsing import Grammar, split
+from gpumagic.magics.shell_state import find
+from gpumagic.system import introspection
 from gpumagic.system.shell import Shell
 
 if TYPE_CHECKING:
@@ -21,27 +28,40 @@ if TYPE_CHECKING:
 _LINE = re.compile(
     rf"\s*(?:[\w.\[\]'\", ]+=\s*)?(%{{1,2}})({'|'.join(MAGICS)})[ \t]+(|.*\s)(\S*)", re.DOTALL
 )
+_FUNCTIONS = (types.FunctionType, types.MethodType, type)
+#: What is not looked into for GPU memory, and the objects that are looked at, in some 20 ms.
+_ELSEWHERE = (types.ModuleType, types.FunctionType, types.FrameType, type)
+_MOST = 20_000
 
 
-def complete(line: str, variables: Mapping[str, Any], *, first: bool = True) -> list[str]:
+def complete(
+    line: str, variables: Mapping[str, Any], results: Iterable[str] = (), *, first: bool = True
+) -> list[str]:
     """Return what fits at the end of a line; nothing for a line without one of the magics.
 
-    ``first``: the line is its cell's first one, so that it may be a cell magic.
+    ``results`` are the names of results; ``first``: the line is its cell's first one, so that it
+    may be a cell magic.
     """
     match = _LINE.fullmatch(line)
     if match is None or (match[1] == "%%" and not first):
         return []
     grammar, is_cell = grammar_of(match[2]), match[1] == "%%"
-    names = sorted(name for name in variables if not name.startswith("_"))
+    visible = {name: variables[name] for name in sorted(variables) if not name.startswith("_")}
     try:
-        found = _fitting(grammar, match[3], match[4], names, is_cell=is_cell)
+        found = _fitting(grammar, match[3], match[4], visible, results, is_cell=is_cell)
     except SpecError:  # within a quotation
         return []
     return [*dict.fromkeys(each for each in found if each.startswith(match[4]))]
 
 
 def _fitting(
-    grammar: Grammar, text: str, fragment: str, names: list[str], *, is_cell: bool
+    grammar: Grammar,
+    text: str,
+    fragment: str,
+    variables: Mapping[str, Any],
+    results: Iterable[str],
+    *,
+    is_cell: bool,
 ) -> list[str]:
     """Return what may follow the text."""
     is_gpu = SPEC in grammar.forms
@@ -51,18 +71,54 @@ def _fitting(
     if form == PLAIN and word:
         return []  # a statement
     verbs = [] if is_cell else grammar.verbs
+    last = words[-1] if words else ""
     if fragment.startswith("-"):
         forms = [grammar.forms[form], *([grammar.forms[SPEC]] if is_gpu and not word else [])]
         options = (option for each in forms for option in each.option_strings())
-        return [*verbs, *(option for option in options if option not in words)]
-    if words and words[-1] != "--keep" and grammar.takes(words[-1]):
+        return [option for option in options if option not in words]
+    if last == "-f":
+        return [name for name, value in variables.items() if introspection.is_a(value, *_FUNCTIONS)]
+    if last == "--against":
+        return [*results]
+    if last != "--keep" and last and grammar.takes(last):
         return []
     if not word:
-        return [*grammar.words, *verbs, *([] if is_gpu else names)]
+        python = [*dir(builtins), *keyword.kwlist] if fragment else []
+        return [*grammar.words, *verbs, *([] if is_gpu else [*variables, *python])]
+    if form in ("compare", "forget"):
+        return [name for name in results if name not in words]
     arguments = [each for each in grammar.forms[form]._actions if not each.option_strings]
-    choices = [str(choice) for each in arguments for choice in each.choices or ()]
-    takes_names = "--keep" in words or any(each.dest == "names" for each in arguments)
-    return choices + [name for name in names if takes_names and name not in words]
+    found = [str(choice) for each in arguments for choice in each.choices or ()]
+    if "--keep" in words:
+        found += [*(["all", "none"] if last == "--keep" else []), *variables]
+    elif form == "free":
+        found += _holding(variables)
+    return [name for name in found if name not in words]
+
+
+def _holding(variables: Mapping[str, Any]) -> list[str]:
+    """Return the variables that hold GPU memory, and those too large to know in a moment."""
+    from gpumagic.cuda import storages, torch_cuda
+
+    if not torch_cuda.contexts():
+        return []
+    base, left = storages.tensor_base(), _MOST
+
+    def holds(value: Any) -> bool:
+        nonlocal left
+        seen, pending = set[int](), [value]
+        while pending and left:
+            thing, left = pending.pop(), left - 1
+            if introspection.is_a(thing, base):
+                if base.is_cuda.__get__(thing):
+                    return True
+            elif id(thing) not in seen and not introspection.is_a(thing, *_ELSEWHERE):
+                seen.add(id(thing))
+                pending += gc.get_referents(thing)
+        return bool(pending)
+
+    with storages.plain_functions():
+        return [name for name, value in variables.items() if holds(value)]
 
 
 def match(shell: Shell, context: CompletionContext) -> dict[str, Any]:
@@ -71,7 +127,9 @@ def match(shell: Shell, context: CompletionContext) -> dict[str, Any]:
 
     line = context.text_until_cursor
     first = not any(context.full_text.split("\n")[: context.cursor_line])
-    found = complete(line, shell.user_ns, first=first)
+    state = find(shell)
+    results = [] if state is None else [*state.named_timings]
+    found = complete(line, shell.user_ns, results, first=first)
     return {
         "completions": [SimpleCompletion(text, type="magic") for text in found],
         "matched_fragment": re.split(r"\s", line)[-1],

@@ -1,109 +1,165 @@
-"""The result of a cell or statement: shown and stored, written to a file, compared with one."""
+"""What a magic found is shown, stored and returned; written to a file, and compared with one."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
-from gpumagic.errors import SpecError
-from gpumagic.magics.argument_types import expanded
-from gpumagic.magics.output import hand_over, say, show, value_of
-from gpumagic.magics.shell_state import Magics
-from gpumagic.memory import measurement as memory
-from gpumagic.results.base import differences
-from gpumagic.results.comparison import Comparison, MemoryComparison, load
-from gpumagic.results.memory import MemoryDelta
-from gpumagic.results.timing import CudaTiming
+from gpumagic.errors import GpuMagicWarning, RegressionError, SpecError
+from gpumagic.magics.shell_state import Magics, ShellState, of
+from gpumagic.results.base import Result, differences
 from gpumagic.system import text
+from gpumagic.system.import_path import Unrestricted
+from gpumagic.system.output import Output
 from gpumagic.system.paths import output_path
 from gpumagic.system.shell import Shell
-from gpumagic.timing import comparison as times
+
+if TYPE_CHECKING:
+    from gpumagic.render.blocks import Block
+    from gpumagic.render.plots import Plot
+
+# --- shown ----------------------------------------------------------------------------------------
 
 
-class Delivery:
-    """The result of one line or cell, in the making, and what its options ask for.
+def output_of(shell: Shell, stream: object = None) -> Output:
+    """Return the stream that a shell prints to, or another one; never a terminal in a kernel."""
+    in_kernel = hasattr(shell, "kernel")
+    return Output(stream, in_kernel=in_kernel, color=in_kernel or shell.colors.lower() != "nocolor")
 
-    The files of ``--save`` and ``--against`` are checked and read before the code runs. ``kind`` is
-    the kind of the results in them.
+
+def mime_bundle(shell: Shell, blocks: Sequence[Block]) -> dict[str, str]:
+    """Return the MIME bundle of blocks, in which the text fits where it is seen."""
+    from gpumagic.render import html, text
+
+    return {"text/plain": text.drawn(blocks, output_of(shell)), "text/html": html.render(blocks)}
+
+
+def show(shell: Shell, result: Result, metadata: dict[str, Any] | None = None) -> None:
+    """Display ``result``: HTML and text in a notebook, text in a terminal, in colours where it can.
+
+    ``metadata`` is the output's, for readers of the notebook file.
+    """
+    _show(shell, result.brief(), metadata)
+    # With -o the same object is Out[n], too: the formatter then shows one line of it.
+    of(shell).note_displayed(result)
+
+
+def show_below(shell: Shell, line: Result, metadata: dict[str, Any] | None = None) -> None:
+    """Display the line of a cell below it; nothing where quiet is the default."""
+    if not of(shell).magics.quiet:
+        show(shell, line, metadata)
+
+
+def say(shell: Shell, line: str) -> None:
+    """Show a line of text: what is printed in a notebook is broken within words."""
+    from gpumagic.render import text
+    from gpumagic.render.blocks import Line
+
+    blocks = [Line.of(line)]
+    if hasattr(shell, "kernel"):
+        _show(shell, blocks)
+    else:
+        output = output_of(shell)
+        output.print(text.drawn(blocks, output))
+
+
+def _show(shell: Shell, blocks: Sequence[Block], metadata: dict[str, Any] | None = None) -> None:
+    """Print blocks in a terminal, and display them elsewhere; raises nothing."""
+    from gpumagic.render import text
+
+    output = output_of(shell)
+    if output.is_terminal:
+        output.print(text.drawn(blocks, output, color=output.has_colors))
+        return
+    bundle = mime_bundle(shell, blocks)
+    try:
+        _display(bundle, metadata)
+    except Exception:  # a stream of the user's that cannot be flushed, for example
+        output.print(bundle["text/plain"])
+
+
+def _display(bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -> None:
+    from IPython.display import display
+
+    cast(Any, display)(bundle, raw=True, metadata=metadata)
+
+
+def hand_over(
+    shell: Shell,
+    result: Result,
+    options: argparse.Namespace,
+    metadata: dict[str, Any] | None = None,
+) -> Any:
+    """Show, store and return ``result`` as the options ``-q``, ``-v`` and ``-o`` say."""
+    if not options.quiet:
+        show(shell, result, metadata)
+    return store(shell, result, options)
+
+
+def store(shell: Shell, result: object, options: argparse.Namespace) -> Any:
+    """Store and return ``result`` as the options ``-v`` and ``-o`` say: something else is shown."""
+    if options.variable:
+        shell.user_ns[options.variable] = result
+    return result if options.output else None
+
+
+def value_of(value: object, result: Result | None, options: argparse.Namespace) -> Any:
+    """Return what a magic returns that ran code: the code's value, or for ``-o`` the result.
+
+    Then the value is displayed, and ``_`` is the result that was asked for.
+    """
+    if not options.output:
+        return value
+    if value is not None:
+        from IPython.display import display
+
+        with Unrestricted():
+            display(value)  # type: ignore[no-untyped-call]
+    return result
+
+
+def show_picture(
+    shell: Shell, picture: Plot, title: str, file: str | None, command: str, *, quiet: bool
+) -> None:
+    """Write a picture to ``file`` if it is given, or display it; ``command`` would write one.
 
     Raises:
-        SpecError: a file that cannot be read or written.
+        SpecError: the file cannot be written, or has no such format.
     """
+    if file:
+        # As matplotlib does where a name has no suffix; the path is that of the file.
+        path = output_path(file if Path(file).suffix else f"{file}.png")
+        try:
+            picture.save(path)
+        except (OSError, ValueError) as error:
+            raise SpecError(f"cannot write {path}: {error}") from None
+        if not quiet:
+            say(shell, f"{title}: written to {path}")
+    elif not quiet:
+        from gpumagic.render.blocks import Line
 
-    def __init__(
-        self, magics: Magics, options: argparse.Namespace, kind: type[CudaTiming | MemoryDelta]
-    ) -> None:
-        self.shell = magics.shell
-        self.options = options
-        #: None until there is one.
-        self.result: Any = None
-        self._target: Path | None = None
-        if options.save is not None:
-            self._target = output_path(expanded(self.shell, options.save))
-        #: The stored result.
-        self.before: Any = None
-        if options.against is not None:
-            self.before = load(expanded(self.shell, options.against))
-            if not isinstance(self.before, kind):
-                found = "GPU memory" if isinstance(self.before, MemoryDelta) else "times"
-                raise SpecError(f"--against: {options.against} holds another result: {found}")
-            if self.before.partial:
-                raise SpecError(
-                    f"--against: {options.against} holds the result of code that did not run to "
-                    "its end; save it again"
-                )
+        hint = "" if hasattr(shell, "kernel") else f"; '{command} FILE' writes it to a file"
+        line = mime_bundle(shell, [Line.of(f"{title}{hint}")])["text/plain"]
+        bundle, size = picture.bundle(line)
+        _display(bundle, size)
 
-    def keep(self, result: object) -> None:
-        """Take the result of the run."""
-        self.result = result
 
-    def deliver(self) -> None:
-        """Show the result, and store it; nothing if there is none."""
-        if self.result is not None:
-            with saying_failures(self.shell):
-                hand_over(self.shell, self.result, self.options)
+def warn(message: str) -> None:
+    """Warn in a line that is shown every time: without a registry in the user's namespace."""
+    message = Output(sys.stderr).printable(message)
+    warnings.warn_explicit(message, GpuMagicWarning, filename="%gpu", lineno=1, registry=None)
 
-    def finish(self, value: object) -> Any:
-        """Write and compare a complete result, and return what the magic returns.
 
-        Raises:
-            RegressionError: it is worse than allowed.
-            SpecError: it cannot be compared, or has no figures to save.
-        """
-        complete = self.result is not None and not getattr(self.result, "partial", False)
-        if complete and self.before is not None:
-            self._compare(self.result, self.before)
-        # Last: what is worse than allowed must not take the place of what it is compared with.
-        if complete and self._target is not None:
-            if isinstance(self.result, MemoryDelta) and self.result.error is not None:
-                why = self.result.error
-                raise SpecError(f"--save: {why}: there are no figures to write to a file")
-            self.result.save(self._target)
-        return value_of(value, self.result, self.options)
-
-    def _compare(self, result: Any, before: Any) -> None:
-        """Show the comparison, then check it; not what was measured under other conditions."""
-        compared: Comparison | MemoryComparison
-        if isinstance(result, CudaTiming):
-            compared = times.compare({"stored": before, "now": result})
-        else:
-            compared = memory.against(result, before)
-        if not self.options.quiet:
-            show(self.shell, compared)
-        allowed, unknown = self.options.fail_above, None
-        if allowed is None:
-            return
-        if others := differences(result.conditions, before.conditions):
-            unknown = f"other conditions than those stored: {'; '.join(others)}"
-        elif isinstance(compared, Comparison):
-            unknown = times.check(compared, compared[1], allowed)
-        else:
-            memory.check(compared, allowed)
-        if unknown is not None:  # also with -q: the cell passes unchecked
-            say(self.shell, f"--fail-above was not applied: {unknown}")
+def format_result(state: ShellState, result: Result) -> dict[str, str]:
+    """Return a result's MIME bundle for IPython: one line if its cell has displayed it."""
+    if state.has_displayed(result):
+        return {"text/plain": repr(result)}
+    return mime_bundle(state.shell, result.blocks())
 
 
 @contextmanager
@@ -113,3 +169,98 @@ def saying_failures(shell: Shell) -> Iterator[None]:
         yield
     except Exception as failure:
         say(shell, f"gpumagic: cannot show the result ({text.named(failure)})")
+
+
+# --- of code that was measured --------------------------------------------------------------------
+
+
+class Delivery:
+    """What the options of one line or cell ask for once its result is there.
+
+    The files of ``--save`` and ``--against`` are checked and read before the code runs. ``kind`` is
+    the kind of the results in them; ``compare(now, before)`` compares two, and ``check(compared,
+    allowed)`` raises where it is worse than allowed, or returns why that is not known.
+
+    Raises:
+        SpecError: a file that cannot be read or written.
+    """
+
+    def __init__(
+        self,
+        magics: Magics,
+        options: argparse.Namespace,
+        kind: type[Any],
+        compare: Callable[[Any, Any], Result],
+        check: Callable[[Any, float], str | None],
+    ) -> None:
+        self.shell, self.options = magics.shell, options
+        self._compare, self._check = compare, check
+        self._target: Path | None = None if options.save is None else output_path(options.save)
+        #: The stored result.
+        self.before: Any = None
+        if options.against is not None:
+            self.before = _stored(magics.state, options.against)
+            if not isinstance(self.before, kind):
+                found = "GPU memory" if kind.__name__ == "CudaTiming" else "times"
+                raise SpecError(f"--against: {options.against} holds another result: {found}")
+            if self.before.partial:
+                raise SpecError(
+                    f"--against: {options.against} holds the result of code that did not run to "
+                    "its end; save it again"
+                )
+
+    def deliver(self, result: Any) -> None:
+        """Show the result, and store it; nothing if there is none."""
+        if result is not None:
+            with saying_failures(self.shell):
+                hand_over(self.shell, result, self.options)
+        if self._target is not None and (result is None or getattr(result, "partial", False)):
+            self._say(f"--save: {self._target} is not written: the code has not run to its end")
+
+    def finish(self, value: object, result: Any) -> Any:
+        """Compare and write a complete result, and return what the magic returns.
+
+        Raises:
+            RegressionError: it is worse than allowed.
+            SpecError: it cannot be compared, or has no figures to save.
+        """
+        complete = result is not None and not getattr(result, "partial", False)
+        if complete and self.before is not None:
+            try:
+                self._judge(result)
+            except RegressionError:
+                # It must not take the place of what it is compared with.
+                if self._target is not None:
+                    self._say(f"--save: {self._target} is not written: --fail-above has failed")
+                raise
+        if complete and self._target is not None:
+            if why := getattr(result, "error", None):
+                raise SpecError(f"--save: {why}: there are no figures to write to a file")
+            self._say(f"written to {result.save(self._target)}")
+        return value_of(value, result, self.options)
+
+    def _say(self, line: str) -> None:
+        if not self.options.quiet:
+            say(self.shell, line)
+
+    def _judge(self, result: Any) -> None:
+        """Show the comparison, then check it; not what was measured under other conditions."""
+        compared, allowed = self._compare(result, self.before), self.options.fail_above
+        if not self.options.quiet:
+            show(self.shell, compared)
+        if allowed is None:
+            return
+        others = "; ".join(differences(result.conditions, self.before.conditions))
+        unknown: str | None = f"other conditions than those stored: {others}"
+        if not others:
+            unknown = self._check(compared, allowed)
+        if unknown is not None:  # also with -q: the cell passes unchecked
+            say(self.shell, f"--fail-above was not applied: {unknown}")
+
+
+def _stored(state: ShellState, name: str) -> Any:
+    """Return the result in a file; where there is no such file, that of ``--name``."""
+    from gpumagic.results.comparison import load
+
+    named = state.named_timings.get(name)
+    return load(name) if named is None or Path(name).is_file() else named

@@ -132,7 +132,7 @@ def explain(state: ShellState, error: BaseException | None) -> None:
         return
     try:
         from gpumagic.doctor import explanation
-        from gpumagic.magics import output
+        from gpumagic.magics import delivery
         from gpumagic.memory import oom
 
         found: Result | None = None
@@ -141,7 +141,7 @@ def explain(state: ShellState, error: BaseException | None) -> None:
         elif state.magics.explain_oom:
             found = oom.explain(error, state.shell)
         if found is not None:
-            output.show(state.shell, found)
+            delivery.show(state.shell, found)
     except Exception as ours:
         from gpumagic.system import text
         from gpumagic.system.output import complain
@@ -155,7 +155,7 @@ def _transformer(state: ShellState) -> Callable[[list[str]], list[str]]:
     def transform(lines: list[str]) -> list[str]:
         from gpumagic.cells.magic_code import prepare_call
 
-        return prepare_call(lines, state.shell, commands.source, state.magics)
+        return prepare_call(lines, state.shell, commands.runs_its_cell, state.magics)
 
     return transform
 
@@ -182,9 +182,13 @@ def _matcher(shell: Shell) -> Any:
 def _add_format(state: ShellState) -> None:
     """Have IPython format results by their MIME bundle."""
     formatter = state.shell.display_formatter.mimebundle_formatter
-    formatter.for_type_by_name(
-        *_RESULT, lambda result, include=None, exclude=None: state.format_result(result)
-    )
+
+    def format_(result: Result, include: object = None, exclude: object = None) -> dict[str, str]:
+        from gpumagic.magics.delivery import format_result
+
+        return format_result(state, result)
+
+    formatter.for_type_by_name(*_RESULT, format_)
 
     def undo() -> None:
         formatter.deferred_printers.pop(_RESULT, None)
@@ -227,7 +231,7 @@ def _undo_of_process(state: ShellState) -> None:
 def _undo_choice(state: ShellState) -> None:
     """Restore the variables, and say so: code that runs next may get another GPU."""
     from gpumagic.cuda import device_table, driver, failure
-    from gpumagic.magics.output import say
+    from gpumagic.magics.delivery import say
     from gpumagic.selection import environment
 
     restored = environment.undo().items()

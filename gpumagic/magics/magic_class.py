@@ -6,6 +6,7 @@ Imported when the extension loads: what a magic does is imported when it is firs
 from __future__ import annotations
 
 import functools
+from collections import ChainMap
 from collections.abc import Callable
 from traceback import clear_frames, walk_tb
 from types import FrameType
@@ -43,7 +44,7 @@ def _for_a_notebook(function: Callable[..., Any]) -> Callable[..., Any]:
                 return function(magics, *arguments, **scope)
         except (Exception, KeyboardInterrupt) as error:
             of_cell = any(is_users(frame) for frame, _ in walk_tb(error.__traceback__))
-            if of_cell or isinstance(error, (KeyboardInterrupt, UserWarning)):
+            if of_cell or isinstance(error, (KeyboardInterrupt, SyntaxError, UserWarning)):
                 tracebacks.take_out_own(error, is_users)
                 raise
             if not isinstance(error, GpuMagicError):
@@ -58,7 +59,7 @@ def _for_a_notebook(function: Callable[..., Any]) -> Callable[..., Any]:
         raise refused.with_traceback(None)
 
     def getdoc() -> str:
-        from gpumagic.magics.help import page
+        from gpumagic.magics.commands import page
 
         return page(function.__name__, str(function.__doc__))
 
@@ -103,9 +104,30 @@ class GpuMagic(ipython.Magics):
         super().__init__(shell=shell)
         self.state = ShellState(shell, self)
 
+    def _run(
+        self,
+        name: str,
+        command: Callable[..., Any],
+        line: str,
+        cell: str | None,
+        local_ns: dict[str, Any] | None,
+    ) -> Any:
+        """Read a magic's line, and run its command; or show the help."""
+        from gpumagic.magics.commands import grammar_of
+
+        variables = ChainMap(local_ns or {}, self.shell.user_ns)
+        parsed = grammar_of(name).read(line, variables, cell=cell is not None, quiet=self.quiet)
+        if parsed.verb == "help":
+            return self.shell.run_line_magic("pinfo", f"%{name}")
+        return command(self, parsed, cell, local_ns)
+
+    @ipython.no_var_expand
+    @ipython.needs_local_scope
     @ipython.line_cell_magic
     @_for_a_notebook
-    def gpu(self, line: str, cell: str | None = None) -> Any:
+    def gpu(
+        self, line: str, cell: str | None = None, local_ns: dict[str, Any] | None = None
+    ) -> Any:
         """Show the GPUs, and choose which of them this process sees: verified.
 
         %gpu [SPEC | VERB] [options]           %%gpu SPEC: for one cell, and back
@@ -127,7 +149,7 @@ class GpuMagic(ipython.Magics):
         """
         from gpumagic.magics.gpu.gpu_command import run
 
-        return run(self, line, cell)
+        return self._run("gpu", run, line, cell, local_ns)
 
     @ipython.no_var_expand
     @ipython.needs_local_scope
@@ -138,7 +160,7 @@ class GpuMagic(ipython.Magics):
     ) -> Any:
         """Time code on the GPU, on the wall and on the CPU.
 
-        %cudatime [options] STATEMENT          %%cudatime [options] [SETUP]
+        %cudatime [options] STATEMENT          %%cudatime [options]
 
         GPU time is read from CUDA events on every busy stream of every device: from
         the start of the code until its last work has ended. A time with ≤ is an upper
@@ -154,11 +176,12 @@ class GpuMagic(ipython.Magics):
           timing = %cudatime -o -q -n 100 model(x)
           %cudatime -- -x @ y         code that begins with a minus sign follows --
           %%cudatime --lines -f train_step
-          %%cudatime --repeat x = torch.rand(4096, 4096, device="cuda")
+          %%cudatime --repeat -s 'x = torch.rand(4096, 4096, device="cuda")'
+          %cudatime -r 7 --name batch-{n} step(n)     {n} as in IPython, also $n
         """
         from gpumagic.magics.cudatime.cudatime_command import run
 
-        return run(self, line, cell, local_ns)
+        return self._run("cudatime", run, line, cell, local_ns)
 
     @ipython.no_var_expand
     @ipython.needs_local_scope
@@ -188,4 +211,4 @@ class GpuMagic(ipython.Magics):
         """
         from gpumagic.magics.gpumem.gpumem_command import run
 
-        return run(self, line, cell, local_ns)
+        return self._run("gpumem", run, line, cell, local_ns)

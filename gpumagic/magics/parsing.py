@@ -1,8 +1,7 @@
 """The line of a magic: options, and then a verb with its arguments or a statement.
 
-Each verb is a form of the line with a parser of its own, so that options which do not go together
-are refused by the parser. A magic's forms need no IPython and nothing that measures: completion
-reads them at a key press.
+The variables that a line names, ``{x}`` and ``$x``, are put in here and nowhere else: into each
+option and argument, never into the statement behind them.
 """
 
 from __future__ import annotations
@@ -11,24 +10,22 @@ import argparse
 import builtins
 import keyword
 import re
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Container, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 from gpumagic.cells.semicolon import take_semicolon
 from gpumagic.errors import SpecError
-from gpumagic.magics.argument_types import excess, limit, variable_name
+from gpumagic.magics.argument_types import expanded
+from gpumagic.magics.forms import HELP, PLAIN, SPEC, Parser
 from gpumagic.system.text import did_you_mean
 
-#: The form of a line without a verb; and that of a choice of GPUs.
-PLAIN, SPEC = "", "SPEC"
-#: The options of every form, and those of `Parser.add_baseline`.
-RESULT = ("-o", "-v", "-q")
-BASELINE = ("--against", "--fail-above", "--save")
 #: A word in quotes, perhaps joined to its option; within other words quotes are themselves, since
 #: they are code: -s x='a'. A backslash is one, since paths of Windows have them.
 _QUOTED = re.compile(r"""(--?[\w-]+=?)?(?:'([^']*)'|"([^"]*)")(?=[\s;,]|$)""")
 _OPEN = re.compile(r"""(--?[\w-]+=?)?['"]""")
+#: Another word, with the blanks of an expression in braces: ``bs-{a + b}``.
+_WORD = re.compile(r"(?:\{[^{}]*\}|\S)+")
 #: What follows a name only in a statement: ``log = 3``, ``log [0]``, ``log - 1``,
 #: ``log if x else y``. Not ``-o``, an option, nor ``/tmp/file``, a path.
 _OPERATOR = re.compile(
@@ -38,135 +35,10 @@ _OPERATOR = re.compile(
 _LIKE_A_VERB = re.compile(r"([A-Za-z_]\w*)(\s+[\w.]+)*\s*;?")
 
 
-class Parser(argparse.ArgumentParser):
-    """The options and arguments of a form, and their help; an error is a `SpecError` of one line.
-
-    ``written`` is the form as it is written: ``%gpu SPEC``, or a verb with its argument, as
-    ``%gpumem limit [SIZE|PERCENT|off]``. ``about`` is the help of a verb: what it does.
-    """
-
-    def __init__(self, written: str, about: str = "") -> None:
-        words = written.split()
-        super().__init__(prog=" ".join(words[:2]), add_help=False, allow_abbrev=False)
-        self.written, self.about = written, about
-        self.form = PLAIN if words[1:] in ([], ["STATEMENT"]) else words[1]
-        for argument in words[2:]:
-            self._add_argument_as_written(argument)
-        #: By title of the help: the options as they are written, and what they do.
-        self.sections: dict[str, dict[str, str]] = {}
-        # A word that begins with a number is no option: -1,0 has a message of its own.
-        self._negative_number_matcher = re.compile(r"-\d\S*$")
-        self._partners: list[tuple[str, str]] = []
-        self._apart: list[tuple[str, Collection[str]]] = []
-        add = self.section("result")
-        add("-o", "return the result object", dest="output")
-        add("-v NAME", "store it in NAME", variable_name, dest="variable")
-        add("-q", "print nothing, as does a ; that ends no code", dest="quiet")
-
-    def section(self, title: str) -> Callable[..., None]:
-        """Return what adds options to a section of the help: ``add("-n N", "loops", count)``."""
-        return partial(self._add_option, self.sections.setdefault(title, {}))
-
-    def _add_option(
-        self,
-        section: dict[str, str],
-        written: str,
-        about: str,
-        value: Callable[[str], Any] = str,
-        **more: Any,
-    ) -> None:
-        """Add an option as it is written: ``-q``, or ``-t, --targets ENGINES`` with a value."""
-        section[written] = about
-        *names, last = written.replace(",", " ").split()
-        if last.startswith("-"):
-            self.add_argument(*names, last, action="store_true", **more)
-        else:
-            self.add_argument(*names, metavar=last, type=value, **more)
-
-    def needs(self, partner: str, *options: str) -> None:
-        """Refuse these options without their ``partner``."""
-        self._partners += [(option, partner) for option in options]
-
-    def apart(self, option: str, others: Iterable[str]) -> None:
-        """Refuse an option beside any of the others."""
-        self._apart.append((option, tuple(others)))
-
-    def _add_argument_as_written(self, written: str) -> None:
-        """Add an argument: ``FILE``, ``[FILE]``, ``[NAMES]``, ``[on|off]``."""
-        name = written.strip("[]")
-        words = name.split("|")
-        optional = "*" if name == "NAMES" else "?"
-        self.add_argument(
-            "switch" if name.islower() else words[0].lower(),
-            nargs=optional if name != written else None,
-            choices=words if name.islower() else None,
-            metavar=name,
-            type=limit if name == "SIZE|PERCENT|off" else str,
-        )
-
-    # --- options of several magics ---------------------------------------------------------------
-
-    def add_baseline(self) -> None:
-        """Add ``--save``, ``--against`` and ``--fail-above``."""
-        add = self.section("comparing")
-        add("--save FILE", "write the result to FILE, as JSON")
-        add("--against FILE", "compare with the result in FILE")
-        add("--fail-above PERCENT", "and fail if it is so much higher, e.g. 10%", excess)
-        self.needs("--against", "--fail-above")
-
-    def add_lines(self, about: str) -> None:
-        """Add ``--lines`` and ``-f``."""
-        add = self.section("line by line")
-        add("--lines", about)
-        more = "with --lines: this function's lines, too"
-        add("-f FUNC", more, dest="functions", action="append", default=[])
-        self.needs("--lines", "-f")
-
-    def add_targets(self, only_here: Collection[str] = ()) -> None:
-        """Add ``--cluster`` and ``-t``; ``only_here`` has no meaning for the engines."""
-        add = self.section("cluster (needs ipyparallel)")
-        add("--cluster", "on the engines, not in this process")
-        add("-t, --targets ENGINES", "only these engines: 2, 0,3, 0:4")
-        if only_here:
-            self.needs("--cluster", "-t")
-            self.apart("--cluster", only_here)
-
-    # --- reading ---------------------------------------------------------------------------------
-
-    def read(self, words: Sequence[str]) -> tuple[argparse.Namespace, Mapping[str, Any], list[str]]:
-        """Return the options, those that were given, and the words that are none of this form.
-
-        Raises:
-            SpecError: a value does not fit, or options do not go together.
-        """
-        options, rest = self.parse_known_intermixed_args(words)
-        given = {
-            action.option_strings[0]: getattr(options, action.dest)
-            for action in self._actions
-            if action.option_strings and getattr(options, action.dest) != action.default
-        }
-        for option, partner in self._partners:
-            if option in given and partner not in given:
-                typed = f"{self.prog.split()[0]} {partner} … {option} …"
-                raise SpecError(f"{option} goes with {partner}: {typed}")
-        for option, others in self._apart:
-            beside = ", ".join(each for each in others if each in given)
-            if option in given and beside:
-                raise SpecError(f"{option} does not go with {beside}: leave one of them out")
-        return options, given, rest
-
-    def option_strings(self) -> list[str]:
-        return [option for action in self._actions for option in action.option_strings]
-
-    def error(self, message: str) -> NoReturn:
-        stop = "" if message.endswith("?") else "."
-        raise SpecError(f"{self.prog}: {message}{stop} Try {self.prog.split()[0]}?")
-
-
 class MagicLine(NamedTuple):
     """The line of a magic, parsed."""
 
-    #: The first word if it is a verb; else empty.
+    #: The first word if it is a verb, or `HELP`; else empty.
     verb: str
     #: The options of the form, and the defaults of those of other forms.
     options: argparse.Namespace
@@ -174,71 +46,104 @@ class MagicLine(NamedTuple):
     given: Mapping[str, Any]
     #: The statement as it is written.
     code: str
+    #: The whole line as it is written.
+    written: str
 
 
 class Grammar:
-    """The forms of a magic's line."""
+    """The forms of a magic's line.
 
-    def __init__(self, magic: str, *forms: Parser, words: Sequence[str] = ()) -> None:
-        self.magic = magic
-        #: Choices of GPUs that are words.
-        self.words = words
+    ``words`` are choices of GPUs, ``meant`` says which verb is meant by words that are none, and
+    ``beside`` what may stand on a cell magic's line.
+    """
+
+    def __init__(
+        self,
+        magic: str,
+        *forms: Parser,
+        words: Sequence[str] = (),
+        meant: Mapping[str, str] = MappingProxyType({}),
+        beside: str = "",
+    ) -> None:
+        self.magic, self.words, self._meant, self._beside = magic, words, meant, beside
         #: By verb; `PLAIN` is a statement, or nothing, or with `SPEC` nothing.
         self.forms = {form.form: form for form in forms}
         self.verbs = [verb for verb in self.forms if verb not in (PLAIN, SPEC)]
         self._takes_code = SPEC not in self.forms
         actions = [action for form in forms for action in form._actions]
         self._defaults = {action.dest: action.default for action in actions}
-        #: Whether an option takes a value. A form may be chosen by one that takes none: --compare.
-        self._options = {verb: False for verb in self.verbs if verb.startswith("-")}
-        for action in actions:
-            self._options.update(dict.fromkeys(action.option_strings, action.nargs != 0))
+        #: Whether an option takes a value.
+        self._options = {
+            name: action.nargs != 0 for action in actions for name in action.option_strings
+        }
 
-    def read(self, line: str, *, cell: bool = False, quiet: bool = False) -> MagicLine:
+    def read(
+        self,
+        line: str,
+        variables: Mapping[str, Any] | None = None,
+        *,
+        cell: bool = False,
+        quiet: bool = False,
+    ) -> MagicLine:
         """Parse a line; with a ``cell`` below it has no verb. ``quiet``: as if ``-q`` were given.
+
+        ``variables`` are those that the words of the line may name, all but its statement; they
+        are also the names by which a mistyped verb is known.
 
         Raises:
             SpecError: an option or argument does not fit.
         """
+        known = variables or {}
         words, rest, is_code = self.take_options(line.strip())
-        if words and not rest and words[-1].endswith(";"):
-            words[-1], rest = words[-1][:-1], ";"
         if rest.startswith("#"):
             rest = ""  # behind words `split` leaves it out; behind code it is Python's
+        if words and not rest and words[-1].endswith(";"):
+            words[-1], rest = words[-1][:-1], ";"
         statement, silent = take_semicolon(rest)
+        if not self._takes_code:  # a variable may hold several words: auto 2
+            opening = _WORD.match(statement)
+            begin = opening.end() if opening else 0
+            statement = expanded(statement[:begin], known) + statement[begin:]
         first, *behind = statement.split(None, 1) or [""]
         after = "".join(behind)
         first = "auto" if first.lower() == "auto" else first
-        form = next((word for word in words if word in self.verbs), PLAIN)
-        if cell and self._takes_code and (form or statement in self.verbs):
-            form = form or statement
-            raise SpecError(f"{form} is for a line: write {self.magic} {form}")
-        if form != PLAIN:
-            words.remove(form)
-        elif not self._takes_code:
+        form = PLAIN
+        if cell and self._takes_code and statement in self.verbs:
+            raise SpecError(f"{statement} is for a line: write {self.magic} {statement}")
+        if not self._takes_code:
             form = first if first in self.verbs else SPEC if first or cell else PLAIN
-        elif first in self.verbs and not (cell or is_code or _OPERATOR.match(after)):
+        elif first in self.verbs and not (cell or is_code or _is_code(first, after, known)):
             form = first
         code = rest if statement and form == PLAIN and self._takes_code else ""
-        if not code:
+        if statement == HELP and HELP not in known:
+            words, code = ["--help"], ""
+        elif not code:
             words += split(after if form == first != "auto" else statement)
+        if {"--help", "-h"} & {*words}:
+            return MagicLine(HELP, argparse.Namespace(), {}, "", line)
         parser = self.forms[form]
-        if "--help" in words or "-h" in words or (form == SPEC and words == ["help"]):
-            raise SpecError(f"{self.magic}: the help is shown by {self.magic}?")
-        options, given, more = parser.read(words)
+        self._check_spelling(words, parser)
+        options, given, more = parser.read([expanded(word, known) for word in words])
         if more and more[0].startswith("-"):
-            self._refuse(more[0], parser)
+            self._refuse(more[0], parser, rest)
         if more:
             parser.error(f"unexpected {more[0]!r}")
         options = argparse.Namespace(**{**self._defaults, **vars(options)})
         # The ``;`` of code keeps its value alone from being shown.
         options.quiet = options.quiet or quiet or (silent and not code)
-        return MagicLine(form if form in self.verbs else "", options, given, code)
+        if cell and code:
+            raise SpecError(
+                f"%{self.magic}: {code!r} belongs below, in the cell; {self._beside}; a value with "
+                "blanks is in quotes"
+            )
+        if code and variables is not None and not options.cluster:
+            self._check_statement(code, variables)
+        return MagicLine(form if form in self.verbs else "", options, given, code, line)
 
-    def check_statement(self, code: str, *scopes: Container[str]) -> None:
+    def _check_statement(self, code: str, known: Container[str]) -> None:
         """Refuse a mistyped verb: of IPython's ``reset`` and ``clear`` it would be a magic.
 
-        ``scopes`` have the names that code may use, beside Python's own.
+        ``known`` has the names that code may use, beside Python's own.
 
         Raises:
             SpecError: the code is words, of which the first is no name and no keyword.
@@ -246,27 +151,45 @@ class Grammar:
         match = _LIKE_A_VERB.fullmatch(code)
         if match is None or keyword.iskeyword(match[1]):
             return
-        if any(match[1] in scope for scope in (*scopes, vars(builtins))):
+        word = match[1]
+        if word in known or word in vars(builtins):
             return
-        if match[1] in self.verbs:  # behind ``--``
-            raise SpecError(f"{match[1]!r} is no variable; the verb is {self.magic} {code}")
-        near = did_you_mean(match[1], [verb for verb in self.verbs if verb.isalpha()])
+        if word in self.verbs:  # behind ``--``
+            raise SpecError(f"{word!r} is no variable; the verb is {self.magic} {code}")
+        near = did_you_mean(word, [verb for verb in self.verbs if verb.isalpha()])
+        if word in self._meant:
+            near = f"; did you mean {self.magic} {self._meant[word]}".rstrip() + "?"
         raise SpecError(
-            f"{self.magic}: {match[1]!r} is neither a verb nor a variable{near}; {self.magic}? "
+            f"{self.magic}: {word!r} is neither a verb nor a variable{near}; {self.magic}? "
             "shows the verbs"
         )
 
-    def _refuse(self, word: str, parser: Parser) -> NoReturn:
+    def _check_spelling(self, words: Sequence[str], parser: Parser) -> None:
+        """Refuse a long option with one dash, and a value of an option that takes none."""
+        for word in words:
+            name, joined, value = word.partition("=")
+            if joined and self._options.get(name) is False:
+                parser.error(f"{name} takes no value: leave ={value} out")
+            if re.match(r"-[A-Za-z]{2}", name) and f"-{name}" in self._options:
+                takes = [self._options.get(f"-{letter}") for letter in name[1:]]
+                if None in takes or any(takes[:-1]):  # -on 2 is -o -n 2
+                    parser.error(f"unknown option {name}; did you mean -{name}?")
+
+    def _refuse(self, word: str, parser: Parser, rest: str) -> NoReturn:
         """Raise what is wrong with an option, and what it goes with or what is like it."""
-        option = word.split("=", 1)[0] if word[1:2] == "-" else word[:2]
-        has = [form.prog for form in self.forms.values() if option in form.option_strings()]
+        option, _, value = word.partition("=")
+        has = [form.written for form in self.forms.values() if option in form.option_strings()]
         if has:
             others = ", ".join(has)
-            raise SpecError(f"{option} does not go with {parser.prog}; it goes with {others}")
+            raise SpecError(f"{option} does not go with {parser.written}; it goes with {others}")
         bare = option.lstrip("-")
         if bare in (*self.verbs, *self.words):
-            raise SpecError(f"{bare} is written without dashes: {self.magic} {bare}")
-        parser.error(f"unknown option {option}{did_you_mean(option, [*self._options])}")
+            typed = f"{self.magic} {bare} {value}".rstrip()
+            raise SpecError(f"{bare} is written without dashes: {typed}")
+        near = did_you_mean(option, [*self._options])
+        if self._takes_code and parser.form == PLAIN and not word.startswith("--"):
+            near = f"; code that begins with a minus sign follows --: {self.magic} -- {word} {rest}"
+        parser.error(f"unknown option {option}{near.rstrip()}")
 
     # --- words -----------------------------------------------------------------------------------
 
@@ -283,6 +206,9 @@ class Grammar:
             is_option = self.takes(re.split(r"[\s;]", text)[0]) is not None
             if self.takes(word) and text and not is_option:
                 value, text = _take_word(text)
+                while value.endswith(",") and text:  # a list: cpu, cuda:0
+                    more, text = _take_word(text)
+                    value += more
                 word += value if word[1:2] != "-" else f"={value}"
             words.append(word)
         return words, text, False
@@ -303,6 +229,12 @@ class Grammar:
         return False
 
 
+def _is_code(first: str, after: str, known: Container[str]) -> bool:
+    """Return whether a line that begins with a verb is a statement: ``log = 3``."""
+    # ``limit -5`` is one if there is such a variable.
+    return _OPERATOR.match(after) is not None and (first in known or not after.startswith("-"))
+
+
 def _take_word(text: str) -> tuple[str, str]:
     """Return the first word of a text, without its quotes, and the rest."""
     quoted = _QUOTED.match(text)
@@ -311,8 +243,8 @@ def _take_word(text: str) -> tuple[str, str]:
         return word, text[quoted.end() :].lstrip()
     if _OPEN.match(text):
         raise SpecError(f"no closing quotation, or no blank behind it, in {text!r}")
-    word, *rest = text.split(None, 1)
-    return word, rest[0] if rest else ""
+    end = 0 if (match := _WORD.match(text)) is None else match.end()
+    return text[:end], text[end:].lstrip()
 
 
 def split(text: str) -> list[str]:

@@ -67,25 +67,28 @@ class ShellState:
         #: a later result may have once this one is gone.
         self._displayed: tuple[Callable[[], Result | None], int] = (lambda: None, 0)
 
-    def note_timing(self, name: str | None, timing: CudaTiming) -> None:
-        """Keep a timing under its name, in place of an earlier one, and for the cell's own line."""
-        if name is not None:
-            self.named_timings[name] = timing
+    def note_timing(self, name: str | None, timing: CudaTiming) -> bool:
+        """Keep a timing under its name, in place of an earlier one, and for the cell's own line.
+
+        Returns False where it is not complete and the earlier one is: that one stays.
+        """
         if self.cell_timing is not None and self.cell_timing.watching:
             self.cell_timing.measured.append(timing)
+        before = None if name is None else self.named_timings.get(name)
+        if before is not None and timing.partial and not before.partial:
+            return False
+        if name is not None:
+            self.named_timings[name] = timing
+        return True
 
     def note_displayed(self, result: Result) -> None:
         """Note that ``result`` was displayed: as this cell's value it is one line then."""
         self._displayed = (weakref.ref(result), self.shell.execution_count)
 
-    def format_result(self, result: Result) -> dict[str, str]:
-        """Return a result's MIME bundle for IPython: one line if its cell has displayed it."""
+    def has_displayed(self, result: Result) -> bool:
+        """Return whether the running cell has displayed ``result``."""
         displayed, cell = self._displayed
-        if displayed() is result and cell == self.shell.execution_count:
-            return {"text/plain": repr(result)}
-        from gpumagic.magics.terminal import mime_bundle
-
-        return mime_bundle(self.shell, result.blocks())
+        return displayed() is result and cell == self.shell.execution_count
 
 
 def find(shell: Shell) -> ShellState | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
+from fnmatch import fnmatchcase
 from itertools import chain
 
 from gpumagic.cuda import failure, torch_cuda
@@ -22,18 +23,19 @@ NO_DEBUG = "the last exception is gone: %debug and %tb have nothing to show"
 
 
 @collector_paused()
-def free(shell: Shell, names: Sequence[str] = ()) -> Freed:
+def free(shell: Shell, names: Sequence[str] = (), local: Container[str] = ()) -> Freed:
     """Delete ``names`` and the notebook's own references, collect garbage, and empty the cache.
 
-    No other variable is changed. Of the notebook's references those stay that hold no GPU memory.
-    ``Out`` among the names changes nothing: it is one of these references.
+    No other name is deleted. Of the notebook's references those stay that hold no GPU memory.
+    ``Out`` among the names changes nothing: it is one of these references. ``local`` has the names
+    of the function that calls; ``x*`` stands for the notebook's variables that begin so.
 
     Raises:
-        SpecError: no such variable; nothing is done then.
+        SpecError: no such variable, or it holds no GPU memory; nothing is done then.
         DeviceError: CUDA has failed in this process; nothing is done then.
     """
     notebook, names = NotebookReferences(shell), [name for name in names if name != "Out"]
-    _check(notebook, names)
+    _check(notebook, names, local)
     dead = failure.check_context()
     if dead is not None:
         raise DeviceError(
@@ -42,18 +44,22 @@ def free(shell: Shell, names: Sequence[str] = ()) -> Freed:
         )
     before, steps, notes = _held(), list[FreeStep](), list[str]()
     survey, unknown = None, f"no GPU memory to free: {failure.why_no_gpu()}"
+    if names and not torch_cuda.contexts():
+        raise SpecError(f"%gpumem free {' '.join(names)}: {unknown}; del deletes variables")
     if torch_cuda.contexts():
         try:
             survey = Survey.make(shell=shell)
         except UnreadableError as error:
             unknown = f"what the notebook itself keeps was left alone: {error}"
+    if survey is not None:
+        names = _holding(survey, names)
     holding = [root for root in survey.holding() if root.by_notebook] if survey else []
     beside = {name: _others(survey, name, names) for name in names} if survey else {}
     if others := dict.fromkeys(chain(*beside.values())):
         staying = ", ".join(name for name in beside if beside[name])
         notes.append(f"memory of {staying} that is also held by {', '.join(others)} stays")
     for name in names:
-        shell.del_var(name, by_name=True)
+        del notebook.namespace[name]
     if names:
         steps.append(FreeStep(f"delete {', '.join(names)}", _held()))
     if holding:
@@ -88,8 +94,32 @@ def _others(survey: Survey, name: str, names: Sequence[str]) -> list[str]:
     return [root.name for root in found if not root.by_notebook and root.name not in names]
 
 
-def _check(notebook: NotebookReferences, names: Sequence[str]) -> None:
+def _holding(survey: Survey, names: Sequence[str]) -> list[str]:
+    """Return the variables that names and patterns stand for, all of which hold GPU memory.
+
+    Raises:
+        SpecError: one holds none.
+    """
+    held = [root.name for root in survey.holding() if not root.by_notebook]
+    found = {name: [each for each in held if fnmatchcase(each, name)] for name in names}
+    for name, variables in found.items():
+        if not variables:
+            what = f"{name!r} holds no GPU memory; del {name} deletes it"
+            if not name.isidentifier():
+                what = f"no variable like {name!r} holds GPU memory; %gpumem vars shows which do"
+            raise SpecError(f"%gpumem free: {what}")
+    return [*dict.fromkeys(chain.from_iterable(found.values()))]
+
+
+def _check(notebook: NotebookReferences, names: Sequence[str], local: Container[str]) -> None:
     for name in names:
+        if name in local:
+            raise SpecError(
+                f"%gpumem free: {name!r} is a variable of the function that calls it, which no "
+                f"magic can delete; write del {name}, and then %gpumem free"
+            )
+        if {"*", "?"} & {*name} and name.replace("*", "x").replace("?", "x").isidentifier():
+            continue
         if name not in notebook.namespace:
             namespace = introspection.names(notebook.namespace)
             users = [each for each, value in namespace if not notebook.is_notebooks(each, value)]

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from gpumagic.cluster.results import ClusterMemory, ClusterTiming
+from gpumagic.magics.cluster import options_sent
 from gpumagic.magics.commands import grammar_of
-from gpumagic.magics.gpu.cluster import options_sent
 from tests.cluster.conftest import ENGINE_ID, INITIALISE_CUDA, once_begun
 from tests.support.clusters import Cluster
 from tests.support.interrupts import UNTIL_INTERRUPTED
@@ -49,9 +49,9 @@ def test_repeated(cuda_engines: Cluster, run: Run) -> None:
     for one in timing.per_engine.values():
         assert (one.loops, one.repeat) == (5, 3)
         assert 0.98 * 0.009 <= one.gpu.median <= one.wall.median
-    setup = "%%cudatime --cluster -o -q -n 2 -r 2 cycles = 2_000_000\ntorch.cuda._sleep(cycles)"
+    setup = "%%cudatime --cluster -oqn 2 -r 2 -s 'cycles = 2_000_000'\ntorch.cuda._sleep(cycles)"
     assert run(cuda_engines, setup).value.gpu.best >= 0.98 * 0.002
-    assert not run(cuda_engines, "%%cudatime --cluster -o -q -n 2 -r 2 -- -3\n1").value.failed
+    assert not run(cuda_engines, "%cudatime --cluster -o -q -n 2 -r 2 -- -3").value.failed
 
 
 @pytest.mark.parametrize(

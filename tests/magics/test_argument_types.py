@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gpumagic.errors import SpecError
 from gpumagic.magics.argument_types import (
     count,
     duration,
@@ -107,8 +108,14 @@ def test_a_number_that_is_too_large(type_: Type, number: str) -> None:
         ("$$name", "$name"),
         ("{{name}}", "{name}"),
         *((each, each) for each in ("step.json", "price$", "$1.json", "{}.json", "$not_there")),
+        *((each, each) for each in ("d = {'a': 1}", "{i: 0 for i in x}")),
     ],
 )
-def test_variables_are_expanded_as_ipython_does(ip: Any, text: str, name: str) -> None:
-    ip.user_ns.update(name="step", number=7)
-    assert expanded(ip, text) == name
+def test_variables_are_expanded_as_ipython_does(text: str, name: str) -> None:
+    assert expanded(text, {"name": "step", "number": 7}) == name
+
+
+def test_a_name_that_is_no_variable() -> None:
+    """Literal, each result of a loop would replace the last."""
+    with pytest.raises(SpecError, match=r"bs-.bz.: there is no variable 'bz'"):
+        expanded("bs-{bz}", {"bs": 1})

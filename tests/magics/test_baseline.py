@@ -16,6 +16,7 @@ from gpumagic.cuda import torch_cuda
 from gpumagic.errors import RegressionError, SpecError
 from gpumagic.magics.delivery import Delivery
 from gpumagic.magics.shell_state import of
+from gpumagic.memory.measurement import against, check
 from gpumagic.results.memory import MemoryDelta
 from gpumagic.results.timing import CudaTiming, Sample
 from tests.support.shells import Ran
@@ -193,8 +194,7 @@ def test_a_result_without_figures_is_not_saved(ip: Any, tmp_path: Path) -> None:
     file = tmp_path / "peak.json"
     options = Namespace(save=str(file), against=None)
     no_figures = MemoryDelta(error="no GPU has been used in this process")
-    delivery = Delivery(of(ip).magics, options, MemoryDelta)
-    delivery.keep(no_figures)
+    delivery = Delivery(of(ip).magics, options, MemoryDelta, against, check)
     with pytest.raises(SpecError, match=r"^--save: no GPU has been used in this process: "):
-        delivery.finish(None)
+        delivery.finish(None, no_figures)
     assert not file.exists()

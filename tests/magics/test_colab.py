@@ -36,8 +36,7 @@ def colab(tmp_path: Path) -> Iterator[Kernel]:
 def test_the_magics_in_its_shell(colab: Kernel) -> None:
     assert colab.value(CLASSES) == OWN_CLASSES
     for magic in ("gpu", "cudatime", "gpumem"):  # with nothing below it: the body is a blank there
-        shown = colab.run(f"%%{magic} --help", raising=False).shown
-        assert shown == f"UsageError: %{magic}: the help is shown by %{magic}?\n"
+        assert colab.run(f"%%{magic} --help").status == "ok"
     assert "cuda:0" in colab.run("%gpu").shown
     assert "applied" in colab.run("%%gpu 1\nimport torch").shown
     assert "GPU" in colab.run("%%cudatime\ntorch.ones(9, device='cuda')").shown

@@ -10,7 +10,7 @@ import pytest
 
 from gpumagic.magics.completion import complete
 
-VARIABLES = {"model": object(), "optimizer": object(), "_hidden": 1}
+VARIABLES = {"model": object(), "optimizer": object(), "_hidden": 1, "step": lambda: None}
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,9 @@ VARIABLES = {"model": object(), "optimizer": object(), "_hidden": 1}
         ("%gpu restart --k", ["--keep"]),
         ("%gpu restart --keep mo", ["model"]),
         ("%gpu off --restart --keep mo", ["model"]),
-        ("%gpu off --restart --keep model ", ["optimizer"]),
+        ("%gpu off --restart --keep model ", ["optimizer", "step"]),
+        ("%gpu restart --keep a", ["all"]),
+        ("%gpu restart --keep n", ["none"]),
         ("%gpu off --restart --keep model --f", ["--force"]),
         ("%gpu auto --min-free 20GiB --i", ["--idle"]),
         ("%gpu off --min", []),
@@ -35,20 +37,49 @@ VARIABLES = {"model": object(), "optimizer": object(), "_hidden": 1}
         ("%cudatime -n 10 mod", ["model"]),
         ("%gpumem --save f.json --fa", ["--fail-above"]),
         ("%gpu watch o", ["off"]),
-        ("%gpumem fr", ["free"]),
-        ("%gpumem free o", ["optimizer"]),
-        ("%gpumem free model o", ["optimizer"]),
+        ("%gpumem fre", ["free"]),
         ("%gpumem record o", ["on", "off"]),
         ("%%gpumem --li", ["--lines"]),
         ("%cudatime on --ab", ["--above"]),
-        ("%cudatime -q o", ["on", "off", "optimizer"]),
+        ("%cudatime -q o", ["on", "off", "optimizer", "object", "oct", "open", "ord", "or"]),
+        ("%cudatime le", ["len"]),
+        ("%%cudatime --lines -f ", ["step"]),
         ("%%cudatime --rep", ["--repeat"]),
-        ("%cudatime --com", ["--compare"]),
-        ("%%cudatime --com", []),
+        ("%cudatime com", ["compare", "compile", "complex"]),
+        ("%cudatime compare ", ["after", "before"]),
+        ("%cudatime compare after ", ["before"]),
+        ("%cudatime forget a", ["after"]),
+        ("%cudatime --against b", ["before"]),
     ],
 )
 def test_what_fits(line: str, expected: list[str]) -> None:
-    assert sorted(complete(line, VARIABLES)) == sorted(expected)
+    assert sorted(complete(line, VARIABLES, ["before", "after"])) == sorted(expected)
+
+
+def test_names_that_hold_gpu_memory(torch: Any) -> None:
+    """Within objects and lists, too; whose code does not run."""
+
+    class Trainer:
+        def __init__(self, inside: Any) -> None:
+            self.inside = inside
+
+        def __getattr__(self, name: str) -> Any:
+            raise AssertionError(name)
+
+    tensor = torch.ones(9, device="cuda")
+    large = [object()] * 10**6
+    names = {
+        "tensor": tensor,
+        "batch": [{"x": tensor}],
+        "trainer": Trainer(torch.nn.Linear(2, 2, device="cuda")),
+        "cpu": torch.ones(9),
+        "text": "cuda",
+        "torch": torch,
+    }
+    held = ["batch", "tensor", "trainer"]
+    assert complete("%gpumem free ", names) == held
+    assert complete("%gpumem free batch t", names) == ["tensor", "trainer"]
+    assert complete("%gpumem free ", {**names, "z_large": large}) == [*held, "z_large"]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +112,7 @@ print(*sys.modules)
 def test_the_options_import_nothing_that_measures_or_draws(run_python: Callable[..., str]) -> None:
     """A key press may not take long, and starts no driver."""
     imported = {*run_python(COMPLETIONS, fresh=True).split()}
-    assert {"torch", "pynvml", "rich", "pandas", "numpy", "IPython"}.isdisjoint(imported)
+    assert {"torch", "pynvml", "rich", "pandas", "numpy"}.isdisjoint(imported)
     folders = {name.split(".")[1] for name in imported if name.startswith("gpumagic.")}
     assert folders.isdisjoint({"results", "selection", "memory", "restart", "cluster"})
 
@@ -101,11 +132,14 @@ def test_through_ipython(ip: Any, virtual_gpu: Any) -> None:
         calls = virtual_gpu.all_calls().items()
         return {name: n for name, n in calls if name.startswith(("nvml", "cuInit"))}
 
-    ip.user_ns["model"] = 1
+    import torch
+
+    ip.user_ns["model"] = torch.ones(9, device="cuda")
     before = asked()
     assert completed(ip, "%gpu au") == ["auto"]
     assert completed(ip, "%gpumem free mo") == ["model"]
     assert completed(ip, "%cudatime mod") == ["model"]
+    assert {"log", "len", "lambda"} <= {*completed(ip, "%cudatime l")}
     assert completed(ip, "%gpumem o")[:2] == ["on", "off"]
     assert completed(ip, "%gpumem y = mod") == ["model"]
     assert asked() == before

@@ -93,7 +93,7 @@ def test_reloading_changes_nothing(torch: Any, ip: Any) -> None:
     shown = run_cell(ip, "y = torch.ones(2**20, device='cuda')").text
     assert "GPU memory: cuda:0 +4.00 MiB" in shown
     assert "wall" in shown
-    assert "first" in str(run_cell(ip, "%cudatime --compare first", raising=False).error)
+    assert "first" in str(run_cell(ip, "%cudatime compare first", raising=False).error)
     assert "1.00 GiB" in run_cell(ip, "%gpumem limit").text
     assert run_cell(ip, "get_ipython().magics_manager.registry['GpuMagic'].claim").value is False
 

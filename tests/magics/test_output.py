@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from io import StringIO
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,8 @@ from typing import Any
 import pytest
 from IPython.utils.capture import capture_output
 
-from gpumagic.magics.output import LiveDisplay, Progress, say, show
+from gpumagic.magics.delivery import format_result, say, show
+from gpumagic.magics.live_display import LiveDisplay, Progress
 from gpumagic.magics.shell_state import of
 from gpumagic.results.base import Explanation
 from gpumagic.results.selection import Selection
@@ -44,7 +46,7 @@ def test_what_its_cell_has_shown_is_one_line(ip: Any) -> None:
     other = Explanation("another")
     with capture_output():
         show(ip, RESULT)
-    displayed = of(ip).format_result
+    displayed = partial(format_result, of(ip))
     assert displayed(RESULT) == {"text/plain": "<Explanation: the text>"}
     assert displayed(other) == other._repr_mimebundle_()
     ip.execution_count += 1  # in a later cell

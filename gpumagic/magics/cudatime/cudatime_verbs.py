@@ -1,25 +1,35 @@
-"""``%cudatime on``, ``off`` and ``log``: the times of every cell of the session."""
+"""The verbs of ``%cudatime``: the times of every cell of the session; named results."""
 
 from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from typing import Any
 
-from gpumagic.magics.output import hand_over, say, show_below, store
+from gpumagic.errors import SpecError
+from gpumagic.magics.delivery import hand_over, say, show_below, store
 from gpumagic.magics.shell_state import Magics
 from gpumagic.magics.shell_state import of as state_of
 from gpumagic.results.logs import CellTiming
+from gpumagic.results.timing import CudaTiming
 from gpumagic.system.shell import Shell
 from gpumagic.timing.cell_timer import CellTimer
+from gpumagic.timing.comparison import compare
 
-_OWN = re.compile(r"\s*%cudatime\s+(-\S+\s+)*(on|off|log)\b[^\n]*\s*")
+_OWN = re.compile(r"\s*%cudatime\s+(-\S+\s+)*(on|off|log|compare|forget)\b[^\n]*\s*")
 #: Cells that have shown their times themselves.
 _TIMED = re.compile(r"\s*%%cudatime\b|\s*%cudatime\b[^\n]*\s*\Z")
 
 
 def run(verb: str, magics: Magics, options: argparse.Namespace) -> Any:
-    """Run the verb."""
+    """Run the verb.
+
+    Raises:
+        SpecError: there is no result of a name, or nothing to compare.
+    """
+    if verb in ("compare", "forget"):
+        return _of_named(verb, magics, options)
     shell, timer = magics.shell, cell_timer(magics.shell)
     if verb == "log":
         log = timer.log()
@@ -37,6 +47,26 @@ def run(verb: str, magics: Magics, options: argparse.Namespace) -> Any:
     if not options.quiet:
         say(shell, message)
     return store(shell, timer.log(), options)
+
+
+def _of_named(verb: str, magics: Magics, options: argparse.Namespace) -> Any:
+    """Show the named results, or those that the line names, side by side; or forget their names."""
+    named: dict[str, CudaTiming] = magics.state.named_timings
+    names = [name for word in options.names for name in word.split(",") if name] or [*named]
+    there = ", ".join(map(shlex.quote, named)) or "none; %%cudatime --name NAME names one"
+    for name in names:
+        if name not in named:
+            raise SpecError(f"%cudatime {verb}: no result is named {name!r}; there is {there}")
+    if verb == "compare":
+        if len({*names}) < 2:
+            raise SpecError(f"%cudatime compare: it takes two named results; there is {there}")
+        compared = compare({name: named[name] for name in names})
+        return hand_over(magics.shell, compared, options)
+    forgotten = {name: named.pop(name) for name in dict.fromkeys(names)}
+    if not options.quiet:
+        said = f"forgotten: {', '.join(map(shlex.quote, forgotten))}"
+        say(magics.shell, said if forgotten else "there are no named results")
+    return store(magics.shell, forgotten, options)
 
 
 def cell_timer(shell: Shell) -> CellTimer:

@@ -1,4 +1,4 @@
-"""Further runs of code that was timed: for its kernels, its FLOPs and its energy.
+"""The result of timed code: further runs of it for kernels, FLOPs and energy; then its delivery.
 
 Not every code can run twice, and the timed run has succeeded: an exception of a further run becomes
 a note of the result.
@@ -6,39 +6,88 @@ a note of the result.
 
 from __future__ import annotations
 
+import argparse
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.cuda import failure
-from gpumagic.errors import DeviceError
-from gpumagic.magics.argument_types import expanded
-from gpumagic.magics.delivery import Delivery
+from gpumagic.errors import DeviceError, SpecError
+from gpumagic.magics.delivery import Delivery, say
+from gpumagic.magics.shell_state import Magics
+from gpumagic.results.comparison import Comparison
+from gpumagic.results.timing import CudaTiming
 from gpumagic.system import text
 from gpumagic.system.paths import output_path
+from gpumagic.system.shell import Shell
+from gpumagic.timing import comparison
 from gpumagic.timing.profiler import EnergyMeter, Profiled, flop_counter
-from gpumagic.timing.repeat_plan import ENERGY_SECONDS
+from gpumagic.timing.repeat_plan import ENERGY_SECONDS, LEAST_REPEATS
 
 _Scope = TypeVar("_Scope", bound=AbstractContextManager[Any])
 
 
+class TimingDelivery(Delivery):
+    """The delivery of a `CudaTiming`. ``repeats`` is their number, None where not known before.
+
+    Raises:
+        SpecError: a file cannot be read or written, or too few repeats for ``--fail-above``.
+    """
+
+    def __init__(self, magics: Magics, options: argparse.Namespace, repeats: int | None) -> None:
+        super().__init__(magics, options, CudaTiming, _compare, _check)
+        self._state = magics.state
+        counts = (repeats, None if self.before is None else self.before.repeat)
+        few = any(count is not None and count < LEAST_REPEATS for count in counts)
+        if few and options.fail_above is not None:
+            raise SpecError(
+                "--fail-above: fewer repeats cannot tell a slowdown from noise; save and compare "
+                f"with -r {LEAST_REPEATS} or more, or --repeat"
+            )
+
+    def deliver(self, result: CudaTiming | None) -> None:
+        name = self.options.name
+        is_named = result is None or self._state.note_timing(name, result)
+        super().deliver(result)
+        if not is_named:
+            self._say(f"--name: {name!r} stays the earlier result, which is complete")
+
+
+@contextmanager
+def nothing_has_run(shell: Shell, options: argparse.Namespace) -> Iterator[None]:
+    """Say so where an interrupt comes before the user's code, which is not blamed for it."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        if not options.quiet:
+            waited = "interrupted while waiting for earlier GPU work"
+            say(shell, f"%cudatime: {waited}; nothing was run")
+        raise interrupt.with_traceback(None) from None
+
+
+def _compare(now: CudaTiming, before: CudaTiming) -> Comparison:
+    return comparison.compare({"stored": before, "now": now})
+
+
+def _check(compared: Comparison, allowed: float) -> str | None:
+    return comparison.check(compared, compared[1], allowed)
+
+
 class FurtherRuns:
-    """The further runs that the options of a line ask for.
+    """The further runs that the options of a line ask for, of code with the ``result`` so far.
 
     Raises:
         SpecError: the trace cannot be written to its file.
     """
 
-    def __init__(self, delivery: Delivery) -> None:
-        self._delivery = delivery
-        self._options = delivery.options
-        self._trace: Path | None = None
-        if self._options.trace is not None:
-            self._trace = output_path(expanded(delivery.shell, self._options.trace))
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._trace: Path | None = None if options.trace is None else output_path(options.trace)
+        self.result: CudaTiming | None = None
 
     def run(self, code: Callable[[AbstractContextManager[Any]], Any], value: object) -> Any:
         """Run ``code`` in a scope for each option that needs that, and return its last value.
@@ -61,7 +110,7 @@ class FurtherRuns:
 
     def measure_energy(self, loop: Loop) -> None:
         """Run ``loop`` for long enough to read its energy, if that is asked for."""
-        result = self._delivery.result
+        result = self.result
         if not self._options.energy or result is None:
             return
         if not result.per_device:
@@ -77,10 +126,10 @@ class FurtherRuns:
             joules = None if meter.joules is None else meter.joules / count
             self._add(meter.note, energy=joules, power=meter.watts)
 
-    def _add(self, *notes: str, **fields: object) -> None:
+    def _add(self, *notes: str, **fields: Any) -> None:
         """Add notes to the result, and set fields."""
-        result = self._delivery.result
-        self._delivery.keep(replace(result, notes=(*result.notes, *notes), **fields))
+        assert self.result is not None
+        self.result = replace(self.result, notes=(*self.result.notes, *notes), **fields)
 
     def _attempt(
         self,
@@ -90,7 +139,7 @@ class FurtherRuns:
         value: object = None,
     ) -> tuple[Any, _Scope | None]:
         """Run ``code`` in a scope; return its value and the scope, if both have succeeded."""
-        if self._delivery.result is None or self._delivery.result.partial:
+        if self.result is None or self.result.partial:
             return value, None
         try:
             scope = make()

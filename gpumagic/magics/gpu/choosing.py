@@ -13,9 +13,9 @@ from gpumagic.cells.compile import compile_cell
 from gpumagic.cuda import device_table, driver, failure
 from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import DeviceError, SpecError
-from gpumagic.magics import output
+from gpumagic.magics import delivery
 from gpumagic.magics.argument_types import size
-from gpumagic.magics.output import LiveDisplay
+from gpumagic.magics.live_display import LiveDisplay
 from gpumagic.magics.shell_state import Magics
 from gpumagic.results.selection import Selection, Status
 from gpumagic.selection import apply, cpu_threads, environment, in_effect, snapshot, soft_off
@@ -118,10 +118,10 @@ def warn(chosen: Selection, *, shown: bool) -> None:
     if chosen.status != "too-late":
         return
     if not shown:
-        output.warn(str(chosen.problem))
+        delivery.warn(str(chosen.problem))
         return
     known = "in effect in this process" if chosen.cuda_initialized else "verified"
-    output.warn(f"the choice '{chosen.requested}' is not {known}: see above")
+    delivery.warn(f"the choice '{chosen.requested}' is not {known}: see above")
 
 
 # --- ``%%gpu SPEC``: for one cell -----------------------------------------------------------------
@@ -146,7 +146,7 @@ def run_cell(
         try:
             selected = chosen = cpu_threads.with_threads(chosen, spec, options.threads)
             if not options.quiet:
-                output.show(shell, chosen)
+                delivery.show(shell, chosen)
             warn(chosen, shown=not options.quiet)
             yield
         finally:
@@ -158,8 +158,8 @@ def run_cell(
                     _say_what_stays(shell, failed)
 
     def finish(value: object) -> Any:
-        output.store(shell, selected, options)  # it was shown above the cell's own output
-        return output.value_of(value, selected, options)
+        delivery.store(shell, selected, options)  # it was shown above the cell's own output
+        return delivery.value_of(value, selected, options)
 
     return compiled.run_within(under_choice(), finish)
 
@@ -170,14 +170,14 @@ def _say_what_stays(shell: Shell, failed: bool) -> None:
     ``failed`` is whether CUDA had failed before.
     """
     if driver.is_initialized():
-        output.say(
+        delivery.say(
             shell,
             "The cell has initialised CUDA, so its choice of GPUs has become permanent for "
             "this process; the variables are put back for processes started from here.",
         )
         return
     if not failed and failure.has_failed(device_table.read(processes=False, usage=False)):
-        output.say(
+        delivery.say(
             shell,
             f"{failure.start_cause()}: it sees no GPU any more. To change that: "
             f"{failure.start_remedy()}.",

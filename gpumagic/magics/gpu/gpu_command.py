@@ -7,8 +7,9 @@ from typing import Any
 
 from gpumagic.cuda import failure
 from gpumagic.errors import SpecError
-from gpumagic.magics.gpu.gpu_options import LASTING, grammar
-from gpumagic.magics.output import hand_over, say
+from gpumagic.magics.delivery import hand_over, say
+from gpumagic.magics.gpu.gpu_options import LASTING
+from gpumagic.magics.parsing import MagicLine
 from gpumagic.magics.shell_state import Magics
 from gpumagic.results.base import Result
 from gpumagic.results.devices import DeviceTable
@@ -18,9 +19,8 @@ from gpumagic.selection.spec import parse
 from gpumagic.selection.table import devices
 
 
-def run(magics: Magics, line: str, cell: str | None) -> Any:
+def run(magics: Magics, parsed: MagicLine, cell: str | None, _: object = None) -> Any:
     """Show the table, choose devices, or run ``cell`` under a choice."""
-    parsed = grammar().read(line, cell=cell is not None, quiet=magics.quiet)
     options = parsed.options
     text = " ".join(options.spec)
     if cell is not None:
@@ -30,7 +30,7 @@ def run(magics: Magics, line: str, cell: str | None) -> Any:
             if name in parsed.given:
                 raise SpecError(f"{name} goes with %gpu, not with %%gpu, which is for one cell")
     if options.cluster or parsed.verb in ("cluster", "pin"):
-        from gpumagic.magics.gpu import cluster
+        from gpumagic.magics import cluster
 
         return cluster.run(magics, parsed.verb, options)
     if parsed.verb == "restart":
@@ -46,7 +46,7 @@ def run(magics: Magics, line: str, cell: str | None) -> Any:
         from gpumagic.magics.gpu import choosing
 
         if cell is not None:
-            return choosing.run_cell(magics, parse(text), options, cell, f"%%gpu {line}")
+            return choosing.run_cell(magics, parse(text), options, cell, f"%%gpu {parsed.written}")
         result = choosing.choose_for_kernel(magics, parse(text), options)
     elif parsed.verb == "doctor":
         from gpumagic.doctor import diagnose

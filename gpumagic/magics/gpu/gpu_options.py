@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cache
 
 from gpumagic.magics.argument_types import count, duration, duration_or_zero, size
-from gpumagic.magics.parsing import Grammar, Parser
+from gpumagic.magics.forms import Parser
+from gpumagic.magics.parsing import Grammar
 
 #: The options of a choice that outlast one cell.
 LASTING = ("--restart", "--keep", "--force", "--cluster")

@@ -20,7 +20,8 @@ from typing import IO, Any, NoReturn
 from gpumagic.cuda import driver, failure, init_trace, streams, torch_cuda
 from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import RestartError
-from gpumagic.magics.output import LiveDisplay, hand_over
+from gpumagic.magics.delivery import hand_over
+from gpumagic.magics.live_display import LiveDisplay
 from gpumagic.magics.shell_state import Magics, of
 from gpumagic.render.units import bytes_
 from gpumagic.restart import after, before, losses

@@ -10,6 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 from gpumagic.errors import SpecError
+from gpumagic.magics.delivery import hand_over, output_of, show_picture, store
 from gpumagic.magics.gpu.watch_history import (
     WatchHistory,
     WatchPanel,
@@ -17,9 +18,8 @@ from gpumagic.magics.gpu.watch_history import (
     without_processes,
 )
 from gpumagic.magics.gpu.watch_thread import Watch
-from gpumagic.magics.output import LiveDisplay, hand_over, show_picture, store
+from gpumagic.magics.live_display import LiveDisplay
 from gpumagic.magics.shell_state import of as state_of
-from gpumagic.magics.terminal import output_of
 from gpumagic.results.base import as_html
 from gpumagic.results.devices import DeviceTable
 from gpumagic.system.shell import Shell

@@ -19,7 +19,8 @@ from typing import Any
 from gpumagic.cells.compile import CompiledCell
 from gpumagic.cuda import torch_cuda
 from gpumagic.errors import DeviceError, SpecError
-from gpumagic.magics.output import LiveDisplay, hand_over, say
+from gpumagic.magics.delivery import hand_over, say
+from gpumagic.magics.live_display import LiveDisplay
 from gpumagic.magics.shell_state import Magics
 from gpumagic.memory.limit import LIMIT, memory_limit
 from gpumagic.memory.measurement import Measurement

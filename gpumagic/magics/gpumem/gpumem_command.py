@@ -1,74 +1,145 @@
-"""``%gpumem`` and ``%%gpumem``: GPU memory now, and its change by a statement or a cell."""
+"""``%gpumem`` and ``%%gpumem``: GPU memory now, and its change by a statement or a cell.
+
+What can be typed; which function runs it; and the code's run. Completion reads the forms at a key
+press: what measures is imported when it is used.
+"""
 
 from __future__ import annotations
 
 import argparse
+import keyword
+import re
+from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.cells.compile import CompiledCell, compile_cell
-from gpumagic.cells.line_sources import selected_sources
-from gpumagic.cuda import failure
 from gpumagic.errors import SpecError
-from gpumagic.magics.argument_types import expanded
-from gpumagic.magics.delivery import Delivery
-from gpumagic.magics.gpumem import fit
-from gpumagic.magics.gpumem.gpumem_options import grammar
-from gpumagic.magics.output import hand_over
-from gpumagic.magics.parsing import RESULT
-from gpumagic.magics.shell_state import Magics
-from gpumagic.memory.limit import LIMIT
-from gpumagic.memory.measurement import LineMeasurement, Measurement
-from gpumagic.memory.report import memory_report
-from gpumagic.results.memory import MemoryDelta
+from gpumagic.magics.forms import BASELINE, RESULT, Parser
+from gpumagic.magics.parsing import Grammar, MagicLine
+
+if TYPE_CHECKING:
+    from gpumagic.magics.shell_state import Magics
+
+# --- what can be typed ----------------------------------------------------------------------------
+
+_RANGE = re.compile(r"([^\W\d]\w*)=(\d{1,18}):(\d{1,18})")
+#: The verbs as they are written, and what they do.
+_VERBS = {
+    "on": "a line after every cell that changed GPU memory",
+    "off": "no more lines after cells",
+    "log": "the cells until now",
+    "plot [FILE]": "the cells until now as a picture",
+    "vars": "what holds the memory: variables, the notebook, and the rest; adds up to the byte",
+    "free [NAMES]": "delete these variables (x*: all that begin so) and what the notebook itself "
+    "keeps, collect garbage, clear cuBLAS's work space, empty the cache; says what stays",
+    "limit [SIZE|PERCENT|off]": "at most so much of each GPU for torch: 16GiB, 50%",
+    "record [on|off]": "the allocator's history, by torch",
+    "cells": "live memory by the cell that allocated it",
+    "snapshot FILE": "for torch's memory_viz",
+}
 
 
-def run(magics: Magics, line: str, cell: str | None, local_ns: dict[str, Any] | None) -> Any:
+@cache
+def grammar() -> Grammar:
+    """Return the forms of ``%gpumem``."""
+    verbs = (Parser(f"%gpumem {verb}", about) for verb, about in _VERBS.items())
+    return Grammar(
+        "%gpumem",
+        _run(),
+        *verbs,
+        meant={
+            **dict.fromkeys(("clear", "empty", "clean", "delete", "release", "reset"), "free"),
+            **dict.fromkeys(("start", "enable", "watch"), "on"),
+            **dict.fromkeys(("stop", "disable"), "off"),
+            **dict.fromkeys(("status", "report", "info", "show", "summary"), ""),
+            **dict.fromkeys(("variables", "who", "whos", "holders"), "vars"),
+            "history": "log",
+        },
+        beside="on this line: --lines -f FUNCTION",
+    )
+
+
+def _run() -> Parser:
+    """Return the form of a line that runs code, or shows the report."""
+    form = Parser("%gpumem STATEMENT")
+    form.add_lines("by line: change, and peak above the line's start")
+    form.section("the largest batch")(
+        "--fit NAME=LOW:HIGH",
+        "the largest value of the variable NAME with which the cell fits into memory, within 2 %; "
+        "it runs the cell up to 12 times, and trains the model each time: use a copy",
+        value_range,
+    )
+    form.apart("--fit", ("--lines", *BASELINE))
+    form.apart("--lines", BASELINE)
+    form.add_baseline()
+    form.add_targets(only_here=("--lines", "--fit", *BASELINE))
+    return form
+
+
+def value_range(text: str) -> tuple[str, int, int]:
+    """Return the variable of ``batch=1:4096``, and its range.
+
+    Raises:
+        ArgumentTypeError: the text is no such range.
+    """
+    match = _RANGE.fullmatch(text)
+    if match is None or not match[1].isidentifier() or keyword.iskeyword(match[1]):
+        raise ArgumentTypeError(f"{text!r} is not a range of whole numbers; write batch=1:4096")
+    low, high = int(match[2]), int(match[3])
+    if low > high:
+        raise ArgumentTypeError(f"{text!r} runs backwards; write the smaller number first")
+    return match[1], low, high
+
+
+# --- what runs it ---------------------------------------------------------------------------------
+
+
+def run(magics: Magics, line: MagicLine, cell: str | None, local_ns: dict[str, Any] | None) -> Any:
     """Run the magic.
 
     Raises:
         SpecError: the line does not fit.
     """
-    if cell is None and line.split()[:1] == ["limit"]:
-        line = expanded(magics.shell, line)
-    parsed = grammar().read(line, cell=cell is not None, quiet=magics.quiet)
-    options, code = parsed.options, parsed.code
-    if parsed.verb:
+    options = line.options
+    if line.verb:
         from gpumagic.magics.gpumem import gpumem_verbs
 
-        return gpumem_verbs.run(parsed.verb, magics, options)
-    if cell is None and not code:
-        of_code = [name for name in parsed.given if name not in RESULT]
+        return gpumem_verbs.run(line.verb, magics, options, local_ns)
+    if cell is None and not line.code:
+        of_code = [name for name in line.given if name not in RESULT]
         if of_code:
             name = of_code[0]
             raise SpecError(f"{name} needs a statement or a cell: %gpumem {name} … y = f(x)")
         return _report(magics, options)
-    if cell is not None and code:
-        raise SpecError(
-            f"%%gpumem: {code!r} belongs below, in the cell; a value with blanks is in quotes"
-        )
-    if cell is None and not options.cluster:
-        grammar().check_statement(code, local_ns or {}, magics.shell.user_ns)
     if options.cluster:
-        from gpumagic.magics.gpu import cluster
+        from gpumagic.magics import cluster
 
-        return cluster.run_cell(magics, "gpumem", parsed, cell)
-    source = code if cell is None else cell
-    header = None if cell is None else f"%%gpumem {line}".rstrip()
+        return cluster.run_cell(magics, "gpumem", line, cell)
+    source = line.code if cell is None else cell
+    header = None if cell is None else f"%%gpumem {line.written}".rstrip()
     compiled = compile_cell(magics.shell, source, header=header, local_ns=local_ns)
     if options.fit is not None:
+        from gpumagic.magics.gpumem import fit
+
         return fit.run(magics, options, compiled)
     return _measure(magics, options, compiled)
 
 
 def _measure(magics: Magics, options: argparse.Namespace, compiled: CompiledCell) -> Any:
     """Run the code once, measured as a whole or by line."""
+    from gpumagic.cells.line_sources import selected_sources
+    from gpumagic.magics.delivery import Delivery
+    from gpumagic.memory.measurement import LineMeasurement, Measurement, against, check
+    from gpumagic.results.memory import MemoryDelta
+
     measured: Measurement | LineMeasurement = Measurement()
     if options.lines:
         measured = LineMeasurement(selected_sources(compiled, options.functions))
-    delivery = Delivery(magics, options, MemoryDelta)
+    delivery = Delivery(magics, options, MemoryDelta, against, check)
 
     @contextmanager
     def reported() -> Iterator[None]:
@@ -80,14 +151,17 @@ def _measure(magics: Magics, options: argparse.Namespace, compiled: CompiledCell
         finally:
             result = measured.finished  # None: an interrupt came as the measurement began or ended
             silent = failed and isinstance(result, MemoryDelta) and not result.says_something
-            if not silent:
-                delivery.keep(result)
-                delivery.deliver()
+            delivery.deliver(None if silent else result)
 
-    return compiled.run_within(reported(), delivery.finish)
+    return compiled.run_within(reported(), lambda value: delivery.finish(value, measured.finished))
 
 
 def _report(magics: Magics, options: argparse.Namespace) -> Any:
+    from gpumagic.cuda import failure
+    from gpumagic.magics.delivery import hand_over
+    from gpumagic.memory.limit import LIMIT
+    from gpumagic.memory.report import memory_report
+
     state = magics.state
     report = state.memory_report = memory_report(state.memory_report)
     LIMIT.apply()

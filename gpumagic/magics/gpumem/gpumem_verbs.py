@@ -6,8 +6,7 @@ import argparse
 from typing import Any
 
 from gpumagic.errors import SpecError
-from gpumagic.magics.argument_types import expanded
-from gpumagic.magics.output import hand_over, say, show_below, show_picture, store
+from gpumagic.magics.delivery import hand_over, say, show_below, show_picture, store
 from gpumagic.magics.shell_state import Magics, ShellState
 from gpumagic.memory import torch_memory
 from gpumagic.memory.limit import LIMIT
@@ -25,8 +24,10 @@ _MESSAGES = {
 }
 
 
-def run(verb: str, magics: Magics, options: argparse.Namespace) -> Any:
-    """Run the verb.
+def run(
+    verb: str, magics: Magics, options: argparse.Namespace, local_ns: dict[str, Any] | None = None
+) -> Any:
+    """Run the verb; ``local_ns`` has the caller's own variables.
 
     Raises:
         DeviceError: torch or a GPU is missing, CUDA is not in use or has failed, or the allocator
@@ -38,7 +39,7 @@ def run(verb: str, magics: Magics, options: argparse.Namespace) -> Any:
     if verb == "plot":
         return _plot(shell, ledger.log(), options)
     if verb not in _MESSAGES:
-        return hand_over(shell, _result(verb, magics, options), options)
+        return hand_over(shell, _result(verb, magics, options, local_ns), options)
     if verb == "on":
         ledger.on()
     else:
@@ -48,19 +49,25 @@ def run(verb: str, magics: Magics, options: argparse.Namespace) -> Any:
     return store(shell, ledger.log(), options)
 
 
-def _result(verb: str, magics: Magics, options: argparse.Namespace) -> Result:
+def _result(
+    verb: str, magics: Magics, options: argparse.Namespace, local_ns: dict[str, Any] | None
+) -> Result:
     """Do what a verb says, and return what it shows."""
     shell = magics.shell
     if verb == "log":
         return _ledger(magics.state).log()
-    if verb in ("vars", "free"):
-        from gpumagic.memory.freeing import free
+    if verb == "vars":
         from gpumagic.memory.holders import holders
 
-        names = ",".join(options.names or ()).split(",")
-        return holders(shell=shell) if verb == "vars" else free(shell, [*filter(None, names)])
+        return holders(shell=shell)
+    if verb == "free":
+        from gpumagic.memory.freeing import free
+
+        names = ",".join(options.names).replace(",", " ").split()
+        own = () if local_ns is None or local_ns is shell.user_ns else local_ns
+        return free(shell, names, own)
     if verb == "snapshot":
-        return torch_memory.write_snapshot(output_path(expanded(shell, options.file)))
+        return torch_memory.write_snapshot(output_path(options.file))
     if verb == "cells":
         return torch_memory.live_by_cell(shell)
     if verb == "record":
@@ -96,6 +103,5 @@ def _plot(shell: Shell, log: CellLog, options: argparse.Namespace) -> Any:
     title = f"GPU memory over {plural(len(log), 'cell')}"
     if empty := len(log.known_devices()) - len(log.drawn_devices()):
         title += f"; {plural(empty, 'unchanged GPU')} left out"
-    file = expanded(shell, options.file or "")
-    show_picture(shell, plot, title, file, "%gpumem plot", quiet=options.quiet)
+    show_picture(shell, plot, title, options.file, "%gpumem plot", quiet=options.quiet)
     return store(shell, plot.figure, options)

@@ -1,4 +1,4 @@
-"""Results side by side: ``--name`` and ``--compare``, and ``--on``."""
+"""Results side by side: ``--name`` and ``compare``, and ``--on``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ def test_named_results_side_by_side(run_cell: Any, clock: None) -> None:
     run_cell("import time\n%cudatime -q --name baseline -n 1 -r 6 time.sleep(0.01)")
     ran = run_cell("%%cudatime --name faster -q -n 1 -r 6\ntime.sleep(0.001)")
     assert ran.text == ""
-    compared = run_cell("%cudatime --compare -o").value
+    compared = run_cell("%cudatime compare -o").value
     assert isinstance(compared, Comparison)
     assert [entry.name for entry in compared] == ["baseline", "faster"]
     assert compared["faster"].verdict == "faster"
-    assert "compared with baseline" in run_cell("%cudatime --compare").text
-    assert run_cell("%cudatime --compare;").text == ""
+    assert "compared with baseline" in run_cell("%cudatime compare").text
+    assert run_cell("%cudatime compare;").text == ""
     run_cell("%cudatime -q --name faster -n 1 -r 6 time.sleep(0.02)")
-    assert run_cell("%cudatime --compare -q -o").value["faster"].verdict == "slower", "anew"
+    assert run_cell("%cudatime compare -q -o").value["faster"].verdict == "slower", "anew"
 
 
 def test_names_choose_and_the_first_is_the_baseline(run_cell: Any) -> None:
@@ -31,9 +31,9 @@ def test_names_choose_and_the_first_is_the_baseline(run_cell: Any) -> None:
         ("'c d' b", ["c d", "b"]),
         ("'c d', a", ["c d", "a"]),
     ):
-        compared = run_cell(f"%cudatime --compare -q -o {words}").value
+        compared = run_cell(f"%cudatime compare -q -o {words}").value
         assert [entry.name for entry in compared] == names
-    error = run_cell("%cudatime --compare b", raising=False).error
+    error = run_cell("%cudatime compare b", raising=False).error
     assert str(error).endswith("two named results; there is a, b, 'c d'")
 
 
@@ -42,7 +42,7 @@ def test_names_choose_and_the_first_is_the_baseline(run_cell: Any) -> None:
 
 def test_on_several_devices(gpu_work: Any, ip: Any, run_cell: Any) -> None:
     source = (
-        "%%cudatime --on cpu,cuda:0,cuda:1 -n 2 -r 6 -w 1 -o -v t x = torch.ones(64, 64)\n"
+        "%%cudatime --on cpu, cuda:0,cuda:1 -n 2 -r 6 -w 1 -o -v t -s 'x = torch.ones(64, 64)'\n"
         "import gpumagic\n"
         "seen.append((str(x.device), str(gpumagic.device()), torch.cuda.current_device()))\n"
         "y = x @ x"

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.magics.cudatime import execution
-from gpumagic.magics.cudatime.execution import _SingleRun
+from gpumagic.magics.cudatime.cudatime_command import _SingleRun
 from gpumagic.timing import event_timer
 from gpumagic.timing.benchmark import Benchmark
 
@@ -18,7 +17,7 @@ FAILURE = "gpumagic: cannot show the result (ValueError: oops)"
 
 @pytest.mark.parametrize(
     ("options", "patched", "value"),
-    [("", (execution, "stop"), 42), ("-n 1 -r 2 -w 0", (Benchmark, "result"), None)],
+    [("", (event_timer, "stop"), 42), ("-n 1 -r 2 -w 0", (Benchmark, "result"), None)],
 )
 def test_a_failure_of_ours_leaves_value_and_exception(
     options: str,

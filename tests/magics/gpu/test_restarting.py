@@ -242,7 +242,7 @@ def test_what_the_session_has_turned_on_is_on_again(kernel: Callable[..., Kernel
     asked = f"({EXTENSION}.cell_timing.above, {EXTENSION}.cell_memory.watching)"
     assert k.value(asked) == (7.0, True)
     assert k.value(f"{EXTENSION}.magics.min_free") == "3GiB"
-    assert "there is first" in k.run("%cudatime --compare", raising=False).shown
+    assert "there is first" in k.run("%cudatime compare", raising=False).shown
     assert "2.00 GiB" in k.run("%gpumem limit").text
 
 

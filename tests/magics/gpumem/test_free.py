@@ -241,11 +241,13 @@ before = torch.cuda.memory_allocated()
 def test_in_a_kernel(kernel: Any) -> None:
     fresh = kernel()
     fresh.run("a = 1")
-    shown = fresh.run("%gpumem free a").shown
-    assert "Deleted a: no GPU memory was freed." in shown
+    shown = fresh.run("%gpumem free a", raising=False).shown
     assert "no GPU memory to free: torch is not imported" in shown
-    assert fresh.value("'a' in globals()") is False
+    assert fresh.value("'a' in globals()") is True
+    assert "no GPU memory to free" in fresh.run("%gpumem free").shown
     fresh.run(KERNEL)
+    assert "'a' holds no GPU memory; del a" in fresh.run("%gpumem free a", raising=False).shown
+    assert fresh.value("'a' in globals()") is True
     for cell in ("step()", "import asyncio\nawait asyncio.sleep(0)\nstep()"):
         failed = fresh.run(cell, raising=False)
         assert failed.status == "error"
@@ -253,6 +255,33 @@ def test_in_a_kernel(kernel: Any) -> None:
         assert "forget the last exception" in fresh.run("%gpumem free").shown
         shown = fresh.run("print(torch.cuda.memory_allocated() - before)").shown
         assert shown.strip() == "0"
+
+
+def test_these_names_and_nothing_else(torch: ModuleType, cells: Any, ip: Any) -> None:
+    """Not the variables of a script that was run, which are IPython's, too; patterns are names."""
+    cells("x1, x2, y = new(2**20), [new(2**20)], new(2**20)")
+    other = {"x1": 5}
+    ip._main_mod_cache = {"script": other} | getattr(ip, "_main_mod_cache", {})
+    cells("%gpumem free x*")
+    assert other == {"x1": 5}
+    assert {"x1", "x2", "y"} & {*ip.user_ns} == {"y"}
+    for names, says in (
+        ("x*", r"like 'x\*' holds"),
+        ("zz", "no variable 'zz'"),
+        ("y a.b", "'a.b'"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            cells(f"%gpumem free {names}")
+    assert "y" in ip.user_ns
+
+
+def test_a_variable_of_a_function(torch: ModuleType, cells: Any, ip: Any) -> None:
+    cells("x = new(2**20)\ndef f():\n    x = new(2**20)\n    %gpumem free x\n")
+    with pytest.raises(UsageError, match=r"'x' is a variable of the function .* write del x, and"):
+        cells("f()")
+    assert "x" in ip.user_ns
+    cells("def g(name):\n    %gpumem free {name}\n\ng('x')")
+    assert "x" not in ip.user_ns
 
 
 LOAD = """

@@ -10,9 +10,11 @@ from gpumagic.cluster import cells, connection, selection
 from gpumagic.cluster.connection import Cluster
 from gpumagic.cluster.results import ClusterMemory, ClusterSelection, ClusterTiming, engine_ids
 from gpumagic.errors import DeviceError
+from gpumagic.magics.delivery import hand_over, warn
+from gpumagic.magics.forms import RESULT
 from gpumagic.magics.gpu.choosing import wants
-from gpumagic.magics.output import LiveDisplay, hand_over, warn
-from gpumagic.magics.parsing import RESULT, MagicLine
+from gpumagic.magics.live_display import LiveDisplay
+from gpumagic.magics.parsing import MagicLine
 from gpumagic.magics.shell_state import Magics
 from gpumagic.selection.spec import parse
 from gpumagic.system.text import harmless

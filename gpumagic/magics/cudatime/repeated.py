@@ -1,0 +1,162 @@
+"""Repeated runs for ``%cudatime``: of one loop, or of it on one device after the other."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+from gpumagic.cells.timeit_loop import Loop, compile_loop
+from gpumagic.cuda import torch_cuda
+from gpumagic.errors import SpecError
+from gpumagic.magics.cudatime.further_runs import FurtherRuns, TimingDelivery, nothing_has_run
+from gpumagic.magics.delivery import hand_over, say, saying_failures, value_of
+from gpumagic.magics.live_display import Progress
+from gpumagic.magics.shell_state import Magics
+from gpumagic.results.comparison import Compared, Comparison
+from gpumagic.results.timing import CudaTiming
+from gpumagic.timing.benchmark import Benchmark
+from gpumagic.timing.comparison import compare
+from gpumagic.timing.event_timer import wait_for_earlier_work
+from gpumagic.timing.profiler import nvtx_range
+from gpumagic.timing.repeat_plan import Plan
+
+#: Why a cell that runs once may fail when it is repeated.
+_OWN_VARIABLES = "; in repeated runs the variables that a cell assigns are its own, as in %%timeit"
+
+
+def run(
+    magics: Magics,
+    options: argparse.Namespace,
+    source: str,
+    header: str | None,
+    local_ns: dict[str, Any] | None,
+) -> Any:
+    """Run and time code repeatedly, and return what the magic returns.
+
+    Raises:
+        SpecError: a file cannot be read or written, or this process has no device of ``--on``.
+        DeviceError: torch, which ``--on`` needs, cannot be imported.
+    """
+    loop = compile_loop(
+        magics.shell, source, header=header, local_ns=local_ns, setup=options.setup or ""
+    )
+    plan = Plan(options.loops, options.repeats, options.warmup, options.max_time, options.cold)
+    if options.on:
+        return _run_on_devices(magics, options, loop, plan)
+    delivery = TimingDelivery(magics, options, None if plan.open_end else plan.repeats)
+    further = FurtherRuns(options)
+    with nothing_has_run(magics.shell, options):
+        wait_for_earlier_work()
+
+    def keep(result: CudaTiming | None) -> None:
+        further.result = result
+
+    try:
+        with nvtx_range(options.nvtx):
+            _benchmark(magics, options, loop, plan, keep)
+        further.run(lambda scope: loop.run(1, scope), None)
+        further.measure_energy(loop)
+    finally:
+        if further.result is None and not options.quiet:
+            why = _OWN_VARIABLES if sys.exc_info()[0] is UnboundLocalError else ""
+            say(magics.shell, f"%cudatime: stopped before the first repeat was complete{why}")
+        delivery.deliver(further.result)
+    return delivery.finish(None, further.result)
+
+
+def _benchmark(
+    magics: Magics,
+    options: argparse.Namespace,
+    loop: Loop,
+    plan: Plan,
+    keep: Callable[[CudaTiming | None], None],
+) -> None:
+    """Run a loop and ``keep`` its timing: also a partial one, if one repeat is complete."""
+    progress = Progress(magics.shell, enabled=not options.quiet)
+    with closing(progress):
+        running = Benchmark(loop, plan, progress.update)
+        is_complete = False
+        try:
+            running.run()
+            is_complete = True
+        finally:
+            with saying_failures(magics.shell):
+                keep(running.result(loop.compile_time, partial=not is_complete))
+
+
+# --- one device after the other -------------------------------------------------------------------
+
+
+def _run_on_devices(magics: Magics, options: argparse.Namespace, loop: Loop, plan: Plan) -> Any:
+    """Run ``loop`` on every device that ``--on`` names."""
+    torch: Any = torch_cuda.require()
+    for name in options.on:
+        if name != "cpu" and torch.device(name).index >= torch.cuda.device_count():
+            raise SpecError(f"there is no {name} in this process; %gpu shows its GPUs")
+    timings: dict[str, CudaTiming] = {}
+
+    def keep(timing: CudaTiming | None) -> None:
+        if timing is not None:
+            timings[device] = timing
+            name = None if options.name is None else f"{options.name} {device}"
+            magics.state.note_timing(name, timing)
+
+    found: CudaTiming | Comparison | None = None
+    with nothing_has_run(magics.shell, options):
+        wait_for_earlier_work()
+    try:
+        for device in options.on:
+            with _default_device(device):
+                _benchmark(magics, options, loop, plan, keep)
+    finally:
+        with saying_failures(magics.shell):
+            if timings:
+                found = _compared(options.on, timings)
+                hand_over(magics.shell, found, options)
+    return value_of(None, found, options)
+
+
+def _compared(devices: list[str], timings: dict[str, CudaTiming]) -> CudaTiming | Comparison:
+    notes = tuple(
+        f"stopped early on {device}" if device in timings else f"no result on {device}"
+        for device in devices
+        if device not in timings or timings[device].partial
+    )
+    if len(timings) == 1:
+        ((device, timing),) = timings.items()
+        if len(devices) > 1:
+            notes = (f"these are the times on {device}", *notes)
+        return replace(timing, notes=(*timing.notes, *notes))
+    compared = compare(timings)
+    elsewhere = [_elsewhere(device, timing) for device, timing in timings.items()]
+    if wrong := [*filter(None, elsewhere)]:
+        entries = tuple(Compared(each.name, each.timing) for each in compared)
+        compared = replace(compared, entries=entries)
+        notes = (*notes, *wrong)
+    return replace(compared, notes=(*compared.notes, *notes))
+
+
+def _elsewhere(device: str, timing: CudaTiming) -> str | None:
+    """Return a note on the other devices that the code used."""
+    others = [name for name in (f"cuda:{i}" for i in timing.per_device) if name != device]
+    if not others or not timing.gpu_seen:  # a bound alone is no evidence of use
+        return None
+    used = " and ".join(others)
+    return (
+        f"not compared: with --on {device} the code used {used}. --on sets torch's default device; "
+        "code that names another one, or uses tensors on it, does not follow"
+    )
+
+
+@contextmanager
+def _default_device(name: str) -> Iterator[None]:
+    """Make a device torch's default one, and ``gpumagic.device()``, inside the scope."""
+    torch: Any = torch_cuda.require()
+    device = torch.device(name)
+    current = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+    with current, torch_cuda.chosen(device), device:
+        yield
