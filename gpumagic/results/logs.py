@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Style, Styled, Text
 from gpumagic.render.colors import BAD, NEUTRAL, SERIES
-from gpumagic.render.units import DASH, bytes_, cpu_seconds, seconds, spans
+from gpumagic.render.units import DASH, bytes_, cpu_seconds, seconds
 from gpumagic.results.base import Result, Series
-from gpumagic.results.memory import DeviceMemoryDelta, only_changed
+from gpumagic.results.memory import DeviceMemoryDelta, change_line, only_changed
 from gpumagic.results.timing import at_most, not_seen
-from gpumagic.system.text import grouped, plural
+from gpumagic.system.text import plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,16 +65,7 @@ class CellMemory(Result):
         return only_changed(self.devices)
 
     def _blocks(self) -> list[Block]:
-        groups = grouped((_changes(delta), ordinal) for ordinal, delta in self.changed.items())
-        changes = (
-            f"cuda:{spans(of)}{' each' if len(of) > 1 else ''} {text}"
-            for text, of in groups.items()
-        )
-        parts = [Styled(f"GPU memory: {' · '.join(changes) or 'no change'}", "dim")]
-        failed = [ordinal for ordinal, delta in self.changed.items() if delta.ooms]
-        if failed:
-            parts.append(Styled(f" (out of memory: cuda:{spans(failed)})", "bad"))
-        return [Line(parts)]
+        return [change_line(self.changed)]
 
 
 #: A cell with the ordinal of a device that it changed, and the change; None where there is none.
@@ -184,13 +175,6 @@ class CellLog(_Log[CellMemory]):
         axes.set_ylim(0, top * 1.12)
         axes.set_xlim(-0.6, max(len(self) - 0.4, 0.6))
         axes.set_ylabel(f"cuda:{ordinal}")
-
-
-def _changes(delta: DeviceMemoryDelta) -> str:
-    if delta.allocated or delta.peak or not delta.reserved:
-        change = f"{bytes_(delta.allocated, sign=True)}, peak {bytes_(delta.peak, sign=True)}"
-        return f"{change}, now {bytes_(delta.allocated_now)}"
-    return f"reserved {bytes_(delta.reserved, sign=True)}, now {bytes_(delta.reserved_now)}"
 
 
 def _device(row: _Row) -> Text:

@@ -107,6 +107,9 @@ class MemoryDelta(StorableResult):
         """Whether there is a change, or a reason for no figures, or a note."""
         return bool(self.error or self.notes or only_changed(self.devices))
 
+    def _headline(self) -> Line | None:
+        return super()._headline() if self.error else change_line(only_changed(self.devices))
+
     def _blocks(self) -> Iterator[Block]:
         changed = only_changed(self.devices)
         if self.error is not None:
@@ -200,6 +203,25 @@ def _uses(memory: DeviceMemory) -> Mapping[Use, float]:
 def _changes(memory: DeviceMemory) -> str:
     parts = (("allocated", memory.allocated_change), ("reserved", memory.reserved_change))
     return ", ".join(f"{name} {bytes_(value, sign=True)}" for name, value in parts if value)
+
+
+def change_line(changed: Mapping[int, DeviceMemoryDelta]) -> Line:
+    """Return one line of what has changed: ``GPU memory: cuda:0 +2.00 GiB, peak +3.00 GiB, …``."""
+
+    def text(delta: DeviceMemoryDelta) -> str:
+        if delta.allocated or delta.peak or not delta.reserved:
+            change = f"{bytes_(delta.allocated, sign=True)}, peak {bytes_(delta.peak, sign=True)}"
+            return f"{change}, now {bytes_(delta.allocated_now)}"
+        return f"reserved {bytes_(delta.reserved, sign=True)}, now {bytes_(delta.reserved_now)}"
+
+    groups = grouped((text(delta), ordinal) for ordinal, delta in changed.items())
+    said = (
+        f"cuda:{spans(of)}{' each' if len(of) > 1 else ''} {text}" for text, of in groups.items()
+    )
+    parts = [Styled(f"GPU memory: {' · '.join(said) or 'no change'}", "dim")]
+    if failed := [ordinal for ordinal, delta in changed.items() if delta.ooms]:
+        parts.append(Styled(f" (out of memory: cuda:{spans(failed)})", "bad"))
+    return Line(parts)
 
 
 def only_changed(devices: Mapping[int, DeviceMemoryDelta]) -> dict[int, DeviceMemoryDelta]:
