@@ -151,6 +151,10 @@ class Fit(Result):
         if self.largest is None:
             return f"{self.name} = {self.runs[0].value:,} does not fit: memory ran out."
         value = f"{self.name} = {self.largest:,}"
+        peaks = {run.peak for run in self.runs}
+        if len(peaks) == 1 < len(self.runs):
+            same = bytes_(self.runs[0].peak)
+            return f"The cell does not depend on {self.name}: its peak is {same} with every value."
         failed = min((run.value for run in self.runs if not run.fits), default=None)
         if self.exact:
             end = "fits: the end of the range" if failed is None else "is the largest that fits"

@@ -50,7 +50,10 @@ def run(magics: Magics, options: argparse.Namespace, cell: CompiledCell) -> Any:
         is_now = f"{name} is a {introspection.name_of(kind)}"
         raise SpecError(f"--fit: {is_now}, which a number would replace; rename one of them")
     search, shell = FitSearch(low, high), magics.shell
-    said = f"--fit: the cell runs several times, {RUNS} at most: {name} = "
+    said = (
+        f"--fit: {name} will be the largest value that fits; the cell runs several times, "
+        f"{RUNS} at most: {name} = "
+    )
     with LiveDisplay(shell, quiet=options.quiet) as live:
         while (value := search.next()) is not None:
             said += f"{value:,} "
@@ -169,8 +172,6 @@ def _result(name: str, search: FitSearch) -> Fit:
         f"{left} variables are as before",
         f"the cell ran {times}; what it changes in place stays changed, as a model that it trains",
     ]
-    if len({run.peak for run in search.runs}) == 1 < len(search.runs):
-        notes.insert(0, f"the peak is the same for all: does the cell use {name}?")
     # Above what the first run has made for all others: gradients, an optimizer's state.
     kept = max(search.left[:-1], default=0) - search.left[0]
     if kept > _PRECISION * max((run.peak or 0 for run in search.runs), default=0):
