@@ -6,7 +6,7 @@ import argparse
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -139,7 +139,7 @@ def show_picture(
         except (OSError, ValueError) as error:
             raise SpecError(f"cannot write {path}: {error}") from None
         if not quiet:
-            say(shell, f"{title}: written to {path}")
+            say(shell, f"{title}: written to {_named(path)}")
     elif not quiet:
         from gpumagic.render.blocks import Line
 
@@ -215,7 +215,9 @@ class Delivery:
             with saying_failures(self.shell):
                 hand_over(self.shell, result, self.options)
         if self._target is not None and (result is None or getattr(result, "partial", False)):
-            self._say(f"--save: {self._target} is not written: the code has not run to its end")
+            self._say(
+                f"--save: {_named(self._target)} is not written: the code did not run to its end"
+            )
 
     def finish(self, value: object, result: Any) -> Any:
         """Compare and write a complete result, and return what the magic returns.
@@ -231,12 +233,12 @@ class Delivery:
             except RegressionError:
                 # It must not take the place of what it is compared with.
                 if self._target is not None:
-                    self._say(f"--save: {self._target} is not written: --fail-above has failed")
+                    self._say(f"--save: {_named(self._target)} is not written: --fail-above failed")
                 raise
         if complete and self._target is not None:
             if why := getattr(result, "error", None):
                 raise SpecError(f"--save: {why}: there are no figures to write to a file")
-            self._say(f"written to {result.save(self._target)}")
+            self._say(f"--save: written to {_named(result.save(self._target))}")
         return value_of(value, result, self.options)
 
     def _say(self, line: str) -> None:
@@ -256,6 +258,13 @@ class Delivery:
             unknown = self._check(compared, allowed)
         if unknown is not None:  # also with -q: the cell passes unchecked
             say(self.shell, f"--fail-above was not applied: {unknown}")
+
+
+def _named(path: Path) -> Path:
+    """Return how a message names a file: within the working folder by its name there."""
+    with suppress(ValueError, OSError):
+        return path.relative_to(Path.cwd())
+    return path
 
 
 def _stored(state: ShellState, name: str) -> Any:

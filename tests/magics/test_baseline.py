@@ -136,9 +136,42 @@ def test_bad_input_runs_nothing(timed: Run, ip: Any, options: str, says: str) ->
         timed(options, 1)
 
 
-def test_a_cell_that_raises_writes_nothing(timed: Run, run_cell: Run) -> None:
-    run_cell("%%cudatime --save step.json\n1 / 0", raising=False)
+@pytest.mark.parametrize("magic", ["cudatime", "cudatime -n 1", "gpumem"])
+def test_what_was_written_and_what_not_is_said(
+    timed: Run, run_cell: Run, ip: Any, magic: str
+) -> None:
+    """By the file's own name; with -q nothing is said."""
+    ip.user_ns["name"] = "step"
+    failed = run_cell(f"%%{magic} --save {{name}}.json\n1 / 0", raising=False)
+    assert isinstance(failed.error, ZeroDivisionError)
+    assert "--save: step.json is not written: the code did not run to its end" in failed.stdout
     assert not Path("step.json").exists()
+    ip.user_ns["work"] = lambda: torch_cuda.require().ones(9, device="cuda")
+    assert (
+        "--save: written to step.json\n" in run_cell(f"%%{magic} --save step.json\nwork()").stdout
+    )
+    assert Path("step.json").exists()
+    quiet = run_cell(f"%%{magic} -q --save step.json\nwork();")
+    assert (quiet.text, quiet.stdout) == ("", "")
+
+
+def test_what_fails_its_bar_is_not_written(timed: Run) -> None:
+    timed("--save step.json -q -n 1 -r 7", 0.01)
+    slower = timed(
+        "--save new.json --against step.json --fail-above 5% -n 1 -r 7", 0.02, raising=False
+    )
+    assert type(slower.error) is RegressionError
+    assert "--save: new.json is not written: --fail-above failed" in slower.stdout
+    assert not Path("new.json").exists()
+
+
+def test_a_named_result_is_compared_with_until_there_is_a_file_of_that_name(timed: Run) -> None:
+    timed("--name base -q -n 1 -r 7", 0.01)
+    timed("--against base --fail-above 10% -n 1 -r 7", 0.01)
+    slower = timed("--against base --fail-above 10% -n 1 -r 7", 0.02, raising=False)
+    assert type(slower.error) is RegressionError
+    timed("--save base -q -n 1 -r 7", 0.02)
+    timed("--against base --fail-above 10% -n 1 -r 7", 0.02)
 
 
 @pytest.mark.parametrize("magic", ["cudatime --save", "gpumem --save", "cudatime -q --trace"])

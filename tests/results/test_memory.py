@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpumagic.results.base import as_html, as_text
-from gpumagic.results.memory import DeviceMemory, MemoryReport
+from gpumagic.results.memory import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
 
 GIB = 2**30
 MIB = 2**20
@@ -53,3 +53,12 @@ def test_a_device_that_others_have_filled_is_not_empty() -> None:
     assert lines[2].startswith("cuda:0  ░░░░░░░░░░░░░░░  ! 2.00 GiB / 80.0 GiB")
     assert lines[3].startswith("cuda:1  ???????????????  ! 2.00 GiB / 80.0 GiB")
     assert lines[-1] == "░ other processes  ? in use, not known by what"
+
+
+def test_in_a_list_it_shows_its_figures() -> None:
+    delta = MemoryDelta({0: DeviceMemoryDelta(2**20, 0, 2**21, 2**22)})
+    assert repr([delta]) == (
+        "[<MemoryDelta: GPU memory: cuda:0 +1.00 MiB, peak +2.00 MiB, now 4.00 MiB>]"
+    )
+    assert repr(MemoryDelta(error="no GPU")).endswith("not measured, no GPU>")
+    assert repr(MemoryDelta()) == "<MemoryDelta: GPU memory: no change>"

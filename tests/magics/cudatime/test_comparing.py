@@ -22,6 +22,18 @@ def test_named_results_side_by_side(run_cell: Any, clock: None) -> None:
     assert run_cell("%cudatime compare -q -o").value["faster"].verdict == "slower", "anew"
 
 
+def test_a_failed_run_does_not_replace_a_complete_one(run_cell: Any, ip: Any) -> None:
+    ip.user_ns["left"] = iter(range(3))
+    run_cell("%cudatime -q --name a -r 2 -n 1 -w 0 1 + 1")
+    ran = run_cell("%cudatime --name a -r 6 -n 1 -w 0 next(left)", raising=False)
+    assert isinstance(ran.error, StopIteration)
+    assert "--name: 'a' stays the earlier result, which is complete" in ran.stdout
+    assert run_cell("%cudatime forget -q -o a").value["a"].repeat == 2
+    run_cell("%cudatime -q --name a 1 / 0", raising=False)
+    assert run_cell("%cudatime forget -q -o").value["a"].partial, "better than none"
+    assert run_cell("%cudatime forget").stdout == "there are no named results\n"
+
+
 def test_names_choose_and_the_first_is_the_baseline(run_cell: Any) -> None:
     for name in ("a", "b", "'c d'"):
         run_cell(f"%cudatime -q --name {name} 1 + 1")

@@ -132,6 +132,9 @@ def test_the_plot(matplotlib: ModuleType, watched: Any, tmp_path: Path) -> None:
     assert axes.get_title(loc="right").startswith("limit")
     path = tmp_path / "cells.svg"
     assert str(path) in watched(f"%gpumem plot '{path}'").stdout
+    said = watched(f"%gpumem plot '{path.with_name('other')}'").stdout
+    assert said.strip().endswith("other.png"), "a name without a suffix"
+    assert path.with_name("other.png").exists()
     assert path.read_text(encoding="utf-8").startswith("<?xml")
     for wrong in (tmp_path / "nowhere/x.png", tmp_path / "x.nonsense"):
         with pytest.raises(UsageError, match="cannot write"):
