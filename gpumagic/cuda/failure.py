@@ -145,7 +145,7 @@ def start_error(text: str | None) -> StartError | None:
 def start_remedy() -> str:
     """Return what helps where CUDA has failed to initialise."""
     known = start_error(STATE.init_failure.reason)
-    return "%gpu on --restart --keep all" if known is None else known.remedy
+    return "%gpu on --restart" if known is None else known.remedy
 
 
 def start_cause() -> str:
@@ -218,7 +218,7 @@ def dead_context_note() -> str | None:
     dead = dead_context()
     if dead is None:
         return None
-    return f"CUDA has failed in this process ({dead}): %gpu restart --keep all starts it again."
+    return f"CUDA has failed in this process ({dead}): %gpu restart starts it again."
 
 
 # --- no GPU --------------------------------------------------------------------------------------

@@ -35,9 +35,9 @@ def explain(error: BaseException) -> Explanation | None:
     text = full_text(error)
     if failure.is_cuda_error(text) and (dead := failure.check_context()) is not None:
         return Explanation(
-            f"gpumagic: CUDA has failed in this process: {dead}. It works again after %gpu restart "
-            "--keep all, with the variables on the host, or after a restart of the "
-            f"kernel. {_LINE_OF_FAILURE}."
+            f"gpumagic: CUDA has failed in this process: {dead}. It works again after "
+            "%gpu restart, with the variables on the host, or after a restart of the kernel. "
+            f"{_LINE_OF_FAILURE}."
         )
     if re.search(_NO_START, text) and not driver.is_initialized():
         failure.suspect(hidden=False)  # no function of torch or CUDA reports it

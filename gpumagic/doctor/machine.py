@@ -46,7 +46,7 @@ def gpus(facts: Facts) -> Finding | None:
     if not broken:
         return None
     usable = [str(d.index) for d in facts.table if not d.unusable and d.visible is not False]
-    restart = " --restart --keep all" if facts.state.initialized or facts.state.failed else ""
+    restart = " --restart" if facts.state.initialized or facts.state.failed else ""
     remedy_here = f"%gpu {','.join(usable)}{restart}" if usable else None
     evidence = "; ".join(f"{name}: {error}" for name, error in broken.items())
     lost = any(device.error for device in facts.table)

@@ -31,7 +31,7 @@ def mask(facts: Facts) -> Finding:
     view = visible_devices.view(visible_devices.variables(os.environ), table)
     wanted = view.visible
     started = facts.state.initialized or facts.state.failed
-    restart = " --restart --keep all" if started else ""
+    restart = " --restart" if started else ""
     if not table:
         return Finding(name, "ok", evidence)
     if wanted is None or (started and any(device.visible is None for device in table)):
@@ -82,7 +82,7 @@ def cuda(facts: Facts) -> Finding:
         return Finding(subject, "bad", cause, failure.start_remedy(), cause)
     if dead is not None:
         cause = f"CUDA has failed in this process ({dead})"
-        remedy = "%gpu restart --keep all"
+        remedy = "%gpu restart"
         return Finding(subject, "bad", f"{cause}, which lasts until it ends", remedy, cause)
     if state.initialized is None:
         return Finding(subject, "unknown", "the driver does not report its state")
@@ -96,7 +96,7 @@ def cuda(facts: Facts) -> Finding:
     evidence = f"CUDA is initialised{count}; contexts on {contexts}{where}"
     if state.uuids == ():
         cause = "CUDA was initialised in this process when no GPU was visible"
-        return Finding(subject, "bad", evidence, "%gpu on --restart --keep all", cause)
+        return Finding(subject, "bad", evidence, "%gpu on --restart", cause)
     return Finding(subject, "ok", evidence)
 
 
@@ -121,5 +121,5 @@ def start(facts: Facts) -> Finding | None:
     cause, remedy = (reason, None) if known is None else (known.cause, known.remedy)
     if expected and not reason and not facts.state.initialized:
         cause = "CUDA finds no device, although the environment variables show some"
-        remedy = "%gpu restart --keep all: a failed start of CUDA lasts until the process ends"
+        remedy = "%gpu restart: a failed start of CUDA lasts until the process ends"
     return Finding(subject, "bad", evidence, remedy, cause)

@@ -40,7 +40,7 @@ def free(shell: Shell, names: Sequence[str] = (), local: Container[str] = ()) ->
     if dead is not None:
         raise DeviceError(
             f"nothing was freed or deleted: CUDA has failed in this process ({dead}); "
-            "%gpu restart --keep all starts it again"
+            "%gpu restart starts it again"
         )
     before, steps, notes = _held(), list[FreeStep](), list[str]()
     survey, unknown = None, f"no GPU memory to free: {failure.why_no_gpu()}"
@@ -81,7 +81,7 @@ def free(shell: Shell, names: Sequence[str] = (), local: Container[str] = ()) ->
         done = f"deleted: {', '.join(names)}" if names else "nothing was deleted"
         raise DeviceError(
             f"the cache was not emptied ({done}): {text.reason(error)}; "
-            "if CUDA goes on to fail, %gpu restart --keep all starts it again"
+            "if CUDA goes on to fail, %gpu restart starts it again"
         ) from None
     steps.append(FreeStep("empty the cache", _held()))
     notes += _staying(shell) if survey else [unknown]

@@ -21,6 +21,8 @@ class Devices:
         #: What was moved, ``cuda:1 → cuda:0``; and the bytes that a GPU had no memory for.
         self.moved: set[str] = set()
         self.refused: dict[str, int] = {}
+        #: How many storages came to a GPU.
+        self.arrived = 0
 
     def now(self, device: str) -> str:
         """Return where a device of the old process is: the same GPU, else the CPU."""
@@ -60,6 +62,7 @@ class Devices:
         except RuntimeError:  # the GPU is full, or it fails
             self.refused[place] = self.refused.get(place, 0) + storage.nbytes()
             place, copy = "cpu", storage.clone()
+        self.arrived += place != "cpu"
         if place != device:
             self.moved.add(f"{device} → {place}")
         return copy

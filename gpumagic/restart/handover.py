@@ -51,6 +51,8 @@ class Kept:
     settings: Mapping[str, bytes] = field(default_factory=dict)
     #: Why variables that were to be kept are lost.
     failed: Mapping[str, str] = field(default_factory=dict)
+    #: Variables with tensors that came back to a GPU.
+    on_gpu: Sequence[str] = ()
 
     def places(self) -> list[tuple[int, int]]:
         """Return where each part of the file begins, and its bytes; at last, where the file ends.

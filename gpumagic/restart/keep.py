@@ -45,6 +45,7 @@ def write(
     *,
     optional: Container[str] = (),
     force: bool = False,
+    again: str = "… --force",
     say: Callable[[str], None] = print,
 ) -> tuple[IO[bytes], Kept]:
     """Write variables to a file without a name; `Kept.failed` has those that cannot be kept.
@@ -72,9 +73,10 @@ def write(
             missed = [name for name in failed if name not in optional]
             if all_known and missed and not force and failure.dead_context() is None:
                 file.close()
+                which = text.noun(len(missed), "this", "these")
                 raise RestartError(
                     f"cannot keep {_reasons({name: failed[name] for name in missed})}. "
-                    "Keep others, or add --force to lose these"
+                    f"Nothing was lost; {again} loses just {which}"
                 )
             if not bad:
                 break
@@ -209,13 +211,16 @@ def restore(file: IO[bytes], shell: Shell, kept: Kept) -> Kept:
     copies = [memoryview(bytearray(array)) for array in arrays]
     make = functools.partial(Unpickler, storage=storage, device=devices.moved_device, shell=shell)
     loader, begin, absent = make(io.BytesIO(kept.body), copies), 0, set[int]()
-    done, failed = list[str](), dict(kept.failed)
+    done, on_gpu, failed = list[str](), list[str](), dict(kept.failed)
     for name, variable in kept.variables.items():
         try:
             if absent and absent & trial.taken(kept.body[begin : variable.end]):
                 raise pickle.UnpicklingError("it shares a part with one that did not load again")
+            arrived = devices.arrived
             shell.user_ns[name] = loader.load()
             done.append(name)
+            if devices.arrived > arrived:
+                on_gpu.append(name)
         except Exception as error:  # though the trial has loaded it: those behind it are loaded
             failed[name] = text.named(error)
             first = trial.memoized(kept.body, begin)
@@ -235,7 +240,7 @@ def restore(file: IO[bytes], shell: Shell, kept: Kept) -> Kept:
         # At last: what is imported may draw random numbers.
         **settings.restore(kept.settings, devices.now),
     }
-    return replace(kept, notes=notes, failed=failed)
+    return replace(kept, notes=notes, failed=failed, on_gpu=on_gpu)
 
 
 def _whole(part: Any) -> bool:

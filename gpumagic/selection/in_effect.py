@@ -182,9 +182,8 @@ def _ways_out(spec: Spec, options: str, seen: Sequence[Device]) -> tuple[WayOut,
     if failure.start_error(STATE.init_failure.reason) is not None:
         return ()
     if sys.platform == "linux":  # elsewhere no process is replaced in place
-        again, effect = f"%gpu {spec.text}{options} --restart", "a fresh process in place; "
-        ways.append(WayOut(f"{again} --keep all", f"{effect}variables come back"))
-        ways.append(WayOut(again, f"{effect}variables are lost"))
+        again, effect = f"%gpu {spec.text}{options} --restart", "a fresh process in place"
+        ways.append(WayOut(again, f"{effect}; variables come back"))
     if seen and spec.kind == "off" and failure.check_context() is None:
         effect = "new code runs on the CPU; .cuda() raises an error"
         ways.append(WayOut(f"%gpu {spec.text} --soft", effect))

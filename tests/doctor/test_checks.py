@@ -148,7 +148,7 @@ def test_only_gpus_that_can_be_used_count(monkeypatch: pytest.MonkeyPatch) -> No
     lost = DeviceTable((first, replace(second, error="the GPU is lost", compute_capability=(5, 0))))
     result = judged(table=lost)
     assert (result.usable, result.verdict) == (1, "torch can use 1 of 2 GPUs here (1 lost).")
-    for state, remedy in ((BEFORE, "%gpu 0"), (UP, "%gpu 0 --restart --keep all")):
+    for state, remedy in ((BEFORE, "%gpu 0"), (UP, "%gpu 0 --restart")):
         found = judged(table=lost, state=state).about("GPUs")
         assert found is not None
         assert (found.status, found.remedy) == ("bad", remedy)
@@ -335,4 +335,4 @@ def test_a_dead_context(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failure, "dead_context", lambda: "a GPU kernel failed on the device")
     result = judged(state=UP)
     assert "CUDA has failed in this process (a GPU kernel failed on the device)" in result.verdict
-    has(result.about("this process"), "bad", "%gpu restart --keep all")
+    has(result.about("this process"), "bad", "%gpu restart")

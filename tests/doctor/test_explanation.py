@@ -197,7 +197,7 @@ NO_GPU = {
     "hidden": (
         Scenario(),
         {"CUDA_VISIBLE_DEVICES": "-1"},
-        "hidden from this process: CUDA_VISIBLE_DEVICES=-1. To do: %gpu on --restart --keep all",
+        "hidden from this process: CUDA_VISIBLE_DEVICES=-1. To do: %gpu on --restart",
     ),
     "no driver": (Scenario(devices=2, driver=False), {}, "libcuda.so.1 cannot be loaded"),
     # torch's runtime returns 35 (too old) for it if it is built for CUDA 13, else 100.
@@ -227,7 +227,7 @@ def test_a_start_that_failed_earlier_is_named_as_the_cause(kernel: Callable[...,
     fresh = kernel()
     fresh.run("%%gpu off -q\nimport torch\ntorch.ones(2, requires_grad=True).sum().backward()")
     failed = fresh.run("torch.ones(1, device='cuda')", raising=False)
-    assert "not start again in this process. To do: %gpu on --restart --keep all" in failed.text
+    assert "not start again in this process. To do: %gpu on --restart" in failed.text
 
 
 def test_what_stands_at_the_end_of_a_long_text_is_read() -> None:

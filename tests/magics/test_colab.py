@@ -55,7 +55,7 @@ def test_the_magics_in_its_shell(colab: Kernel) -> None:
 def test_a_restart_comes_back_through_its_launcher(colab: Kernel) -> None:
     before = colab.value(PROCESS)
     colab.run(USES_CUDA)
-    asking, below = colab.submit("%gpu reset --restart --keep all"), colab.submit("x.tolist()")
+    asking, below = colab.submit("%gpu reset --restart"), colab.submit("x.tolist()")
     assert colab.wait(asking).shown.count("restarted: ") == 1
     assert colab.wait(below).value == "[0, 1, 2, 3, 4]"
     assert colab.value(PROCESS) == before

@@ -47,7 +47,7 @@ def test_a_dead_context_is_said(with_context: Any, run_cell: Callable[..., Any])
         failed = run_cell(f"import torch; {cell}", raising=False)
         assert failed.text.startswith(
             "gpumagic: CUDA has failed in this process: an assertion in a GPU kernel failed, "
-            "mostly an index out of range. It works again after %gpu restart --keep all"
+            "mostly an index out of range. It works again after %gpu restart"
         )
         assert "\n" not in failed.text
     assert run_cell("no_such_name", raising=False).text == ""
@@ -69,10 +69,7 @@ def test_what_a_dead_context_leaves_undone(with_context: Any, run_cell: Callable
     assert run_cell("'big' in globals()").value is True
     with pytest.warns(GpuMagicWarning, match="Too late"):
         late = run_cell("%gpu off -o -q").value
-    assert [way.command for way in late.ways_out] == [
-        "%gpu off --restart --keep all",
-        "%gpu off --restart",
-    ]
+    assert [way.command for way in late.ways_out] == ["%gpu off --restart"]
 
 
 @pytest.mark.own_process

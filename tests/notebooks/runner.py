@@ -16,7 +16,7 @@ from tests.support.kernels import Kernel, Reply
 
 PAGES = Path(__file__).parent / "pages"
 #: A fresh process with the same GPUs.
-KEEP = "%gpu restart --keep all"
+KEEP = "%gpu restart"
 #: A page says of the variables that no restart can keep: this line may only get shorter.
 _LOST = "# A restart loses: "
 #: What differs from one process, or one second, to the next.
@@ -122,6 +122,6 @@ def restart(kernel: Kernel, lost: frozenset[str] = frozenset()) -> None:
 
 def named(refusal: str) -> frozenset[str]:
     """Return the variables that a refused restart names."""
-    found = re.match(r"UsageError: cannot keep (.*)\. Keep others", refusal)
+    found = re.match(r"UsageError: cannot keep (.*)\. Nothing was lost; %gpu ", refusal)
     assert found, refusal
     return frozenset(re.findall(r"(\w+)(?=, \w| \()", re.sub(r" \(.*?\)(?=; |$)", " (", found[1])))

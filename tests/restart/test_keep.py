@@ -297,7 +297,7 @@ def test_what_loads_once_alone_is_lost(kernel: Callable[..., Kernel], tmp_path: 
         "uses = [server.own]; uses_it = [uses]"
     )
     k.run("results = {'acc': [.1], 'first': first}; arr = __import__('numpy').arange(300.)")
-    shown = k.run("%gpu restart --keep all").text
+    shown = k.run("%gpu restart").text
     assert "Lost: 3 variables (server, uses, uses_it)." in shown
     assert "Not kept: server (RuntimeError: address already in use)." in shown
     assert "Not kept: uses (UnpicklingError: it shares a part with one that did" in shown
@@ -311,7 +311,7 @@ def test_what_stands_in_for_stdout_is_data(kernel: Callable[..., Kernel]) -> Non
     refused = k.run("%gpu restart --keep own buf", raising=False).shown
     assert "cannot keep own (an open file)" in refused
     k.run("sys.stdout = own; err = sys.stderr; del own; sys.stdout = buf")
-    shown = k.run("%gpu restart --keep all").text
+    shown = k.run("%gpu restart").text
     assert "As in a new process, set again among others: sys.stdout." in shown
     assert k.value("(buf.getvalue(), sys.stdout is buf, err is sys.stderr)") == (
         "hid\n",
@@ -434,7 +434,7 @@ def test_three_restarts(kernel: Callable[..., Kernel]) -> None:
     k.run("x = [0]\nclass C:\n    def get(self): return x\ndef f(): return C().get()")
     for number in range(1, 4):
         k.run(f"{FREEZE}\nimport os\ndef wrapped(*_): 1 / 0\nos.execve = os.execv = wrapped")
-        shown = k.run(f"%gpu {number} --restart --keep all").text
+        shown = k.run(f"%gpu {number} --restart").text
         assert "No variable was lost." in shown
         assert k.value("(x.append(len(x)), x, f() is x)") == (None, [*range(number + 1)], True)
     words = k.value("__import__('sys').orig_argv")
@@ -454,8 +454,8 @@ def test_what_is_on_the_host_survives_a_dead_context(kernel: Callable[..., Kerne
     )
     k.run("import torch; " + END)
     failed = k.run("torch.cuda.synchronize()", raising=False)
-    assert "%gpu restart --keep all, with the variables on the host" in failed.text
-    shown = k.run("%gpu restart --keep all").text
+    assert "%gpu restart, with the variables on the host" in failed.text
+    shown = k.run("%gpu restart").text
     assert "Lost: 4 variables (model, optimizer, inputs, stream)." in shown
     for name in ("model", "optimizer", "inputs"):
         assert f"Not kept: {name} (on the GPU, which cannot be read any more)." in shown

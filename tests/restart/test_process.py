@@ -320,5 +320,5 @@ def test_packages_in_a_folder_of_pythonpath_are_no_code_of_the_users(
     assert fresh.value("get_ipython().__class__.__module__").startswith("ipykernel")
     assert fresh.value("__import__('IPython').__file__").startswith(str(folder))
     fresh.run("gone = 1")
-    fresh.run("%gpu restart -q")
+    fresh.run("%gpu restart --keep none -q")
     assert fresh.value("'gone' in globals()") is False

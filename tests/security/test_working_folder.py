@@ -53,7 +53,7 @@ def test_kept_variables_tried_in_a_child(
     mine = importlib.import_module("of_the_notebook")
     monkeypatch.setattr(sys, "path", ["", ".", *filter(os.path.isabs, sys.path[1:])])
     ip.user_ns.update(seven=7, tensor=torch.zeros(3), mine=mine.Mine())
-    names, extension = ("seven", "tensor", "mine"), "gpumagic.magics.gpu.restarting"
+    names, extension = ("seven", "tensor", "mine"), "gpumagic.magics.gpu.restart_report"
     file, kept = keep.write(ip, names, extension, dict(os.environ))
     file.close()
     del sys.modules["of_the_notebook"]

@@ -49,7 +49,7 @@ def choose_for_kernel(magics: Magics, spec: Spec, options: argparse.Namespace) -
     # Without --restart only the errors of cells are known.
     dead = failure.check_context() if options.restart else failure.dead_context()
     if dead is not None:
-        again = f"%gpu {chosen.requested} --restart --keep all starts it again"
+        again = f"%gpu {chosen.requested} --restart starts it again"
         note = f"CUDA has failed in this process ({dead}): {again}"
         chosen = replace(chosen, notes=(note, *chosen.notes))
     if options.restart and (dead is not None or chosen.status == "too-late"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ from gpumagic.cuda import failure
 from gpumagic.errors import SpecError
 from gpumagic.magics.delivery import hand_over, say
 from gpumagic.magics.gpu.gpu_options import LASTING
-from gpumagic.magics.parsing import MagicLine
+from gpumagic.magics.parsing import MagicLine, split
 from gpumagic.magics.shell_state import Magics
 from gpumagic.results.base import Result
 from gpumagic.results.devices import DeviceTable
@@ -22,6 +23,7 @@ from gpumagic.selection.table import devices
 def run(magics: Magics, parsed: MagicLine, cell: str | None, _: object = None) -> Any:
     """Show the table, choose devices, or run ``cell`` under a choice."""
     options = parsed.options
+    options.typed = shlex.join(["%gpu", *split(parsed.written.strip().removesuffix(";"))])
     text = " ".join(options.spec)
     if cell is not None:
         if not text:

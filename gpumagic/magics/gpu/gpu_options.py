@@ -36,8 +36,8 @@ def grammar() -> Grammar:
     pin.section("a choice of GPUs")("--no-claim", _NO_CLAIM)
     restart = Parser(
         "%gpu restart",
-        "a fresh process in place of this one, with its GPUs; CUDA is not started; the next cells "
-        "go on",
+        "a fresh process in place of this one, with its GPUs and all variables; the next cells go "
+        "on",
     )
     _add_what_goes_on(restart)
     return Grammar(
@@ -59,7 +59,7 @@ def _choice(written: str) -> Parser:
     form = Parser(f"%gpu {written}")
     form.add_argument("spec", nargs="*", metavar="SPEC", default=[])
     add = form.section("a choice of GPUs")
-    add("--restart", "if it is too late, or CUDA has failed: restart")
+    add("--restart", "if it is too late, or CUDA has failed: restart; variables stay")
     _add_what_goes_on(form)
     add(
         "--soft",
@@ -76,6 +76,6 @@ def _choice(written: str) -> Parser:
 
 def _add_what_goes_on(form: Parser) -> None:
     add = form.section("a choice of GPUs")
-    about = "with both: bring these variables back, or all"
+    about = "with both: these variables alone come back; or none"
     add("--keep NAMES", about, nargs="+", action="extend")
-    add("--force", "with both: go on although something is lost")
+    add("--force", "with both: go on, and lose what cannot be kept")

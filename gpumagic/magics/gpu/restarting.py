@@ -1,8 +1,4 @@
-"""``%gpu restart``, ``%gpu SPEC --restart``: begin it in one process, report it in the next.
-
-In the next one this module is an IPython extension, which `gpumagic.restart.after` needs no more
-than any other: `before.restart` has named it on the command line.
-"""
+"""``%gpu restart``, ``%gpu SPEC --restart``: begin it; `restart_report` ends it."""
 
 from __future__ import annotations
 
@@ -12,28 +8,28 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from traceback import walk_stack
 from typing import IO, Any, NoReturn
 
 from gpumagic.cuda import driver, failure, init_trace, streams, torch_cuda
 from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import RestartError
-from gpumagic.magics.delivery import hand_over
+from gpumagic.magics.gpu import session
 from gpumagic.magics.live_display import LiveDisplay
 from gpumagic.magics.shell_state import Magics, of
-from gpumagic.render.units import bytes_
-from gpumagic.restart import after, before, losses
-from gpumagic.restart.handover import Kept
-from gpumagic.selection import apply, claims, cpu_threads, environment, soft_off
+from gpumagic.restart import before, losses
+from gpumagic.selection import claims, environment, soft_off
 from gpumagic.selection.spec import Spec
 from gpumagic.system import import_path, text
-from gpumagic.system.introspection import is_a, is_imported
+from gpumagic.system.introspection import is_imported
 from gpumagic.system.shell import Shell
 
 #: Seconds of waiting after which it is said.
 _SILENT = 0.5
+
+#: The IPython extension that goes on in the new process.
+_REPORT = "gpumagic.magics.gpu.restart_report"
 
 Restarting = before.Restarting
 
@@ -96,15 +92,15 @@ def _begin(magics: Magics, spec: Spec, options: argparse.Namespace) -> NoReturn:
         "claim": not options.no_claim and bool(magics.claim),
         "variables": [*losses.variables(shell)],
         "comms": len(comms),
-        "session": _session(shell),
+        "session": session.read(shell),
         "kept": None,
     }
     target, variables, file = _target(shell), _environment(as_started=spec.kind == "same"), None
     with LiveDisplay(shell, quiet=options.quiet) as live:
         _wait_for_gpus(live)
-        if options.keep:
+        if names := _wanted(shell, options.keep):
             with import_path.restricted_to(import_path.module_folders()):
-                file, payload["kept"] = _keep(shell, options, variables, live)
+                file, payload["kept"] = _keep(shell, names, options, variables, live)
     payload["keeping"] = time.time() - began
     # Their open files are the claims of the chosen GPUs.
     claimed = claims.pass_on(variables)
@@ -116,7 +112,7 @@ def _begin(magics: Magics, spec: Spec, options: argparse.Namespace) -> NoReturn:
         of(shell).hooks.clear()  # nothing is said of this cell
 
     before.restart(
-        *(shell, __name__, variables, payload),
+        *(shell, _REPORT, variables, payload),
         file=file,
         inherited=claimed,
         target=target,
@@ -213,156 +209,47 @@ def _target(shell: Shell) -> str | None:
     )
 
 
+def _wanted(shell: Shell, words: Sequence[str] | None) -> dict[str, bool] | None:
+    """Return the variables to keep, by ``--keep`` or its absence; None is for ``--keep none``.
+
+    True is for those that are asked for: not for what has only to be kept where it can be.
+
+    Raises:
+        RestartError: there is no such variable.
+    """
+    mine = losses.variables(shell)
+    names = [name for word in words or () for name in word.split(",") if name]
+    if names == ["none"]:
+        return None
+    if words is None or "all" in names:
+        return {**dict.fromkeys(losses.unnamed(shell), False), **dict.fromkeys(mine, True)}
+    unknown = [name for name in names if name not in shell.user_ns]
+    if unknown:
+        hint = text.did_you_mean(unknown[0], mine)
+        raise RestartError(f"there is no variable {' or '.join(unknown)} to keep{hint}")
+    # What a notebook imports costs no memory, and the next cells need it.
+    imported = [name for name, value in mine.items() if is_imported(value)]
+    return {**dict.fromkeys(imported, False), **dict.fromkeys(names, True)}
+
+
 def _keep(
-    shell: Shell, options: argparse.Namespace, variables: Mapping[str, str], live: LiveDisplay
+    shell: Shell,
+    names: Mapping[str, bool],
+    options: argparse.Namespace,
+    variables: Mapping[str, str],
+    live: LiveDisplay,
 ) -> tuple[IO[bytes], Any]:
-    """Write the variables that are to be kept.
+    """Write the variables that are to be kept, as `_wanted` returns them.
 
     Raises:
         RestartError: some cannot be kept, and ``--force`` was not given.
     """
     from gpumagic.restart import keep
 
-    names = [name for word in options.keep for name in word.split(",") if name]
-    optional = [name for name, each in losses.variables(shell).items() if is_imported(each)]
-    if "all" in names and "all" not in shell.user_ns:
-        optional += losses.unnamed(shell)
-        names = [*losses.variables(shell), *(name for name in names if name != "all")]
-    # What a notebook imports costs no memory, and the next cells need it.
-    optional = [name for name in optional if name not in names]
-    unknown = [name for name in names if name not in shell.user_ns]
-    if unknown:
-        hint = text.did_you_mean(unknown[0], losses.variables(shell))
-        raise RestartError(f"there is no variable {' or '.join(unknown)} to keep{hint}")
     return keep.write(
-        *(shell, dict.fromkeys([*optional, *names]), __name__, variables),
-        optional=optional,
+        *(shell, names, _REPORT, variables),
+        optional=[name for name, asked in names.items() if not asked],
         force=options.force,
+        again=f"{options.typed} --force",
         say=live.text,
     )
-
-
-# --- in the new process ---------------------------------------------------------------------------
-
-
-def load_ipython_extension(shell: Shell) -> None:
-    """Load gpumagic, and go on where the old process stopped."""
-    shell.extension_manager.load_extension("gpumagic")
-    after.go_on(shell, lambda *restarted: _report(shell, *restarted), _prepare)
-
-
-def _prepare() -> None:
-    """Import what draws the report."""
-    from gpumagic.render import html, text  # noqa: F401
-
-
-def _report(
-    shell: Shell, payload: Mapping[str, Any], file: IO[bytes] | None, notes: list[str]
-) -> Any:
-    seconds = time.time() - payload["began"] - payload["keeping"]
-    environment.start_from(payload["started_with"])
-    spec = payload["spec"]
-    chosen = apply.after_restart(spec, claim=payload["claim"])
-    took, kept, cuda = f"{seconds:.1f} s", list[str](), chosen.cuda_initialized
-    if file is not None:
-        from gpumagic.restart import keep
-
-        began = time.time()
-        kept = [*_kept(keep.restore(file, shell, payload["kept"]), shell.user_ns)]
-        took += f" ({payload['keeping']:.1f} s more to keep variables, "
-        took += f"{time.time() - began:.1f} s to restore them)"
-        chosen = replace(chosen, cuda_initialized=driver.state().initialized)
-    said = (
-        f"The process was restarted in place in {took}; numbering, inputs and working folder go "
-        "on, outputs (Out) do not."
-    )
-    lost = tuple(name for name in payload["variables"] if name not in shell.user_ns)
-    if chosen.cuda_initialized and not cuda:
-        kept.append("CUDA was started by what came back; a forked process cannot use it.")
-    elif spec.kind == "same" and cuda is False:
-        said += " CUDA is not started."
-    notes = [said, *([] if lost else ["No variable was lost."]), *kept, *notes]
-    if payload["comms"]:
-        notes.append("Widgets of the old process do not answer any more.")
-    notes += [*_restore(shell, payload["session"]), *chosen.notes]
-    chosen = replace(chosen, notes=tuple(notes), lost=lost)
-    chosen = cpu_threads.with_threads(chosen, spec, payload["threads"])
-    options = argparse.Namespace(**payload["options"], quiet=payload["quiet"])
-    return hand_over(shell, chosen, options)
-
-
-#: How tensors that are on the CPU now come to a GPU, by whether every GPU is hidden.
-_BACK = {
-    True: "To move tensors back: %gpu on for all GPUs, or %gpu NUMBER (after a backward pass with "
-    "--restart --keep all), then .cuda().",
-    False: "Their GPU is hidden now; .cuda() moves them to one that is not.",
-}
-_SET_AGAIN = "A torch.device, and torch's default device, must be set again."
-
-
-def _kept(restored: Kept, namespace: Mapping[str, Any]) -> Iterator[str]:
-    """Yield notes on what was restored, where to, and on what was not, and why."""
-    for words, names in restored.notes.items():
-        if names:
-            yield f"{words} {', '.join(names)}."
-    if restored.devices.moved:
-        moved = f"Tensors and devices moved: {', '.join(sorted(restored.devices.moved))}."
-        hidden = restored.devices.now("cuda") == "cpu"
-        yield f"{moved} {_BACK[hidden]} {_SET_AGAIN}" if "cpu" in moved else moved
-        kind = torch_cuda.module().optim.Optimizer
-        found = [name for name, value in namespace.items() if is_a(value, kind)]
-        if found and "cpu" in moved:
-            calls = "; ".join(f"{name}.load_state_dict({name}.state_dict())" for name in found)
-            yield f"After parameters were moved back, an optimizer's state follows by: {calls}."
-    for device, size in restored.devices.refused.items():
-        yield f"On the CPU, since {device} has too little free memory for it: {bytes_(size)}."
-    for name, reason in restored.failed.items():
-        yield f"Not kept: {name} ({reason})."
-
-
-# --- what a session has turned on, turned on again in the process that replaces it ---------------
-
-
-def _session(shell: Shell) -> dict[str, Any]:
-    """Return the session's settings of gpumagic, and the magics that turn on what is on."""
-    state = of(shell)
-    return {
-        "traits": state.magics.trait_values(config=True),
-        "timings": state.named_timings,
-        "lines": [*_modes(shell)],
-    }
-
-
-def _modes(shell: Shell) -> list[tuple[str, str]]:
-    """Return name and line of each magic that turns on again what is on."""
-    state, found = of(shell), list[tuple[str, str]]()
-    timing, memory = state.cell_timing, state.cell_memory
-    if timing is not None and timing.watching:
-        found.append(("cudatime", f"on -q --above {timing.above:f}s"))
-    if memory is not None and memory.watching:
-        found.append(("gpumem", "on -q"))
-    limit = sys.modules.get("gpumagic.memory.limit")
-    if limit is not None and (size := limit.LIMIT.size) is not None:
-        typed = f"{size:%}" if isinstance(size, float) else size
-        found.append(("gpumem", f"limit -q {typed}"))
-    inline = sys.modules.get("matplotlib_inline.backend_inline")
-    if inline is not None and inline.flush_figures in shell.events.callbacks["post_execute"]:
-        found.append(("matplotlib", "inline"))
-    reloader = getattr(shell.magics_manager.registry.get("AutoreloadMagics"), "_reloader", None)
-    if reloader is not None and reloader.enabled:
-        found.append(("autoreload", "2" if reloader.check_all else "1"))
-    return found
-
-
-def _restore(shell: Shell, found: dict[str, Any]) -> list[str]:
-    """Turn on what was on; return a note for what could not be."""
-    state, notes = of(shell), []
-    for name, value in found["traits"].items():
-        setattr(state.magics, name, value)
-    state.named_timings = found["timings"]
-    for name, line in found["lines"]:
-        try:
-            shell.run_line_magic(name, line)
-        except Exception as error:  # there is no GPU any more
-            notes.append(f"Not on again: %{name} {line.split()[0]} ({text.reason(error)}).")
-    return notes

@@ -106,7 +106,7 @@ def test_too_late_after(
     assert "This process still sees 4 GPUs" in result["shown"]
     assert "see the choice: CUDA_VISIBLE_DEVICES=-1" in result["shown"]
     assert f"✗ Too late for 'off': {because}" in result["shown"]
-    for way in ("%gpu off --restart --keep all", "%gpu off --restart", "%gpu off --soft"):
+    for way in ("%gpu off --restart", "%gpu off --soft"):
         assert f"┃ {way}  " in result["shown"]
     warning = "the choice 'off' is not in effect in this process: see above"
     assert result["stderr"] == f"%gpu:1: GpuMagicWarning: {warning}\n"
@@ -149,14 +149,14 @@ def test_cuda_that_fails_under_off_is_said_by_all(kernel: Callable[..., Kernel])
     assert "CUDA is not initialised, so this can still be changed" in k.run("%gpu").text
     for cell in ("torch.ones(3, device='cuda')", "torch.ones(3, device='cuda')"):
         failed = k.run(cell, raising=False).shown
-        assert "To do: %gpu on --restart --keep all" in " ".join(failed.split())
+        assert "To do: %gpu on --restart" in " ".join(failed.split())
         assert "CUDA has failed in this process, which is final" in k.run("%gpu").text
     doctor = " ".join(k.run("%gpu doctor").text.split())
     assert "can still be selected" not in doctor
     assert "%gpu on --restart" in doctor
     assert "starts it, or a backward pass on the CPU), and does not start again" in doctor
     choose(k, "on", status="too-late")
-    k.run("%gpu on --restart --keep all")
+    k.run("%gpu on --restart")
     assert k.value("(kept.cuda().numel(), torch.cuda.is_available())") == (2, True)
 
 

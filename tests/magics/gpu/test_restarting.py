@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ def test_only_what_is_too_late_restarts(kernel: Callable[..., Kernel]) -> None:
     assert shown.startswith("unchanged")
     assert "not restarted: the choice is in effect in this process, which keeps all" in shown
     assert k.value("(kept, x.numel(), torch.cuda.is_available())") == (1, 3, True)
-    first, second, third = k.run("late = %gpu off --restart -o").text.splitlines()[:3]
+    first, second, third = k.run("late = %gpu off --restart --keep none -o").text.splitlines()[:3]
     assert first == "restarted: this process sees no GPU  (CUDA_VISIBLE_DEVICES=-1)"
     assert second == "Lost: 3 variables (kept, torch, x)."
     assert "The process was restarted in place in " in third
@@ -96,7 +97,7 @@ def test_a_fresh_process_with_the_same_gpus_from_which_one_can_fork(
     assert "forked subprocess" in k.value("asked_in_a_fork()")
     k.run("del seen; expected = torch.cuda.get_rng_state(0)")
     pid = k.value("os.getpid()")
-    shown = k.run("%gpu restart --keep all").text
+    shown = k.run("%gpu restart").text
     assert shown.startswith("restarted: this process sees 1 GPU")
     assert "cuda:0 is GPU 2" in shown
     assert (
@@ -113,7 +114,9 @@ def test_a_fresh_process_with_the_same_gpus_from_which_one_can_fork(
 
     k.run("weights = torch.full((4,), 7.).to(device); gone = 1")
     shown = k.run("again = %gpu restart --keep weights torch os -o").text
-    assert "CUDA was started by what came back; a forked process cannot use it." in shown
+    assert (
+        "CUDA is started by weights. To fork processes that use it: %gpu off --restart, " in shown
+    )
     assert "CUDA is not started" not in shown
     assert k.value("(str(weights.device), weights.cpu().sum().item())") == ("cuda:0", 28.0)
     assert k.value("(again.status, again.cuda_initialized, 'gone' in again.lost)") == (
@@ -129,12 +132,12 @@ def test_a_choice_that_came_too_late_is_not_made_by_it(kernel: Callable[..., Ker
     assert k.run("%gpu restart").text.startswith("restarted: this process sees 4 GPUs")
     k.run("%gpu 2 -q\nimport torch; x = torch.ones(1, device='cuda')")
     assert "Too late" in k.run("%gpu off").text
-    shown = k.run("%gpu restart --keep all").text
+    shown = k.run("%gpu restart").text
     assert "restarted: this process sees 1 GPU" in shown
     assert "cuda:0 is GPU 2" in shown
     assert k.value("(str(x.device), torch.cuda.device_count())") == ("cuda:0", 1)
     late = "".join(k.run("%gpu auto 2 --idle --min-free 1GiB").text.replace("┃", "").split())
-    assert "%gpuauto2--min-free1024MiB--idle--restart--keepall" in late, late
+    assert "%gpuauto2--min-free1024MiB--idle--restart" in late, late
 
 
 def test_a_closed_gate_is_not_lost_without_a_word(kernel: Callable[..., Kernel]) -> None:
@@ -263,3 +266,31 @@ def test_a_restart_that_does_not_come_about_changes_nothing(kernel: Callable[...
     k.interrupt()
     assert "interrupted" in k.wait(running).shown
     assert k.value(f"(x.cpu().tolist(), len([*{EXTENSION}.hooks]))") == ([1.0, 1.0], hooks)
+
+
+def test_all_is_a_keyword_also_where_the_notebook_has_such_a_variable(
+    kernel: Callable[..., Kernel],
+) -> None:
+    """``from numpy import *`` binds one; and none of the words is needed for all."""
+    k = kernel()
+    k.run("from numpy import *; weights = arange(3); none = 1")
+    for line in ("%gpu restart --keep all", "%gpu restart", "%gpu restart --keep none weights"):
+        assert "restarted" in k.run(line).text
+        assert k.value("weights.tolist()") == [0, 1, 2]
+    k.run("import numpy; one = two = 1")
+    shown = k.run("%gpu restart --keep none").text
+    assert re.search(r"Lost: \d+ variables \(", shown), shown
+    assert k.value("{'weights', 'one', 'two', 'numpy'} & {*globals()}") == set()
+
+
+def test_a_refusal_says_what_to_type(kernel: Callable[..., Kernel]) -> None:
+    k = kernel()
+    k.run("kept = [1]; gen = (i for i in kept)")
+    refused = k.run("%gpu restart --threads 1;", raising=False).shown
+    assert "unknown option --threads" in refused or "--threads does not go with" in refused
+    refused = " ".join(k.run("%gpu restart --keep kept gen;", raising=False).shown.split())
+    assert "gen (cannot pickle 'generator' object). Nothing was lost; " in refused
+    line = "%gpu restart --keep kept gen --force"
+    assert f"{line} loses just this" in refused
+    assert "Not kept: gen" in k.run(line).text
+    assert k.value("kept") == [1]

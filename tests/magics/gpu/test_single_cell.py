@@ -58,7 +58,7 @@ def test_a_cell_in_which_cuda_fails_makes_that_permanent(fresh_kernel: Kernel) -
     reply = fresh_kernel.run(backward)
     said = " ".join(reply.text.split())
     assert "start again in this process: it sees no GPU any more" in said
-    assert "%gpu on --restart --keep all" in said
+    assert "%gpu on --restart" in said
     assert "CUDA has failed in this process" in fresh_kernel.run("%gpu").text
     with pytest.raises(AssertionError, match="RuntimeError"):
         fresh_kernel.run(TENSOR)

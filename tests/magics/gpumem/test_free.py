@@ -382,7 +382,7 @@ def test_an_error_of_cuda_of_unknown_cause_is_one_line(
     (line,) = ran.stderr.strip().splitlines()
     assert line == (
         "UsageError: the cache was not emptied (deleted: x): CUDA error: CUDA-capable device(s) "
-        "is/are busy or unavailable; if CUDA goes on to fail, %gpu restart --keep all starts it "
+        "is/are busy or unavailable; if CUDA goes on to fail, %gpu restart starts it "
         "again"
     )
     assert "Traceback" not in "".join(f"{each.stdout}{each.stderr}" for each in (ran, *others))
