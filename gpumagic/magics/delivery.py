@@ -16,8 +16,8 @@ from gpumagic.results.base import Result, differences
 from gpumagic.system import text
 from gpumagic.system.import_path import Unrestricted
 from gpumagic.system.output import Output
-from gpumagic.system.paths import output_path
 from gpumagic.system.shell import Shell
+from gpumagic.system.writing import output_path
 
 if TYPE_CHECKING:
     from gpumagic.render.blocks import Block
@@ -132,12 +132,10 @@ def show_picture(
         SpecError: the file cannot be written, or has no such format.
     """
     if file:
-        # As matplotlib does where a name has no suffix; the path is that of the file.
-        path = output_path(file if Path(file).suffix else f"{file}.png")
         try:
-            picture.save(path)
-        except (OSError, ValueError) as error:
-            raise SpecError(f"cannot write {path}: {error}") from None
+            path = picture.save(file)
+        except ValueError as error:
+            raise SpecError(f"cannot write {file}: {error}") from None
         if not quiet:
             say(shell, f"{title}: written to {_named(path)}")
     elif not quiet:

@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from gpumagic.cells.every_cell import first_line
 from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.storages import storage_address
-from gpumagic.errors import DeviceError, SpecError
+from gpumagic.errors import DeviceError
 from gpumagic.results.allocator import HistoryState, SnapshotFile
 from gpumagic.results.holders import CellHolding, CellHoldings
 from gpumagic.system import introspection, text
 from gpumagic.system.shell import Shell
+from gpumagic.system.writing import replacing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -330,12 +331,10 @@ def write_snapshot(path: Path) -> SnapshotFile:
         SpecError: the file cannot be written.
     """
     _require()
-    try:
+    with replacing(path) as made:
         with _readable():
-            torch_cuda.module().cuda.memory._dump_snapshot(str(path))
-        size = path.stat().st_size
-    except OSError as error:
-        raise SpecError(f"cannot write {path}: {error.strerror or error}") from None
+            torch_cuda.module().cuda.memory._dump_snapshot(str(made))
+        size = made.stat().st_size
     return SnapshotFile(str(path), size, torch_cuda.history_is_recorded())
 
 

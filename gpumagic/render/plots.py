@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from gpumagic.errors import DependencyError
 from gpumagic.render.colors import INK
 from gpumagic.render.units import bytes_
+from gpumagic.system.writing import output_path, replacing
 
 if TYPE_CHECKING:
     from matplotlib.axis import Axis
@@ -51,13 +52,24 @@ class Plot:
         place = {"loc": "outside upper right", "ncols": 5, "frameon": False}
         self.figure.legend([*drawn.values()], [*drawn], **place)
 
-    def save(self, path: str | Path, **options: object) -> None:
+    def save(self, path: str | Path, **options: object) -> Path:
         """Write the picture to a file in the format of its suffix (``.png``, ``.svg``, ``.pdf``).
 
-        ``options`` are those of matplotlib's ``Figure.savefig``.
+        Returns the path of the file: without a suffix it gets ``.png``. ``options`` are those of
+        matplotlib's ``Figure.savefig``.
+
+        Raises:
+            SpecError: the file cannot be written.
+            ValueError: there is no such format.
         """
+        target = output_path(path if Path(path).suffix else f"{path}.png")
+        with replacing(target) as made:
+            self._draw(made, **options)
+        return target
+
+    def _draw(self, to: Path | BinaryIO, **options: object) -> None:
         _style(self.figure)
-        self.figure.savefig(path, **{"transparent": True, **options})
+        self.figure.savefig(to, **{"transparent": True, **options})
 
     def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, Any], dict[str, Any]]:
         return self.bundle(repr(self))
@@ -68,7 +80,7 @@ class Plot:
     def bundle(self, text: str) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the picture with ``text`` as MIME data, and its metadata: the size to show."""
         buffer = io.BytesIO()
-        self.save(buffer, format="png")  # type: ignore[arg-type]
+        self._draw(buffer, format="png")
         width, height = (int(inches * _CSS) for inches in self.figure.get_size_inches())
         data = {"image/png": buffer.getvalue(), "text/plain": text}
         return data, {"image/png": {"width": width, "height": height}}

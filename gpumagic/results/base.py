@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, overload
 
-from gpumagic.errors import DependencyError, SpecError
+from gpumagic.errors import DependencyError
 from gpumagic.system.output import Output
-from gpumagic.system.paths import keep_permissions, output_path, shown
 from gpumagic.system.text import harmless
+from gpumagic.system.writing import output_path, replacing
 
 if TYPE_CHECKING:
     import pandas
@@ -200,7 +199,7 @@ class StorableResult(Result):
     def save(self, path: str | Path) -> Path:
         """Write the result as JSON to ``path``, for `gpumagic.load` and ``--against``.
 
-        The file is replaced atomically: an interrupt does not change an old one.
+        An old file is replaced at once: an interrupt does not change it.
 
         Raises:
             SpecError: the path cannot be that of a file, or the file cannot be written.
@@ -208,15 +207,6 @@ class StorableResult(Result):
         target = output_path(path)
         content = {"gpumagic": VERSION, "kind": type(self).__name__, "result": self.to_dict()}
         text = json.dumps(content, indent=1) + "\n"
-        beside = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}")
-        try:
-            try:
-                with beside.open("x", encoding="utf-8") as file:
-                    file.write(text)
-                    keep_permissions(target, file.fileno())
-                beside.replace(target)
-            finally:
-                beside.unlink(missing_ok=True)
-        except OSError as error:
-            raise SpecError(f"cannot write {shown(path)}: {error.strerror or error}") from None
+        with replacing(target) as made:
+            made.write_text(text, encoding="utf-8")
         return target

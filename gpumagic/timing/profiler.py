@@ -21,6 +21,7 @@ from typing import Any, cast
 from gpumagic.cuda import failure, streams, torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.results.kernels import Kernel, KernelReport
+from gpumagic.system.writing import replacing
 
 
 class Profiled(AbstractContextManager["Profiled"]):
@@ -73,7 +74,8 @@ class Profiled(AbstractContextManager["Profiled"]):
         if not profiled:
             return
         if self._trace is not None:
-            self._profile.export_chrome_trace(str(self._trace))
+            with replacing(self._trace) as made:
+                self._profile.export_chrome_trace(str(made))
         trace = None if self._trace is None else str(self._trace)
         self.report = report(self._profile.events(), trace)
 

@@ -13,6 +13,7 @@ from IPython.core.error import UsageError
 from gpumagic.errors import SpecError
 from gpumagic.memory import torch_memory
 from gpumagic.system import paths
+from gpumagic.system.writing import output_path
 from tests.support.other_user import needs_root, run_as_other_user
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="other messages, and no pipes in folders")
@@ -26,7 +27,7 @@ NONE = {
 
 
 @pytest.mark.parametrize("text", NONE)
-@pytest.mark.parametrize("use", [paths.user_path, paths.output_path])
+@pytest.mark.parametrize("use", [paths.user_path, output_path])
 def test_what_is_no_path_is_one_line(use: Callable[[str], Any], text: str) -> None:
     with pytest.raises(SpecError) as raised:
         use(text)
@@ -51,16 +52,16 @@ def test_what_is_not_there_is_a_path(tmp_path: Path) -> None:
     for path in (tmp_path / "no" / "such", tmp_path / "file" / "below", tmp_path):
         assert paths.user_path(path) == path
     for name in ("file", "new"):
-        assert paths.output_path(str(tmp_path / name)) == tmp_path / name
+        assert output_path(str(tmp_path / name)) == tmp_path / name
     with pytest.raises(SpecError, match=f"there is no folder {tmp_path / 'no'}$"):
-        paths.output_path(tmp_path / "no" / "such")
+        output_path(tmp_path / "no" / "such")
     with pytest.raises(SpecError, match=r"that is a folder$"):
-        paths.output_path(tmp_path)
+        output_path(tmp_path)
     with pytest.raises(SpecError, match=r"^cannot write '': that is no name of a file$"):
-        paths.output_path("")
+        output_path("")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with pytest.raises(SpecError, match=r"[Tt]oo many levels"):
-        paths.output_path(tmp_path / "loop")
+        output_path(tmp_path / "loop")
 
 
 @needs_root
@@ -70,15 +71,12 @@ def test_where_nothing_may_be_written(shared_folder: Path) -> None:
     closed.mkdir(mode=0o755)
     (shared_folder / "foreign.json").touch(mode=0o644)
     for path in (closed / "new.json", shared_folder / "foreign.json"):
-        paths.output_path(path)
+        output_path(path)
         said = run_as_other_user(
-            "try:\n"
-            f"    paths.output_path({str(path)!r})\n"
-            "except Exception as error:\n"
-            "    print(error)",
-            imports="gpumagic.system.paths as paths",
+            f"try:\n    output_path({str(path)!r})\nexcept Exception as error:\n    print(error)",
+            imports="os\nfrom gpumagic.system.writing import output_path",
         )
-        assert said == f"cannot write {path}: permission denied\n"
+        assert said == f"cannot write {path}: Permission denied\n"
 
 
 def test_nothing_is_written_into_a_pipe(

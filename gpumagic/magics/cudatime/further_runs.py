@@ -22,8 +22,8 @@ from gpumagic.magics.shell_state import Magics
 from gpumagic.results.comparison import Comparison
 from gpumagic.results.timing import CudaTiming
 from gpumagic.system import text
-from gpumagic.system.paths import output_path
 from gpumagic.system.shell import Shell
+from gpumagic.system.writing import output_path
 from gpumagic.timing import comparison
 from gpumagic.timing.profiler import EnergyMeter, Profiled, flop_counter
 from gpumagic.timing.repeat_plan import ENERGY_SECONDS, LEAST_REPEATS
@@ -148,7 +148,7 @@ class FurtherRuns:
             note = "the further run was interrupted; the timed run is complete"
             self._add(f"{option}: {note}")
             raise
-        except DeviceError as error:
+        except (DeviceError, SpecError) as error:
             self._add(f"{option}: {error}")
         except Exception as error:
             self._add(

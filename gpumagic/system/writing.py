@@ -1,0 +1,186 @@
+"""Write a file that a user has named: every file that gpumagic writes.
+
+Other users may write to its folder, too, and could put a link where a file is about to be made. So
+the folder is opened step by step, and of the links in its path only the user's own and the system's
+are followed. The file is made in a private folder there, and takes the place of an old one at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from gpumagic.errors import SpecError
+from gpumagic.system.paths import shown, user_path
+
+#: Whether a folder can be opened, and files named by it. Elsewhere all is done by names.
+_BY_FOLDER = sys.platform.startswith("linux")
+#: Permission to write, of the owner, the group or others.
+_ANY_WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
+#: As many links as Linux follows in a path.
+_MOST_LINKS = 40
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """Yield the name under which to write a file, which then becomes ``target``.
+
+    The name has the suffix of ``target``, which is unchanged if the body raises. The permissions
+    of the user's own old file stay; those of a new one are as ever.
+
+    Raises:
+        SpecError: the file cannot be written, or not without following another user's link.
+    """
+    with _one_line(target), ExitStack() as undo:
+        folder, name = _find(target, undo)
+        _check(folder, name)
+        private = name.with_name(f".{name.name[:100]}.{secrets.token_hex(8)}")
+        os.mkdir(private, 0o700, dir_fd=folder)
+        undo.callback(_remove, private, folder)
+        inside = _entered(private, folder, undo)
+        undo.callback(_clear, inside)
+        made = inside / f"file{name.suffix[:20]}"
+        yield made
+        _keep_permissions(made, folder, name)
+        os.replace(made, name, dst_dir_fd=folder)
+
+
+def output_path(text: str | Path) -> Path:
+    """Return the absolute path that a user has typed for a file, for `replacing`.
+
+    The code that is to run before the file is written may change the working folder.
+
+    Raises:
+        SpecError: it could not be written now: the path is not valid or no regular file, its folder
+            does not exist, one of the two may not be written, or another user has made a link in
+            it.
+    """
+    with _one_line(text or "''"), ExitStack() as undo:
+        if not str(text):
+            raise OSError("that is no name of a file")
+        path = user_path(text)
+        try:
+            path = path.absolute()
+        except OSError:
+            raise OSError("the working folder was removed; name an absolute path") from None
+        _check(*_find(path, undo))
+    return path
+
+
+@contextmanager
+def _one_line(path: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise SpecError(f"cannot write {shown(path)}: {why}") from None
+
+
+def _find(path: Path, undo: ExitStack) -> tuple[int | None, Path]:
+    """Open the folder of a file, until ``undo``; return it, and the file's name in it."""
+    if not _BY_FOLDER:
+        return None, path.resolve()
+
+    def opened(name: str, folder: int | None) -> int:
+        found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        undo.callback(os.close, found)
+        return found
+
+    folder = root = opened("/", None)
+    links, left = 0, [*reversed(path.parts[1:])] or ["/"]
+    where = "/"
+    while True:
+        name = left.pop()
+        try:
+            found = opened(name, folder)
+        except (FileNotFoundError, NotADirectoryError):
+            if left or not stat.S_ISDIR(os.fstat(folder).st_mode):
+                raise OSError(f"there is no folder {shown(path.parent)}") from None
+            return folder, Path(name)
+        status = os.fstat(found)
+        if stat.S_ISLNK(status.st_mode):
+            if status.st_uid not in (0, os.geteuid()):
+                raise OSError(f"another user has made the link {shown(f'{where}{name}')}")
+            links += 1
+            if links > _MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            to = Path(os.readlink("", dir_fd=found))
+            if to.is_absolute():
+                folder, where = root, "/"
+            left += reversed(to.parts[to.is_absolute() :] or ["."])
+        elif left:
+            folder, where = found, f"{where}{name}/"
+        else:
+            return folder, Path(name)
+
+
+def _check(folder: int | None, name: Path) -> None:
+    """Refuse what is no regular file, and what may not be written."""
+    try:
+        old = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        pass
+    else:
+        if stat.S_ISDIR(old.st_mode):
+            raise OSError("that is a folder")
+        if not stat.S_ISREG(old.st_mode):
+            raise OSError("that is no regular file")
+        if not old.st_mode & _ANY_WRITE:  # root may write it all the same
+            raise OSError("the file is read-only")
+        _check_access(name, folder)
+    _check_access(name.parent, folder)
+
+
+def _check_access(path: Path, folder: int | None) -> None:
+    effective = os.access in os.supports_effective_ids
+    if not os.access(path, os.W_OK, dir_fd=folder, effective_ids=effective):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def _entered(private: Path, folder: int | None, undo: ExitStack) -> Path:
+    """Open the private folder, until ``undo``; return a path that leads into it, whatever comes."""
+    if folder is None:
+        return private
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(private, flags, dir_fd=folder)
+    undo.callback(os.close, descriptor)
+    inside, status = Path(f"/proc/self/fd/{descriptor}"), os.fstat(descriptor)
+    if status.st_uid != os.geteuid() or status.st_mode & 0o077 or any(inside.iterdir()):
+        raise OSError("no private folder can be made beside it; name another folder")
+    return inside
+
+
+def _keep_permissions(made: Path, folder: int | None, name: Path) -> None:
+    """Give a file the permissions of the user's own file that it replaces.
+
+    Not those of another user's, who may have prepared it; never the bits that run a program as its
+    owner.
+    """
+    if not hasattr(os, "geteuid"):  # Windows
+        return
+    with suppress(FileNotFoundError):
+        old = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISREG(old.st_mode) and old.st_uid == os.geteuid():
+            mode = old.st_mode & 0o777
+            try:
+                os.chown(made, -1, old.st_gid)
+            except PermissionError:  # a group of which the user is no member
+                mode &= ~stat.S_IRWXG
+            made.chmod(mode)
+
+
+def _clear(inside: Path) -> None:
+    with suppress(OSError):
+        for each in inside.iterdir():
+            each.unlink()
+
+
+def _remove(private: Path, folder: int | None) -> None:
+    with suppress(OSError):  # another user may have moved it
+        os.rmdir(private, dir_fd=folder)

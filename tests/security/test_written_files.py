@@ -1,0 +1,156 @@
+"""No file of the user is overwritten, and none is made elsewhere, by what others have put there.
+
+Each file that gpumagic writes: ``--save``, ``--trace``, ``%gpumem plot`` and ``%gpumem snapshot``,
+in a folder in which another user may do everything.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from IPython.core.error import UsageError
+
+from tests.support.other_user import UID, needs_root, run_as_other_user
+
+pytestmark = needs_root
+
+LINES = {
+    "save": "%cudatime -q --save '{}' 1",
+    "trace": "%cudatime --trace '{}' torch.ones(3, device='cuda').sum().item()",
+    "plot": "%gpumem plot '{}'",
+    "snapshot": "%gpumem snapshot '{}'",
+}
+
+
+@pytest.fixture
+def group_folder(shared_folder: Path) -> Path:
+    """A folder that the other user may write to, without the sticky bit: no protection by Linux."""
+    shared_folder.chmod(0o777)
+    return shared_folder
+
+
+@pytest.fixture(params=LINES)
+def write(request: Any, run_cell: Callable[..., Any], torch: Any) -> Callable[[Path], str]:
+    """``write(path)``: writes a file of each kind there by a magic; returns what that shows."""
+    run_cell("import torch\n%gpumem on -q")
+    run_cell("torch.ones(9, device='cuda').sum().item()")
+
+    def run(path: Path) -> str:
+        return str(run_cell(LINES[request.param].format(path)))
+
+    return run
+
+
+@pytest.fixture
+def precious(tmp_path: Path) -> Iterator[Path]:
+    """A file of the user's that is as it was afterwards."""
+    path = tmp_path / "precious.svg"
+    path.write_text("mine")
+    yield path
+    assert path.read_text() == "mine"
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_a_file_is_written(write: Any, group_folder: Path) -> None:
+    """In place of the user's own, with its permissions; through his own link, which stays one."""
+    target, link = group_folder / "file.svg", group_folder / "link.svg"
+    write(target)
+    assert target.stat().st_size > 10
+    target.write_text("")
+    target.chmod(0o640)
+    link.symlink_to("file.svg")
+    write(link)
+    assert link.is_symlink()
+    assert target.stat().st_size > 10
+    assert target.stat().st_mode & 0o777 == 0o640
+    assert {*group_folder.iterdir()} == {target, link}
+
+
+def test_another_users_link_is_refused(write: Any, group_folder: Path, precious: Path) -> None:
+    link = group_folder / "file.svg"
+    run_as_other_user(f"os.symlink({str(precious)!r}, {str(link)!r})")
+    with pytest.raises(UsageError, match=f"another user has made the link {link}"):
+        write(link)
+
+
+def test_a_folder_that_is_another_users_link_is_refused(
+    write: Any, group_folder: Path, precious: Path
+) -> None:
+    folder = group_folder / "results"
+    run_as_other_user(f"os.symlink({str(precious.parent)!r}, {str(folder)!r})")
+    own = group_folder / "own"
+    own.symlink_to(folder)
+    for path in (folder, own):
+        with pytest.raises(UsageError, match=f"another user has made the link {folder}"):
+            write(path / precious.name)
+
+
+def test_a_link_beside_the_file_is_not_followed(
+    write: Any, group_folder: Path, precious: Path
+) -> None:
+    """torch's profiler writes FILE.tmp first."""
+    planted = [group_folder / name for name in ("file.svg.tmp", "file.tmp", ".file.svg.tmp")]
+    for link in planted:
+        run_as_other_user(f"os.symlink({str(precious)!r}, {str(link)!r})")
+    write(group_folder / "file.svg")
+    assert (group_folder / "file.svg").stat().st_size > 10
+    assert all(link.is_symlink() for link in planted)
+
+
+def test_the_permissions_of_another_users_file_are_not_taken(
+    write: Any, group_folder: Path
+) -> None:
+    path = group_folder / "file.svg"
+    run_as_other_user(f"open({str(path)!r}, 'x').close(); os.chmod({str(path)!r}, 0o4777)")
+    write(path)
+    assert (path.stat().st_uid, path.stat().st_mode & 0o7777) == (os.geteuid(), 0o644)
+
+
+_RACE = """
+import itertools, os
+folder, precious = {folder!r}, {precious!r}
+print("begun", flush=True)
+for turn in itertools.count():
+    try:
+        for name in os.listdir(folder):
+            path = os.path.join(folder, name)
+            if name.startswith(".") and os.path.isdir(path):
+                os.rename(path, f"{{path}}.{{turn}}")  # the private folder
+                os.symlink(os.path.dirname(precious), path)
+            elif name.startswith("file.svg"):
+                os.rename(path, os.path.join(folder, f"moved{{turn % 9}}"))
+        os.symlink(precious, os.path.join(folder, ("file.svg", "file.svg.tmp")[turn % 2]))
+    except OSError:
+        pass
+"""
+
+
+@contextmanager
+def _attacked(folder: Path, precious: Path) -> Iterator[None]:
+    """Another user puts links in the folder as fast as he can."""
+    source = _RACE.format(folder=str(folder), precious=str(precious))
+    become = f"import os; os.setgroups([]); os.setgid({UID}); os.setuid({UID})"
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{become}\n{source}"], cwd="/", stdout=subprocess.PIPE
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"begun\n"
+            yield
+            assert process.poll() is None
+        finally:
+            process.kill()
+
+
+def test_no_race_is_won(write: Any, group_folder: Path, precious: Path) -> None:
+    with _attacked(group_folder, precious):
+        for _ in range(60):
+            with suppress(UsageError):  # refused, for what has been put there
+                write(group_folder / "file.svg")
