@@ -20,7 +20,6 @@ from typing import Any, cast
 from gpumagic.cells.semicolon import take_semicolon
 from gpumagic.cells.tracebacks import take_out_own
 from gpumagic.errors import SpecError
-from gpumagic.system.import_path import Unrestricted
 from gpumagic.system.shell import Shell
 
 
@@ -75,8 +74,7 @@ class CompiledCell:
 
     def run(self, scope: AbstractContextManager[Any]) -> Any:
         """Run the cell inside ``scope``; return its last expression's value, None if ``silent``."""
-        free = Unrestricted()
-        with scope, free:
+        with scope:
             for code in (self.body, self.last):
                 value = None if code is None else eval(code, self.globals, self.locals)
             if self.silent:  # nobody gets it: it is released as a part of the cell

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from gpumagic.system.import_path import restricted_to
 from gpumagic.system.shell import Shell
 
 if TYPE_CHECKING:
@@ -166,8 +165,7 @@ class CellHooks:
         interrupt: KeyboardInterrupt | None = None
         for hook in [*self._hooks]:
             try:
-                with restricted_to({}):
-                    function(hook)
+                function(hook)
             except KeyboardInterrupt as error:
                 interrupt = error.with_traceback(None)
             except Exception as error:

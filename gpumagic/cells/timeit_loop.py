@@ -18,7 +18,6 @@ from typing import Any, cast
 
 from gpumagic.cells.compile import await_allowed, awaits, parse
 from gpumagic.errors import SpecError
-from gpumagic.system.import_path import Unrestricted
 from gpumagic.system.shell import Shell
 
 #: The function's name in tracebacks, as that of a cell.
@@ -42,8 +41,7 @@ class Loop:
 
     def run(self, count: int, clock: AbstractContextManager[Any] | None = None) -> None:
         """Run the setup once, and then, within ``clock``, the statement ``count`` times."""
-        with Unrestricted():
-            self.function(repeat(None, count), clock or nullcontext())
+        self.function(repeat(None, count), clock or nullcontext())
 
 
 def compile_loop(

@@ -14,7 +14,6 @@ from gpumagic.errors import GpuMagicWarning, RegressionError, SpecError
 from gpumagic.magics.shell_state import Magics, ShellState, of
 from gpumagic.results.base import Result, differences
 from gpumagic.system import text
-from gpumagic.system.import_path import Unrestricted
 from gpumagic.system.output import Output
 from gpumagic.system.shell import Shell
 from gpumagic.system.writing import output_path
@@ -118,8 +117,7 @@ def value_of(value: object, result: Result | None, options: argparse.Namespace) 
     if value is not None:
         from IPython.display import display
 
-        with Unrestricted():
-            display(value)  # type: ignore[no-untyped-call]
+        display(value)  # type: ignore[no-untyped-call]
     return result
 
 

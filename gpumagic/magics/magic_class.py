@@ -17,7 +17,6 @@ from IPython.core.error import UsageError
 from traitlets import Bool, TraitError, Unicode, validate
 
 from gpumagic.magics.shell_state import ShellState
-from gpumagic.system.import_path import restricted_to
 
 
 def _for_a_notebook(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -40,8 +39,7 @@ def _for_a_notebook(function: Callable[..., Any]) -> Callable[..., Any]:
             return of_cell or frame.f_globals is shell.user_ns
 
         try:
-            with restricted_to({}):
-                return function(magics, *arguments, **scope)
+            return function(magics, *arguments, **scope)
         except (Exception, KeyboardInterrupt) as error:
             of_cell = any(is_users(frame) for frame, _ in walk_tb(error.__traceback__))
             if of_cell or isinstance(error, (KeyboardInterrupt, SyntaxError, UserWarning)):

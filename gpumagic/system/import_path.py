@@ -1,9 +1,7 @@
-"""Restrict gpumagic's own imports: none from the working folder.
+"""Restrict the imports of a restart: none from the working folder but what came from there before.
 
-IPython adds ``''`` to the import path: the working folder at the time of an import. A notebook may
-change to a folder that other users can write to, after it has imported its libraries. What a magic
-needs, and what a restart needs in the new process, must not come from there. The user's own code
-imports as ever.
+IPython adds ``''`` to the import path: the working folder at the time of an import, which may have
+changed since the notebook imported its libraries.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from threading import get_ident
@@ -69,21 +67,6 @@ def restricted_to(folders: Mapping[str, str]) -> Iterator[None]:
         yield
     finally:
         _replace_finder(finder, PathFinder)
-
-
-class Unrestricted(AbstractContextManager[None]):
-    """Imports are as ever, for code of the user's that a magic runs. Takes a microsecond."""
-
-    def __init__(self) -> None:
-        self._ours = [each for each in sys.meta_path if isinstance(each, _Finder)]
-
-    def __enter__(self) -> None:
-        for each in self._ours:
-            _replace_finder(each, PathFinder)
-
-    def __exit__(self, *_: object) -> None:
-        for each in self._ours:
-            _replace_finder(PathFinder, each)
 
 
 def _replace_finder(old: object, new: Any) -> None:

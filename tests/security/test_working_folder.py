@@ -100,38 +100,3 @@ def test_the_command_line_by_its_module(
     for module in ("sitecustomize", "usercustomize"):
         (planted.folder / f"{module}.py").unlink()
     assert "cuda:1" in gpumagic("-m", "gpumagic", "table")
-
-
-_SHELL = """
-import os, sys
-from IPython.core.interactiveshell import InteractiveShell
-ip = InteractiveShell.instance()
-ip.extension_manager.load_extension("gpumagic")
-ip.run_cell("import torch")
-sys.path.insert(0, "")  # as IPython does
-os.chdir(FOLDER)
-for cell in (
-    "%gpu -p", "%gpu auto", "%%gpu 0\\n1", "%gpu nope", "%gpumem", "%%cudatime\\n1 + 1",
-    "%cudatime -n 2 -r 2 1 + 1", "%cudatime on", "%gpumem on", "x = torch.ones(3, device='cuda')",
-    "%gpumem vars", "%gpumem free x", "%cudatime log", "%gpumem log",
-    "%%cudatime -q\\nimport wave", "%cudatime -q -n 1 -r 1 import netrc", "%gpu -q -v table",
-):
-    ip.run_cell(cell)
-print("devices:", len(ip.user_ns["table"]))
-"""
-
-
-def test_what_a_magic_imports_when_it_is_first_used(
-    planted: PlantedModules, run_python: Callable[..., str]
-) -> None:
-    """The notebook has changed to that folder; what its own code imports is from there."""
-    ours = "secrets hmac html statistics fractions decimal colorsys resource rich psutil pynvml"
-    planted.keep([*ours.split(), "wave", "netrc"])
-    source = f"import os; os.chdir('/')\nFOLDER = {str(planted.folder)!r}\n{_SHELL}"
-    absolute = {
-        name: os.pathsep.join(filter(os.path.isabs, os.environ[name].split(os.pathsep)))
-        for name in ("PYTHONPATH", "LD_LIBRARY_PATH")
-    }
-    shown = run_python(source, absolute, fresh=True)
-    assert shown.endswith("devices: 4")
-    assert planted.used == ["wave", "netrc"]

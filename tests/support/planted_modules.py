@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 _OTHERS = """
@@ -46,12 +45,6 @@ class PlantedModules:
         program = self.folder / "nvcc"
         program.write_text(f"#!/bin/sh\necho nvcc >> '{self._log}'\n")
         program.chmod(0o755)
-
-    def keep(self, names: Iterable[str]) -> None:
-        """Remove all modules but these."""
-        for file in self.folder.glob("*.py"):
-            if file.stem not in names:
-                file.unlink()
 
     @property
     def used(self) -> list[str]:
