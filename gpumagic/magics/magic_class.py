@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections import ChainMap
 from collections.abc import Callable
-from traceback import clear_frames, walk_tb
+from traceback import clear_frames, walk_stack, walk_tb
 from types import FrameType
 from typing import Any
 
@@ -113,7 +113,11 @@ class GpuMagic(ipython.Magics):
         """Read a magic's line, and run its command; or show the help."""
         from gpumagic.magics.commands import grammar_of
 
-        variables = ChainMap(local_ns or {}, self.shell.user_ns)
+        if local_ns is None:  # an alias of IPython's passes none
+            frames = (frame for frame, _ in walk_stack(None))
+            namespace = self.shell.user_ns
+            local_ns = next((f.f_locals for f in frames if f.f_globals is namespace), namespace)
+        variables = ChainMap(local_ns, self.shell.user_ns)
         parsed = grammar_of(name).read(line, variables, cell=cell is not None, quiet=self.quiet)
         if parsed.verb == "help":
             return self.shell.run_line_magic("pinfo", f"%{name}")

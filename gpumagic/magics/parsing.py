@@ -33,6 +33,8 @@ _OPERATOR = re.compile(
 )
 #: A verb that was mistyped, with its arguments; no statement of Python's, but perhaps a magic.
 _LIKE_A_VERB = re.compile(r"([A-Za-z_]\w*)(\s+[\w.]+)*\s*;?")
+#: A number before a name, which no statement of Python's has: --repeat 5 f(x).
+_LIKE_A_VALUE = re.compile(r"(\d[\w.%]*)\s+([^\W\d]\w*)")
 
 
 class MagicLine(NamedTuple):
@@ -141,13 +143,17 @@ class Grammar:
         return MagicLine(form if form in self.verbs else "", options, given, code, line)
 
     def _check_statement(self, code: str, known: Container[str]) -> None:
-        """Refuse a mistyped verb: of IPython's ``reset`` and ``clear`` it would be a magic.
+        """Refuse a mistyped option or verb: of IPython's ``reset`` it would be a magic.
 
         ``known`` has the names that code may use, beside Python's own.
 
         Raises:
             SpecError: the code is words, of which the first is no name and no keyword.
         """
+        value = _LIKE_A_VALUE.match(code)
+        if value is not None and not keyword.iskeyword(value[2]):
+            what = f"{value[1]!r} is the value of no option; {self._beside}"
+            raise SpecError(f"{self.magic}: {what}")
         match = _LIKE_A_VERB.fullmatch(code)
         if match is None or keyword.iskeyword(match[1]):
             return
@@ -187,6 +193,8 @@ class Grammar:
             typed = f"{self.magic} {bare} {value}".rstrip()
             raise SpecError(f"{bare} is written without dashes: {typed}")
         near = did_you_mean(option, [*self._options])
+        if option[1:] in self._options:
+            near = f"; did you mean {option[1:]}?"
         if self._takes_code and parser.form == PLAIN and not word.startswith("--"):
             near = f"; code that begins with a minus sign follows --: {self.magic} -- {word} {rest}"
         parser.error(f"unknown option {option}{near.rstrip()}")

@@ -83,6 +83,18 @@ def test_an_alias_awaits(run_cell: Run, ip: Any) -> None:
     assert run_cell("%%m -q\nawait asyncio.sleep(0, 8)").value == 8
 
 
+def test_an_alias_in_a_function_sees_its_variables(run_cell: Run, ip: Any) -> None:
+    """As the magic itself does; IPython passes an alias none."""
+    run_cell("%alias_magic t cudatime -p '-q'\n%alias_magic m gpumem\nx = 'global'")
+    run_cell(
+        "seen = []\ndef f(x):\n    %t -v of_{x} seen.append(x)\n    %m -q seen.append(x)\n\n"
+        "f('local')"
+    )
+    assert ip.user_ns["seen"] == ["local", "local"]
+    assert "of_local" in ip.user_ns
+    assert run_cell("%m;").text == ""
+
+
 def test_a_magic_of_the_users_own_of_the_same_name(run_cell: Run, ip: Any) -> None:
     ip.register_magic_function(lambda line, cell: [line, cell], "cell", "gpu")
     assert run_cell("%%gpu mine\nawait what is no Python;").value == [

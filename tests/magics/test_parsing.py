@@ -84,6 +84,8 @@ WRONG: dict[str, tuple[str, ...]] = {
     "%cudatime -repeat y": ("-repeat;", "--repeat?"),
     "%cudatime -cold y": ("-cold;", "--cold?"),
     "%cudatime --repeat=5 y": ("--repeat takes no value", "=5"),
+    "%cudatime --n 5 y": ("--n;", "-n?"),
+    "%cudatime --repeat 5 y": ("'5'", "-r 5"),
     "%cudatime -x @ x": ("-x;", "%cudatime -- -x @ x"),
     "%cudatime --name a log": ("--name", "%cudatime log", "%cudatime STATEMENT"),
     "%cudatime -n 2 -- compare": ("'compare'", "%cudatime compare"),
