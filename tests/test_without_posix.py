@@ -32,7 +32,7 @@ def test_the_magics(windows: Kernel) -> None:
     assert "cuda:0" in windows.run("%gpu").shown
     assert "applied" in windows.run("%gpu 0").shown
     assert "applied" in windows.run("%gpu off").shown
-    assert "not claimed: " in windows.run("%gpu auto").shown
+    assert "is not claimed, so" in windows.run("%gpu auto").shown
     windows.run("import torch\nx = torch.ones(300, device='cuda')")
     assert "GPU" in windows.run("%%cudatime\ny = x + x").shown
     assert "GPU" in windows.run("%%cudatime -n 2 -r 3\ny = x + x").shown

@@ -26,11 +26,6 @@ from gpumagic.selection.spec import Spec, as_text, parse, resolve, uuids_of
 #: Called while waiting, with the seconds waited and the reason.
 Progress = Callable[[float, str], None]
 
-_NOT_CLAIMED = (
-    "not claimed: this system has no locks for it, so another notebook may choose the same GPU; "
-    "%gpu NUMBER chooses by hand"
-)
-
 
 def select(
     spec: str | int | Sequence[int | str],
@@ -149,19 +144,22 @@ def _change(
     if not claim:
         claims.release()
     notes = _claim(chosen, others, table) if claim else ()
-    if claim and spec.kind == "auto" and not {*chosen} <= {*STATE.choice.claim}:
-        notes = (*notes, _NOT_CLAIMED)  # Windows, or a container that forbids it
     return visible_devices.choice(chosen, table), notes
 
 
 def _claim(uuids: tuple[str, ...], others: claims.Others, table: DeviceTable) -> tuple[str, ...]:
-    """Claim the chosen devices; return a note for each that other processes claim."""
-    claims.hold(uuids)
+    """Claim the chosen devices; return a note for each that others claim, or that this cannot."""
+    failed = claims.hold(uuids)
     notes = []
     for device in table:
         for uuid in {*claims.all_uuids(device)}.intersection(uuids):
             if by := ", ".join(map(str, others.get(uuid, ()))):
                 notes.append(f"GPU {device.index} is claimed by {by}")
+            if uuid in failed:
+                notes.append(
+                    f"GPU {device.index} is not claimed, so another notebook may choose it, too: "
+                    f"{failed[uuid]}"
+                )
     return tuple(notes)
 
 

@@ -14,6 +14,7 @@ there are none.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -24,7 +25,7 @@ from gpumagic.cuda.device_table import notebook
 from gpumagic.cuda.process_state import STATE
 from gpumagic.results.devices import Claim, Device
 from gpumagic.system import system_files
-from gpumagic.system.text import grouped
+from gpumagic.system.text import grouped, reason
 
 #: The claims of other processes, by UUID.
 Others = Mapping[str, Sequence[Claim]]
@@ -55,17 +56,34 @@ if hasattr(os, "register_at_fork"):  # a forked worker may live longer than this
     os.register_at_fork(after_in_child=lambda: hold(()))
 
 
-def hold(uuids: tuple[str, ...]) -> None:
+def hold(uuids: tuple[str, ...]) -> dict[str, str]:
     """Claim these devices for this process, whoever else does, and no others.
 
-    `STATE` has those that could be claimed.
+    `STATE` has those that could be claimed; returned is why the others could not, by UUID.
     """
+    failed = {}
     for uuid in {*_descriptors}.difference(uuids):
         os.close(_descriptors.pop(uuid))
     for uuid in uuids:
-        with suppress(OSError, ImportError):
+        try:
             _lock(uuid)
+        except (OSError, ImportError) as error:
+            failed[uuid] = _why_not(path_of(uuid), error)
     STATE.choice.claim = tuple(uuid for uuid in uuids if uuid in _descriptors)
+    return failed
+
+
+def _why_not(path: Path, error: OSError | ImportError) -> str:
+    """Return why a device's file cannot be locked."""
+    if isinstance(error, BlockingIOError):
+        return f"another process has locked {path} and shares it with nobody"
+    with suppress(OSError):
+        found = path.lstat()
+        if stat.S_ISLNK(found.st_mode):
+            return f"{path} is a link, made by user {found.st_uid}"
+        if isinstance(error, PermissionError) and found.st_uid != os.geteuid():
+            return f"{path} is a file of user {found.st_uid}, who lets nobody read it"
+    return f"this system has no locks for it ({reason(error)})"
 
 
 def release() -> None:

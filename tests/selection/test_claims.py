@@ -186,6 +186,8 @@ def test_a_lock_that_another_user_never_shares_is_named_and_blocks_nothing(machi
     with process(_EXCLUSIVE.format(uid=UID)) as (_, other):
         assert auto() == (UUIDS[1],)
         assert auto(8) == (*UUIDS[1:], UUIDS[0])
+        (why,) = claims.hold(tuple(UUIDS)).values()
+        assert why.endswith("and shares it with nobody")
         assert STATE.choice.claim == tuple(UUIDS[1:])
         (claim,) = claims.all_of(UUIDS)[UUIDS[0]]
         assert (claim.pid, claim.mine) == (other.pid, False)
@@ -253,8 +255,18 @@ def test_where_nothing_can_be_locked_the_choice_is_made_without(machine: Path) -
 def test_a_link_in_shared_memory_is_not_followed(machine: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (machine / f"dev/shm/gpumagic-{INSTANCE}").symlink_to(tmp_path / "file")
-    claims.hold((INSTANCE,))
+    (why,) = claims.hold((INSTANCE,)).values()
+    assert why.endswith(f"is a link, made by user {os.geteuid()}")
     assert STATE.choice.claim == ()
+
+
+@needs_root
+def test_a_file_that_its_owner_lets_nobody_read_is_named(machine: Path) -> None:
+    path = machine / f"dev/shm/gpumagic-{INSTANCE}"
+    path.touch(mode=0o600)
+    source = f"become({UID})\nsay(claims.hold(({INSTANCE!r},)))"
+    with process(source) as (failed, _):
+        assert failed == {INSTANCE: f"{path} is a file of user 0, who lets nobody read it"}
 
 
 def test_whole_devices_and_instances_are_listed_at_their_gpu(
