@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from gpumagic.magics.commands import MAGICS, grammar_of
+from tests.support.outside import left
+from tests.tools.demo.runner import execute, virtual_machine
 from tests.tools.docs.pages import CHINESE
 from tests.tools.docs.reference import README, ROOT, page
 
@@ -18,6 +24,7 @@ OTHERS = {"time", "timeit", "load_ext", "unload_ext", "pip"}
 
 def blocks(text: str) -> list[str]:
     """Return the blocks of code without their comments, which are translated."""
+    text = re.sub(r"^> ?", "", text, flags=re.MULTILINE)  # the box
     found = re.findall(r"^(```\w+\n.*?^```)$", text, re.MULTILINE | re.DOTALL)
     return [re.sub(r" +#.*$", "", block, flags=re.MULTILINE) for block in found]
 
@@ -71,6 +78,77 @@ def test_options_exist(path: Path) -> None:
     """Each option that the page names is one of a magic's."""
     text = path.read_text(encoding="utf-8")
     known = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", page()))
-    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", re.sub(r"<!--|-->", "", text)))
+    text = re.sub(r"^> \$ .*$", "", text, flags=re.MULTILINE)  # another program's line
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text))
     assert len(named) > 8
     assert named <= known
+
+
+def cells() -> list[str]:
+    return re.findall(
+        r"^```python\n(.*?)^```$", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+
+
+#: What a notebook has when it gives its GPU back, and when it has it again.
+BEFORE = """
+import torch
+device = torch.device("cuda")
+model = torch.nn.Linear(64, 64).to(device)
+optimizer = torch.optim.Adam(model.parameters())
+def train_step():
+    optimizer.zero_grad()
+    model(torch.rand(8, 64, device=device)).square().mean().backward()
+    optimizer.step()
+train_step()
+"""
+AFTER = """
+train_step()
+held = [*model.parameters(), *(each["exp_avg"] for each in optimizer.state.values())]
+print({each.device.type for each in held})
+"""
+ON_THE_CPU = "device = torch.device('cpu')\ntrain_step()"
+
+
+@pytest.mark.parametrize("trains", [False, True], ids=["", "after a training on the CPU"])
+def test_what_stands_there_runs(trains: bool, tmp_path: Path) -> None:
+    """Typed as it stands there, with its comments: the first cell, and the way back."""
+    first, on, back = cells()
+    on_the_cpu = [ON_THE_CPU] * trains
+    said = shown(tmp_path, first, BEFORE, "%gpu off --restart", *on_the_cpu, on, back, AFTER)
+    assert said[-3].startswith("restarted" if trains else "applied")
+    assert said[-1] == "{'cuda'}\n"
+
+
+def shown(folder: Path, *sources: str) -> list[str]:
+    """Return what each cell shows, none of which warns or fails."""
+    import nbformat
+
+    notebook = nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, sources)])
+    executed = execute(notebook, virtual_machine(), folder=folder)
+    code = [cell for cell in executed.cells if cell.cell_type == "code"]
+    outputs = [output for cell in code for output in cell.outputs]
+    assert not [each for each in outputs if each.get("name") == "stderr"]
+    return [
+        "".join(each.get("text") or each.data["text/plain"] for each in cell.outputs)
+        for cell in code
+    ]
+
+
+def test_the_box_runs_a_notebook_of_ones_own(tmp_path: Path) -> None:
+    import nbformat
+
+    lines = re.findall(r"^> \$ (.*)$", README.read_text(encoding="utf-8"), re.MULTILINE)
+    python, *rest, jupyter, command, option, name = shlex.split(lines[0])
+    assert (python, jupyter, name) == (".venv/bin/python", ".venv/bin/jupyter", "my_notebook.ipynb")
+    own = tmp_path / name
+    cell = nbformat.v4.new_code_cell("import torch\ntorch.ones(1, device='cuda').device.type")
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), own)
+    # Beside this Python, which is .venv's in `make test`.
+    installed = [sys.executable, *rest, sys.executable, "-m", "jupyter", command, option, str(own)]
+    done = subprocess.run(
+        installed, cwd=ROOT, env=left(os.environ), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (output,) = nbformat.read(own, as_version=4).cells[0].outputs
+    assert output.data["text/plain"] == "'cuda'"

@@ -51,20 +51,6 @@ def test_links(page: Path) -> None:
             assert found in TEXTS, f"{target} is not in the site"
 
 
-def test_readmes_first_result(tmp_path: Path) -> None:
-    """Typed as it stands there, with its comments."""
-    import nbformat
-
-    text = README.read_text(encoding="utf-8")
-    sources = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    notebook = nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, sources)])
-    executed = execute(notebook, virtual_machine(), folder=tmp_path)
-    for cell in [each for each in executed.cells if each.cell_type == "code"]:
-        said = [output.text for output in cell.outputs if output.output_type == "stream"]
-        assert not said, said
-        assert [output for output in cell.outputs if "data" in output], cell.source
-
-
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(DOCS)))
 def test_a_kernel_is_the_gpus(page: Path) -> None:
     """Jupyter's is a notebook process, but where Jupyter itself is spoken of."""
