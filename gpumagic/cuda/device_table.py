@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from gpumagic._version import __version__
@@ -42,6 +42,8 @@ _FIRST_PID_NAMESPACE = 0xEFFFFFFC
 
 #: The most characters of a name, and of a notebook's.
 _NAME, _NOTEBOOK = 64, 200
+#: The most bytes that are read of a command line.
+_COMMAND_LINE = 4096
 _PYTHON = re.compile(r"(python|pypy)w?[\d.]*t?d?(\.exe)?", re.IGNORECASE)
 #: Python's command line after its name, with a NUL between words: options, then the code. Of the
 #: options that Python exits with, or does not know, none matches.
@@ -283,12 +285,26 @@ def _with_command(process: Process) -> Process:
     try:
         found = psutil.Process(process.pid)
         with found.oneshot():
-            user, command = found.username(), command_name(found.cmdline(), found.name())
+            user, command = found.username(), command_name(*_command_line(found))
             mine = found.uids().real == os.getuid() if hasattr(os, "getuid") else None
             name = notebook(found) if mine or process.own else None
             return replace(process, user=user[:_NAME], command=command, mine=mine, notebook=name)
     except (psutil.Error, OSError, KeyError):
         return process
+
+
+def _command_line(process: psutil.Process) -> tuple[list[str], str]:
+    """Return the words of a process's command line, and its name by the system.
+
+    Its user decides how long the former is: psutil reads all of it, also for a name.
+    """
+    folder = Path(f"/proc/{process.pid}")
+    if not sys.platform.startswith("linux"):
+        return process.cmdline(), process.name()
+    with (folder / "cmdline").open("rb") as file:
+        words = file.read(_COMMAND_LINE).rstrip(b"\0")
+    name = (folder / "comm").read_bytes().rstrip(b"\n")
+    return [*map(os.fsdecode, words.split(b"\0") if words else ())], os.fsdecode(name)
 
 
 def notebook(process: psutil.Process) -> str | None:

@@ -16,6 +16,7 @@ from gpumagic.doctor.facts import Facts
 from gpumagic.render.units import bytes_
 from gpumagic.results.base import Explanation
 from gpumagic.system import introspection
+from gpumagic.system.text import plural
 
 #: Limits on the exceptions, and on the characters of each, that are searched.
 _EXCEPTIONS, _CHARACTERS = 100, 20_000
@@ -120,8 +121,12 @@ def _full(_: str) -> str:
         listed = sorted(device.processes or (), key=lambda each: -(each.memory or 0))
         who = [
             f"{'this process' if each.own else f'process {each.pid}'} ({bytes_(each.memory)})"
-            for each in listed[:3]
+            for each in [each for each in listed if each.own or each.mine][:3]
         ]
+        if others := [each.memory for each in listed if not (each.own or each.mine)]:
+            memory = None if None in others else sum(each or 0 for each in others)
+            counted = plural(len(others), "process", "processes")
+            who.append(f"{counted} of others ({bytes_(memory)})")
         used = ", ".join(who) if who else "processes that are not listed here"
         remedy = "%gpumem vars shows what this process holds"
         if not (listed and listed[0].own):

@@ -22,8 +22,8 @@ from gpumagic.system.paths import opened, shown
 
 #: The most bytes of a file.
 _LARGEST = 64 * 2**20
-#: The most characters of an integer.
-_DIGITS = 20
+#: The most characters of an integer, and the most notes.
+_DIGITS, _MOST_NOTES = 20, 300
 _KINDS = {kind.__name__: kind for kind in (CudaTiming, MemoryDelta)}
 
 #: ``"noise"``: the difference is not larger than the noise.
@@ -239,6 +239,8 @@ def load(path: str | Path) -> CudaTiming | MemoryDelta:
         if content.get("gpumagic") != VERSION:
             raise SpecError(f"{shown(path)} was written by another version; save it again")
         result: CudaTiming | MemoryDelta = _read(_KINDS[content["kind"]], content["result"])
+        if isinstance(result, CudaTiming) and min(result.loops, result.repeat) < 1:
+            raise ValueError("no run")
     except (ValueError, KeyError, TypeError, RecursionError):
         raise SpecError(f"{shown(path)} holds no result of gpumagic; {how}") from None
     return result
@@ -260,6 +262,8 @@ def _read(kind: object, data: object) -> Any:
             with suppress(ValueError):
                 return _read(each, data)
     if origin is tuple and isinstance(data, list):
+        if arguments[0] is str and len(data) > _MOST_NOTES:
+            raise ValueError("too many notes")
         kinds = arguments[:1] * len(data) if arguments[1:] == (...,) else arguments
         return tuple(_read(each, item) for each, item in zip(kinds, data, strict=True))
     if origin in (Mapping, dict) and isinstance(data, dict):

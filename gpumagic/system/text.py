@@ -19,23 +19,27 @@ _LINES = 40
 #: Where an object is in memory, as Python writes it: ``<function f at 0x7f…>``.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _Key = TypeVar("_Key", bound=Hashable)
-#: Invisible, but needed to write some languages and emojis.
-_JOINERS = "\u200c\u200d"
+#: Unicode's Default_Ignorable_Code_Point, as far as Python takes them for printable, with the
+#: joiners; and the Braille pattern without a dot.
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200d\u2060\u2800\u3164"
+    "\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
 
 
 def harmless(text: str, longest: int = LONGEST) -> str:
     """Return at most ``longest`` characters of ``text`` as one line of visible characters.
 
-    White space becomes blanks; control and direction characters and unpaired surrogates
-    (undecodable bytes) become U+FFFD.
+    White space becomes blanks, what shows nothing goes; control and direction characters and
+    unpaired surrogates (undecodable bytes) become U+FFFD.
     """
     if len(text) > longest:
         text = f"{text[: longest - 1]}…"
-    return "".join(map(_visible, text))
+    return "".join(map(_visible, _INVISIBLE.sub("", text)))
 
 
 def _visible(char: str) -> str:
-    if char.isprintable() or char in _JOINERS:
+    if char.isprintable():
         return char
     return " " if char.isspace() else "\ufffd"
 

@@ -180,7 +180,10 @@ def test_a_gpu_that_is_full_of_others(kernel: Callable[..., Kernel]) -> None:
     full = kernel(FULL)
     failed = full.run("import torch; x = torch.ones(1, device='cuda')", raising=False)
     assert "CUDA error: out of memory" in failed.shown
-    assert "process 4242 (79.2 GiB). To do: choose another one: %gpu auto --restart" in failed.text
+    assert (
+        "used by 1 process of others (79.2 GiB). To do: choose another one: %gpu auto --restart"
+        in failed.text
+    )
     line = "raise RuntimeError('CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate')"
     assert "process 4242 (79.2 GiB)" in full.run(line, raising=False).text
 

@@ -90,6 +90,9 @@ def test_what_is_no_result_is_refused(text: str, tmp_path: Path) -> None:
     [
         ("loops", "3"),
         ("loops", True),
+        ("loops", 0),
+        ("repeat", -1),
+        ("notes", ["x"] * 1000),
         ("wall", {"all": []}),
         ("wall", {"all": [0.5, -1e-9]}),
         ("wall", {"all": [0.5, 1e18]}),

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from IPython.core.error import UsageError
 
-from tests.support.other_user import UID, needs_root, run_as_other_user
+from tests.support.other_user import BECOME, needs_root, run_as_other_user
 
 pytestmark = needs_root
 
@@ -136,9 +136,8 @@ for turn in itertools.count():
 def _attacked(folder: Path, precious: Path) -> Iterator[None]:
     """Another user puts links in the folder as fast as he can."""
     source = _RACE.format(folder=str(folder), precious=str(precious))
-    become = f"import os; os.setgroups([]); os.setgid({UID}); os.setuid({UID})"
     with subprocess.Popen(
-        [sys.executable, "-c", f"{become}\n{source}"], cwd="/", stdout=subprocess.PIPE
+        [sys.executable, "-c", f"{BECOME}\n{source}"], cwd="/", stdout=subprocess.PIPE
     ) as process:
         try:
             assert process.stdout is not None

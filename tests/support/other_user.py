@@ -19,7 +19,7 @@ needs_root = pytest.mark.skipif(
 )
 
 
-_BECOME = f"import os; os.setgroups([]); os.setgid({UID}); os.setuid({UID})"
+BECOME = f"import os; os.setgroups([]); os.setgid({UID}); os.setuid({UID})"
 
 
 def run_as_other_user(source: str, imports: str = "os") -> str:
@@ -28,7 +28,7 @@ def run_as_other_user(source: str, imports: str = "os") -> str:
     ``imports`` come first: the other user may not be able to read this Python's files.
     """
     done = subprocess.run(
-        [sys.executable, "-c", f"import {imports}\n{_BECOME}\n{source}"],
+        [sys.executable, "-c", f"import {imports}\n{BECOME}\n{source}"],
         cwd="/",
         capture_output=True,
         text=True,

@@ -1,0 +1,72 @@
+"""Other users' processes: what is shown of them, and what that costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpumagic
+from gpumagic.cuda import device_table
+from gpumagic.doctor import explanation
+from tests.support.other_user import BECOME, needs_root
+
+pytestmark = needs_root
+SECRET = "--token=hunter2"
+
+
+@pytest.fixture(autouse=True)
+def _same_pids(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_table, "in_first_pid_namespace", lambda: True)
+
+
+@contextmanager
+def other_users(source: str, *arguments: str) -> Iterator[tuple[int, str]]:
+    """A process of the other user that has run this; its pid, and what it says."""
+    words = [sys.executable, "-c", f"{source}\n{BECOME}\nprint('there', flush=True)\ninput()"]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*words, *arguments], cwd="/", **pipes) as process:
+        try:
+            assert process.stdout is not None
+            yield process.pid, process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def test_the_length_of_a_command_line_costs_nothing(virtual_gpu: Any) -> None:
+    """Here 1.8 MB, as much as can be passed; a process can make it a gigabyte of zeros."""
+    with other_users("", *["0" * 120_000] * 15) as (pid, _):
+        virtual_gpu.add_process(0, pid, 2**30)
+        gpumagic.devices()  # with what is imported for it
+        tracemalloc.start()
+        try:
+            (one,) = gpumagic.devices()[0].processes or ()
+            assert tracemalloc.get_traced_memory()[1] < 2**20
+        finally:
+            tracemalloc.stop()
+    assert (one.pid, one.command) == (pid, f"{Path(sys.executable).name} -c")
+
+
+def test_no_arguments_are_shown(virtual_gpu: Any, run_cell: Any) -> None:
+    with other_users("", SECRET) as (pid, _):
+        virtual_gpu.add_process(0, pid, 2**30)
+        shown = run_cell("%gpu -p -o")
+        assert f"{pid}" in shown.text
+        assert SECRET not in shown.text + shown.html + shown.value.to_json()
+
+
+def test_the_report_on_an_out_of_memory_error_only_counts_them(virtual_gpu: Any) -> None:
+    with other_users("") as (pid, _), other_users("") as (second, _):
+        total = gpumagic.devices()[0].memory_total or 0
+        virtual_gpu.add_process(0, pid, total - 2**21)
+        virtual_gpu.add_process(0, second, 2**20)
+        line = str(explanation.explain(RuntimeError("CUDA error: out of memory")))
+        assert "2 processes of others" in line
+        assert str(pid) not in line
+        assert str(second) not in line
