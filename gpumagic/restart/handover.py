@@ -8,11 +8,12 @@ from __future__ import annotations
 import mmap
 import os
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, NamedTuple, cast
 
 from gpumagic.restart.devices import Devices
+from gpumagic.restart.held import Reference
 
 #: ``descriptor:pid`` of the file, in the environment of the new program.
 VARIABLE = "GPUMAGIC_RESTARTED"
@@ -24,7 +25,7 @@ _ALIGNMENT = 64
 class Variable(NamedTuple):
     """What is known of a variable beside its pickle."""
 
-    #: Its type; "" for what the new process has anyway.
+    #: Its type; "" for what the new process has anyway, and the content of an object of a module.
     kind: str
     #: Where its pickle ends, and how many arrays it and those before it have.
     end: int
@@ -38,9 +39,16 @@ class Kept:
     variables: Mapping[str, Variable]
     #: The pickles of all variables, one after the other.
     body: bytes
-    #: The bytes of each part of the file: arrays, then storages by number, with their devices.
+    #: The bytes of each part of the file: buffers, then the memory of tensors and arrays, by
+    #: number, with their devices.
     buffers: Sequence[int]
-    storages: Mapping[int, tuple[int, str]]
+    storages: Sequence[tuple[int, str]]
+    #: The objects of modules that they refer to, with their types.
+    referred: Mapping[Reference, str]
+    #: Which of `variables` are contents of such objects.
+    contents: Collection[str]
+    #: Whether each pickle has all that it needs, so that one that does not load is alone in that.
+    apart: bool
     #: The lines of the cells in which functions were defined, and the cells' numbers, by file name.
     sources: Mapping[str, list[str]]
     cells: Mapping[str, int]
@@ -57,20 +65,20 @@ class Kept:
     def places(self) -> list[tuple[int, int]]:
         """Return where each part of the file begins, and its bytes; at last, where the file ends.
 
-        First the arrays, then the storages.
+        First the buffers, then the storages.
         """
         found, begin = list[tuple[int, int]](), 0
-        for size in (*self.buffers, *(size for size, _ in self.storages.values()), 0):
+        for size in (*self.buffers, *(size for size, _ in self.storages), 0):
             found.append((begin, size))
             begin += size + -size % _ALIGNMENT
         return found
 
-    def mapped(self, descriptor: int) -> tuple[list[memoryview], dict[int, memoryview]]:
-        """Return the arrays and the storages: memory that is the file's until it is written to."""
+    def mapped(self, descriptor: int) -> tuple[list[memoryview], list[memoryview]]:
+        """Return the buffers and the storages: memory that is the file's until it is written to."""
         whole = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY))
         parts = [whole[place : place + size] for place, size in self.places()]
         count = len(self.buffers)
-        return parts[:count], dict(zip(self.storages, parts[count:], strict=False))
+        return parts[:count], parts[count:-1]
 
 
 def give(file: IO[bytes], state: dict[str, Any]) -> str:

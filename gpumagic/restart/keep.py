@@ -9,11 +9,9 @@ import builtins
 import functools
 import io
 import linecache
-import pickle
 import shutil
 import sys
 import tempfile
-import types
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -26,13 +24,16 @@ from gpumagic.errors import RestartError
 from gpumagic.restart import settings, trial
 from gpumagic.restart.devices import Devices
 from gpumagic.restart.handover import Kept, Variable
-from gpumagic.restart.pickler import Pickler, Unpickler, on_host
+from gpumagic.restart.held import Content, Held, type_name
+from gpumagic.restart.pickler import Pickler
+from gpumagic.restart.refused import is_closed_file
+from gpumagic.restart.unpickler import Unpickler, on_host
 from gpumagic.system import text
 from gpumagic.system.introspection import is_a, is_imported
 from gpumagic.system.shell import Shell
 
 if TYPE_CHECKING:
-    from torch import UntypedStorage
+    pass
 
 # --- in the old process ---------------------------------------------------------------------------
 
@@ -57,37 +58,61 @@ def write(
             nor has CUDA failed; the file cannot be written, or Python does not start in that
             environment.
     """
-    left, failed = list(names), dict[str, str]()
+    left, failed, held = list(names), dict[str, str](), Held(shell.user_ns)
+    apart = False
     try:
         file = tempfile.TemporaryFile(prefix="gpumagic-")  # noqa: SIM115 - the next process's
         while True:
-            kept, pickler, bad = _pickled(shell, left)
-            all_known = not bad
+            found = trial.Outcome()
+            kept, pickler, bad = _pickled(shell, left, held, apart=apart)
             if not bad:
                 _write_data(file, kept, pickler)
                 if left:
                     say(f"trying to load {text.plural(len(left), 'variable')} in a new process")
-                    bad, all_known = trial.failures(kept, file, extension, environment)
-            failed.update(bad)
-            # Where CUDA has failed, waiting helps nothing: it goes on with what is left.
-            missed = [name for name in failed if name not in optional]
-            if all_known and missed and not force and failure.dead_context() is None:
-                file.close()
-                which = text.noun(len(missed), "this", "these")
-                raise RestartError(
-                    f"cannot keep {_reasons({name: failed[name] for name in missed})}. "
-                    f"Nothing was lost; {again} loses just {which}"
-                )
-            if not bad:
+                    found = trial.outcome(kept, file, extension, environment)
+                    bad = {**found.failed}
+            held.missing.update(found.missing)
+            held.bare.update({name: why for name, why in bad.items() if name in kept.contents})
+            failed.update({name: why for name, why in bad.items() if name in left})
+            if not bad and not found.missing and not apart:
                 break
+            # Each alone, until all that do not load are known; then again with what they share.
+            apart = bool(found.failed) and not (apart and found.lacking is not None)
             left = [name for name in left if name not in bad]
+        # Where CUDA has failed, waiting helps nothing: it goes on with what is left.
+        missed = {name: why for name, why in failed.items() if name not in optional}
+        for name in [name for name in missed if is_closed_file(shell.user_ns[name])]:
+            del missed[name]  # it is of no use any more
+        if not force and failure.dead_context() is None:
+            _refuse(missed, found.lacking or {}, again)
     except OSError as error:
         raise RestartError(
             f"the variables cannot be written to {tempfile.gettempdir()}: {text.reason(error)}; "
             "TMPDIR names another folder"
         ) from None
     carried = settings.read(shell) if left else {}
-    return file, replace(kept, failed=failed, settings=carried)
+    notes = {
+        **kept.notes,
+        "Changed:": [f"{name} (without {what})" for name, what in (found.lacking or {}).items()],
+        "As in a new process:": [f"{name} ({why})" for name, why in held.bare.items()],
+    }
+    if len(kept.body) > trial.LARGEST:
+        size = f"a pickle of {len(kept.body) / 2**20:.0f} MiB"
+        notes["Not compared with what they were, which takes long for"] = [size]
+    return file, replace(kept, failed=failed, settings=carried, notes=notes)
+
+
+def _refuse(missed: Mapping[str, str], lacking: Mapping[str, str], again: str) -> None:
+    """Return if nothing is lost or changed.
+
+    Raises:
+        RestartError: something is; what, and what to type.
+    """
+    found = [f"cannot keep {_reasons(missed)}"] if missed else []
+    found += [f"{name} would come back without {what}" for name, what in lacking.items()]
+    if found:
+        which = text.noun(len(missed) + len(lacking), "this", "these")
+        raise RestartError(f"{'; '.join(found)}. Nothing was lost; {again} loses just {which}")
 
 
 def _reasons(failed: Mapping[str, str]) -> str:
@@ -98,29 +123,44 @@ def _reasons(failed: Mapping[str, str]) -> str:
     return "; ".join(f"{', '.join(names)} ({reason})" for reason, names in together.items())
 
 
-def _pickled(shell: Shell, names: Sequence[str]) -> tuple[Kept, Pickler, dict[str, str]]:
+def _pickled(
+    shell: Shell, names: Sequence[str], held: Held, *, apart: bool
+) -> tuple[Kept, Pickler, dict[str, str]]:
     """Pickle the variables; also return those that have no pickle, and why."""
     variables, bad = dict[str, Variable](), dict[str, str]()
     graphs, out = set[int](), io.BytesIO()
-    pickler = Pickler(out, shell)
-    for name in names:
-        value = shell.user_ns[name]
-        try:
-            if pickler.add(value):
-                graphs.add(id(value))
-        except Exception as error:
-            bad[name] = text.reason(error)
-            # What it shares with others it cannot pickle again; the next one looks at the others.
-            pickler = Pickler(io.BytesIO(), shell)
-            continue
-        kind = "" if id(value) in pickler.given else trial.type_name(value)
-        variables[name] = Variable(kind, out.tell(), len(pickler.buffers))
+    pickler = Pickler(out, shell, held)
+    contents = dict[str, Any]()
+    values = {name: shell.user_ns[name] for name in names}
+    while values:
+        for name, value in values.items():
+            whole = value if name in names else Content(value)
+            if apart:
+                pickler.clear_memo()
+            try:
+                if pickler.add(whole):
+                    graphs.add(id(value))
+            except Exception as error:
+                bad[name] = pickler.blame(error)
+                # What it shares with others it cannot pickle again; another looks at the others.
+                pickler = Pickler(io.BytesIO(), shell, held)
+                continue
+            kind = "" if id(value) in pickler.given or whole is not value else type_name(value)
+            variables[name] = Variable(kind, out.tell(), len(pickler.buffers))
+        contents.update(
+            values := {
+                name: each for name, each in pickler.contents.items() if name not in contents
+            }
+        )
     numbers = getattr(shell.compile, "_filename_map", {})
     kept = Kept(
         variables,
         out.getvalue(),
         [buffer.raw().nbytes for buffer in pickler.buffers],
-        {key: (each.nbytes(), str(each.device)) for key, each in pickler.storages.items()},
+        [_place(each) for each in pickler.storages],
+        pickler.referred,
+        [*contents],
+        apart,
         {name: linecache.getlines(name) for name in pickler.files if not Path(name).exists()},
         {name: numbers[name] for name in pickler.files if name in numbers},
         Devices(driver.state().uuids or ()),
@@ -176,9 +216,7 @@ def _write_data(file: IO[bytes], kept: Kept, pickler: Pickler) -> None:
     if size > free:
         raise OSError(f"they need {size / 2**30:.1f} GiB, and it has {free / 2**30:.1f} GiB")
     file.truncate(max(size, 1))  # an empty file cannot be mapped
-    data = chain(
-        (buffer.raw() for buffer in pickler.buffers), map(_bytes, pickler.storages.values())
-    )
+    data = chain((buffer.raw() for buffer in pickler.buffers), map(_bytes, pickler.storages))
     try:
         for (place, _), part in zip(places, data, strict=False):
             file.seek(place)
@@ -188,10 +226,22 @@ def _write_data(file: IO[bytes], kept: Kept, pickler: Pickler) -> None:
     file.flush()
 
 
-def _bytes(storage: UntypedStorage) -> memoryview:
-    """Return the bytes of a storage; those on a GPU are copied."""
+def _place(memory: Any) -> tuple[int, str]:
+    """Return the bytes of a storage, or of an array, and the device."""
+    if isinstance(memory, sys.modules["torch"].UntypedStorage if torch_cuda.loaded() else ()):
+        return memory.nbytes(), str(memory.device)
+    return memory.nbytes, "cpu"
+
+
+def _bytes(memory: Any) -> memoryview:
+    """Return the bytes of a storage, or of an array; those on a GPU are copied."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and is_a(memory, numpy.ndarray):
+        if not memory.flags.forc:
+            memory = memory.copy(order="C")
+        return memoryview(memory.ravel(order="K").view("u1"))
     with plain_functions():
-        return memoryview(as_bytes(storage).cpu().numpy())
+        return memoryview(as_bytes(memory).cpu().numpy())
 
 
 # --- in the new process ---------------------------------------------------------------------------
@@ -202,33 +252,36 @@ def restore(file: IO[bytes], shell: Shell, kept: Kept) -> Kept:
     for name, lines in kept.sources.items():  # None: it is never looked for on the disk
         linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
     getattr(shell.compile, "_filename_map", {}).update(kept.cells)
-    devices, (arrays, storages) = kept.devices, kept.mapped(file.fileno())
+    devices, (buffers, memory) = kept.devices, kept.mapped(file.fileno())
 
     @functools.cache
     def storage(number: int) -> Any:
-        return devices.moved_storage(on_host(storages[number]), kept.storages[number][1])
+        return devices.moved_storage(on_host(memory[number]), kept.storages[number][1])
 
-    copies = [memoryview(bytearray(array)) for array in arrays]
-    make = functools.partial(Unpickler, storage=storage, device=devices.moved_device, shell=shell)
-    loader, begin, absent = make(io.BytesIO(kept.body), copies), 0, set[int]()
-    done, on_gpu, failed = list[str](), list[str](), dict(kept.failed)
-    for name, variable in kept.variables.items():
+    loader = Unpickler(
+        io.BytesIO(kept.body),
+        buffers,
+        memory,
+        storage=storage,
+        device=devices.moved_device,
+        shell=shell,
+        copies=True,
+    )
+    done, on_gpu, failed, why = list[str](), list[str](), dict(kept.failed), ""
+    for name in kept.variables:
+        arrived = devices.arrived
         try:
-            if absent and absent & trial.taken(kept.body[begin : variable.end]):
-                raise pickle.UnpicklingError("it shares a part with one that did not load again")
-            arrived = devices.arrived
-            shell.user_ns[name] = loader.load()
+            value = None if why else loader.load()
+        except Exception as error:  # though the trial has loaded it
+            failed[name], why = text.named(error), f"it was to be loaded after {name}"
+            continue
+        if why:
+            failed[name] = why
+        elif name not in kept.contents:
+            shell.user_ns[name] = value
             done.append(name)
             if devices.arrived > arrived:
                 on_gpu.append(name)
-        except Exception as error:  # though the trial has loaded it: those behind it are loaded
-            failed[name] = text.named(error)
-            first = trial.memoized(kept.body, begin)
-            body, shared = trial.behind(variable, kept.body, loader.memo.copy())
-            absent.update(n for n in range(first, len(shared)) if not _whole(shared[n]))
-            loader = make(io.BytesIO(body), [*shared, *copies[variable.buffers :]])
-            loader.load()
-        begin = variable.end
     # torch would check them when it next loads anything, and until then keep them.
     getattr(sys.modules.get("torch._utils"), "_sparse_tensors_to_validate", []).clear()
     shell.user_ns["__builtins__"] = builtins  # cloudpickle puts the dictionary there
@@ -241,11 +294,3 @@ def restore(file: IO[bytes], shell: Shell, kept: Kept) -> Kept:
         **settings.restore(kept.settings, devices.now),
     }
     return replace(kept, notes=notes, failed=failed, on_gpu=on_gpu)
-
-
-def _whole(part: Any) -> bool:
-    """Return whether a part of a variable that did not load has all that belongs to it."""
-    if type(part) in (type, types.FunctionType, types.BuiltinFunctionType):
-        return bool(part.__module__ != "__main__")
-    dtype = getattr(sys.modules.get("numpy"), "dtype", ())
-    return type(part) is str or isinstance(part, dtype)

@@ -9,18 +9,22 @@ from __future__ import annotations
 import builtins
 import importlib
 import io
+import json
 import os
 import pickle
+import pickletools
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache, partial
-from pickletools import genops
+from types import ModuleType
 from typing import IO, Any, NoReturn, cast
 
 from gpumagic.errors import RestartError
 from gpumagic.restart import handover
-from gpumagic.restart.handover import Kept, Variable
-from gpumagic.system import child_process, import_path, introspection, text
+from gpumagic.restart.handover import Kept
+from gpumagic.restart.held import Held, Reference, type_name
+from gpumagic.system import child_process, import_path, text
 from gpumagic.system.paths import working_folder
 
 #: Seconds for a child to load all variables.
@@ -36,19 +40,23 @@ with os.fdopen(int(sys.argv[1]), "rb") as file:
 """
 
 
-def type_name(value: object) -> str:
-    """Return the module and the name of a value's type."""
-    kind = type(value)
-    return f"{introspection.module_of(kind)}.{kind.__qualname__}"
+@dataclass(frozen=True)
+class Outcome:
+    """What a trial has found."""
+
+    #: What modules hold here, and a fresh import does not.
+    missing: Sequence[Reference] = ()
+    #: The variables that do not load, and why.
+    failed: Mapping[str, str] = field(default_factory=dict)
+    #: What variables have not any more when they come back. None: the child has ended at the last
+    #: of ``failed``, and nothing is known of those behind it.
+    lacking: Mapping[str, str] | None = field(default_factory=dict)
 
 
-def failures(
-    kept: Kept, data: IO[bytes], extension: str, environment: Mapping[str, str]
-) -> tuple[dict[str, str], bool]:
-    """Import ``extension`` and load the variables in a child; return what fails, and why.
+def outcome(kept: Kept, data: IO[bytes], extension: str, environment: Mapping[str, str]) -> Outcome:
+    """Import ``extension`` and load the variables in a child; return what comes of them.
 
-    ``data`` is the file of the bytes of arrays and tensors. False is returned beside it if the
-    child has ended at the last of these: nothing is known then of the variables behind it.
+    ``data`` is the file of the bytes of arrays and tensors.
 
     Raises:
         RestartError: no process starts in that environment.
@@ -71,20 +79,16 @@ def failures(
             )
         except child_process.TimeoutExpired:
             raise RestartError("loading the variables takes more than ten minutes") from None
-    words = done.stdout.split("\0")[1:]  # a name, its type or why it fails, the next name, …
-    if not words:
+    missing, *answers = map(json.loads, done.stdout.splitlines() or ["null"])
+    if missing is None:
         why = child_process.last_error(done.stderr)
         raise RestartError(f"the new process would not start: {why}")
-    failed = dict[str, str]()
-    for name, answer in zip(words[::2], words[1::2], strict=False):
-        kind = kept.variables[name].kind
-        if answer.startswith("!"):
-            failed[name] = text.reason(answer[1:])
-        elif not answer:
-            failed[name] = f"a process that loads it ends with status {done.returncode}"
-        elif answer != f"={kind}":
-            failed[name] = f"it would come back as {answer[1:]}, not {kind}"
-    return failed, bool(words[-1])
+    lacking = answers.pop() if answers and type(answers[-1]) is dict else None
+    failed = {name: text.reason(why[0]) for name, *why in answers if why}
+    if lacking is None and not missing:  # it has ended
+        name = answers[-1][0] if answers else next(iter(kept.variables))
+        failed[name] = f"a process that loads it ends with status {done.returncode}"
+    return Outcome([Reference(*each) for each in missing], failed, lacking)
 
 
 # --- in the child ---------------------------------------------------------------------------------
@@ -96,7 +100,10 @@ class _Shell:
     def __init__(self, given: Iterable[str]) -> None:
         self.user_ns_hidden = {name: getattr(builtins, name, print) for name in given}
         self.user_ns_hidden.update(get_ipython=self.get_ipython, In=[], Out={}, _dh=[])
-        self.user_ns = {"__name__": "__main__", **self.user_ns_hidden}
+        # As in the new process, what names a class of the notebook finds it in ``__main__``.
+        main = sys.modules["__main__"] = ModuleType("__main__")
+        self.user_ns = vars(main)
+        self.user_ns.update(self.user_ns_hidden)
         vars(builtins).update(get_ipython=self.get_ipython, display=print)
 
     def get_ipython(self) -> _Shell:
@@ -106,55 +113,118 @@ class _Shell:
         return print
 
 
-def memoized(body: bytes, end: int) -> int:
-    """Return how many objects the pickles up to ``end`` put into the memo."""
-    file, count = io.BytesIO(body), 0
-    while file.tell() < end:
-        count += sum(code.name == "MEMOIZE" for code, _, _ in genops(file))
-    return count
+#: Not None: it is what many objects compute anew when they are asked.
+_CONSTANTS = {"NEWTRUE": "True", "NEWFALSE": "False"}
+#: A larger pickle is not compared: it would take more than ten seconds.
+LARGEST = 20 << 20
 
 
-def taken(body: bytes) -> set[int]:
-    """Return the numbers in the memo of the objects that one pickle takes from there."""
-    return {cast(int, n) for code, n, _ in genops(body) if code.name in ("BINGET", "LONG_BINGET")}
+def leaves(body: bytes, memo: list[str | None]) -> set[tuple[type, str]]:
+    """Return the texts, numbers and truth values in a pickle, each once.
 
-
-def behind(variable: Variable, body: bytes, memo: Mapping[int, Any]) -> tuple[bytes, list[Any]]:
-    """Return the pickles behind one that does not load, and the buffers that they begin with.
-
-    What they share with it is None, or incomplete; with others it is in ``memo``. A memo cannot be
-    set, so that a pickle of its own puts each object there, in order.
+    Of those that it takes from pickles before it ``memo`` has the texts. Order, counts and what is
+    shared are left out: they differ where nothing has changed.
     """
-    count = memoized(body, variable.end)
-    puts = (pickle.NEXT_BUFFER + pickle.MEMOIZE + pickle.POP) * count
-    first = pickle.PROTO + b"\5" + puts + pickle.NONE + pickle.STOP
-    return first + body[variable.end :], [memo.get(number) for number in range(count)]
+    found, last = set[tuple[type, str]](), None
+    for code, argument, _ in pickletools.genops(body):
+        if code.name == "MEMOIZE":
+            memo.append(last)
+            continue
+        if "BINGET" in code.name:
+            argument = memo[cast(int, argument)]
+        elif code.name in ("FRAME", "PROTO"):
+            continue
+        last = argument if type(argument) is str else None
+        if code.name in _CONSTANTS:
+            found.add((object, _CONSTANTS[code.name]))
+        elif type(argument) in (str, int, float):
+            found.add((type(argument), repr(argument)))
+    return found
+
+
+def _lacking(kept: Kept, shell: Any) -> Iterator[tuple[str, str]]:
+    """Pickle the variables again; yield what has not any more what it had."""
+    from gpumagic.restart.pickler import Pickler
+
+    before, after, begin = list[str | None](), list[str | None](), 0
+    held = Held(shell.user_ns, kept.referred)
+    out = io.BytesIO()
+    pickler = Pickler(out, shell, held)
+    for name, variable in kept.variables.items():
+        then, begin, start = (
+            leaves(kept.body[begin : variable.end], before),
+            variable.end,
+            out.tell(),
+        )
+        if name in kept.contents:
+            continue
+        try:
+            pickler.add(shell.user_ns[name])
+        except Exception:  # as what is made again when it is loaded, a lock for example
+            out, after = io.BytesIO(), []
+            pickler = Pickler(out, shell, held)
+            continue
+        lacks = sorted(each for _, each in then - leaves(out.getvalue()[start:], after))
+        if lacks:
+            yield name, text.harmless(text.listed(lacks), text.REASON)
 
 
 def run(file: IO[bytes], descriptor: int) -> NoReturn:
-    """Say the name of each variable, then its type, or ``!`` and why it does not load."""
+    """Say what is missing; the name of each variable, and why it does not load; what some lack.
+
+    Each in a line of JSON.
+    """
     sys.path[:], folders, folder, extension, kept = pickle.load(file)
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+
+    def say(answer: object) -> None:
+        print(json.dumps(answer), file=out, flush=True)
+
     with import_path.restricted_to(folders):
         importlib.import_module(extension)
-        from gpumagic.restart.pickler import GIVEN, Unpickler, on_host
+        from gpumagic.restart.unpickler import GIVEN, Unpickler, on_host
 
         if folder is not None:
             os.chdir(folder)
         shell: Any = _Shell(GIVEN)
-        arrays, storages = kept.mapped(descriptor)
-        storage = cache(lambda number: on_host(storages[number]))
-        make = partial(Unpickler, storage=storage, device=kept.devices.now, shell=shell)
-        loader = make(io.BytesIO(kept.body), arrays)
-        for name, variable in kept.variables.items():
-            print(end=f"\0{name}\0", file=out, flush=True)
+        missing = [each for each, kind in kept.referred.items() if not _is_there(each, kind)]
+        say(missing)
+        buffers, memory = kept.mapped(descriptor)
+        make = partial(
+            Unpickler,
+            memory=memory,
+            storage=cache(lambda number: on_host(memory[number])),
+            device=kept.devices.now,
+            shell=shell,
+            copies=False,
+        )
+        loader, begin, first, failed = make(io.BytesIO(kept.body), buffers), 0, 0, bool(missing)
+        for name, variable in () if missing else kept.variables.items():
+            if kept.apart:
+                loader = make(io.BytesIO(kept.body[begin : variable.end]), buffers[first:])
+            begin, first = variable.end, variable.buffers
+            say([name])
             try:
-                value = shell.user_ns[name] = loader.load()
-                print(end=f"={variable.kind and type_name(value)}", file=out, flush=True)
+                value = loader.load()
+                kind = variable.kind and type_name(value)
+                if kind != variable.kind:
+                    raise TypeError(f"it would come back as {kind}, not {variable.kind}")
             except BaseException as error:
-                print(end=f"!{text.reason(error)}", file=out, flush=True)
-                body, shared = behind(variable, kept.body, loader.memo.copy())
-                loader = make(io.BytesIO(body), [*shared, *arrays[variable.buffers :]])
-                loader.load()
+                say([name, text.reason(error)])
+                failed = True
+                if not kept.apart:
+                    break
+                continue
+            if name not in kept.contents:
+                shell.user_ns[name] = value
+        compared = not (failed or kept.apart) and len(kept.body) <= LARGEST
+        say(dict(_lacking(kept, shell)) if compared else {})
     os._exit(0)
+
+
+def _is_there(reference: Reference, kind: str) -> bool:
+    try:
+        return type_name(reference.found()) == kind
+    except Exception:
+        return False

@@ -208,7 +208,10 @@ TENSORS = {
 #: What cannot be kept, and why.
 BAD = {
     "gen": ("gen = (i for i in range(3))", "cannot pickle 'generator' object"),
-    "lock": ("import threading; lock = threading.Lock()", "cannot pickle '_thread.lock' object"),
+    "lock": (
+        "import threading; lock = threading.Lock(); lock.acquire(); guarded = [lock]",
+        "a lock that is held",
+    ),
     "file": ("file = open('/dev/null')", "an open file"),
     "uses": ("def uses(): return gen", "cannot pickle 'generator' object"),
     "folder": (
@@ -221,10 +224,19 @@ BAD = {
         "dies = Dies()",
         "a process that loads it ends with status -6",
     ),
-    "error": (
-        "class TooBig(Exception):\n    def __init__(self, size, limit): super().__init__('big')\n"
-        "error = TooBig(5, 3)",
-        "missing 1 required positional argument",
+    "odd": (
+        "class Odd:\n    def __getnewargs__(self): return (1, 2)\nodd = Odd()",
+        "takes no arguments",
+    ),
+    "shared": (
+        "from multiprocessing import shared_memory\n"
+        "shared = shared_memory.SharedMemory(create=True, size=8)",
+        "shared memory or a lock of multiprocessing",
+    ),
+    "pool": (
+        "from concurrent.futures import ThreadPoolExecutor\nclass Trainer: pass\n"
+        "pool = Trainer(); pool.executor = ThreadPoolExecutor()",
+        "ThreadPoolExecutor of concurrent: ",
     ),
 }
 RANDOM = (
@@ -282,27 +294,83 @@ def test_what_cannot_be_kept_is_named_before_anything_is_lost(
     assert k.value(f"[name for name in {[*BAD]} if name in globals()]") == []
 
 
-def test_what_loads_once_alone_is_lost(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
-    """Its trial has loaded it; those behind it come back, but for what they share with it."""
+def test_a_trial_has_no_effect_on_what_lives(kernel: Callable[..., Kernel]) -> None:
     k = kernel()
-    k.run(f"import os; lock = {str(tmp_path / 'lock')!r}; first = [1]; shared = [2]")
+    k.run("from multiprocessing import shared_memory as m; s = m.SharedMemory(create=True, size=8)")
+    k.run("%gpu restart", raising=False)
+    assert k.value("m.SharedMemory(s.name).size") == 8
+    k.run("s.unlink()")
+
+
+def test_what_loads_once_alone_is_lost(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
+    """Its trial has loaded it; those behind it are named."""
+    k = kernel()
+    k.run(f"import os; lock = {str(tmp_path / 'lock')!r}; first = [1]")
     k.run(
-        "class Server:\n    def __init__(self): self.own = [3]\n"
-        "    def __setstate__(self, state):\n        self.__dict__.update(state)\n"
-        "        was_there = os.path.exists(lock); open(lock, 'w').close()\n"
-        "        if was_there: raise RuntimeError('address already in use')"
+        "class Server:\n    def __setstate__(self, state):\n"
+        "        self.__dict__.update(state)\n        was_there = os.path.exists(lock)\n"
+        "        open(lock, 'w').close()\n"
+        "        if was_there: raise RuntimeError('address already in use')\n"
+        "server = Server(); server.own = first; last = [first]"
     )
-    k.run(
-        "server = Server(); server.first = first; server.arr = __import__('numpy').ones(9)\n"
-        "uses = [server.own]; uses_it = [uses]"
-    )
-    k.run("results = {'acc': [.1], 'first': first}; arr = __import__('numpy').arange(300.)")
     shown = k.run("%gpu restart").text
-    assert "Lost: 3 variables (server, uses, uses_it)." in shown
+    assert "Lost: 2 variables (server, last)." in shown
     assert "Not kept: server (RuntimeError: address already in use)." in shown
-    assert "Not kept: uses (UnpicklingError: it shares a part with one that did" in shown
-    asked = "(results['acc'], results['first'] is first, shared, float(arr.sum()), Server.__name__)"
-    assert k.value(asked) == ([0.1], True, [2], 44850.0, "Server")
+    assert "Not kept: last (it was to be loaded after server)." in shown
+    assert k.value("first") == [1]
+
+
+CONF = """
+import threading
+class C: lr = 1
+cfg, UNSET, table, names = C(), object(), {"a": 1}, ["x"]
+class Service:
+    def __init__(self): self.lock = threading.local()
+service = Service()
+square = lambda x: x * cfg.lr
+def used(): return cfg.lr, table, names
+"""
+
+
+def test_what_a_module_holds_is_the_modules(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
+    """It comes back as the object of the fresh module, with what it contained."""
+    k = kernel()
+    (tmp_path / "conf.py").write_text(CONF)
+    k.run(f"import os, sys; sys.path.insert(0, {str(tmp_path)!r}); import conf")
+    k.run("from conf import *; cfg.lr = 7; table['b'] = 2; names.clear()")
+    k.run("class Mine: pass\nconf.mine = mine = Mine(); mine.n = 1; conf.later = later = conf.C()")
+    shown = k.run("%gpu restart").text
+    assert "As in a new process: conf.service (" in shown
+    assert k.value("used()") == (7, {"a": 1, "b": 2}, [])
+    k.run("import conf; cfg.lr = 8; table['c'] = 3")
+    assert k.value("(used()[0], 'c' in conf.table, UNSET is conf.UNSET, square(2), mine.n)") == (
+        *(8, True, True, 16, 1),
+    )
+    assert k.value("(later.lr, hasattr(conf, 'later'))") == (1, False)
+
+
+def test_what_is_not_there_any_more_is_named_before_it_is_lost(
+    kernel: Callable[..., Kernel],
+) -> None:
+    k = kernel()
+    k.run(
+        "class Forgets:\n    def __setstate__(self, state):\n"
+        "        self.n = state['n']\nforgets = Forgets(); forgets.n, forgets.best = 3, 0.125"
+    )
+    refused = k.run("%gpu restart", raising=False).shown
+    assert refused.startswith("UsageError: forgets would come back without 'best', 0.125."), refused
+    assert k.value("forgets.best") == 0.125
+    shown = k.run("%gpu restart --force").text
+    assert "Changed: forgets (without " in shown
+    assert k.value("forgets.n") == 3
+
+
+def test_outputs_under_another_name(kernel: Callable[..., Kernel]) -> None:
+    k = kernel()
+    k.run("'first'")
+    k.run("results = Out")
+    k.run("%gpu restart")
+    assert k.value("(results is Out, 'first' in results.values())") == (True, True)
 
 
 def test_what_stands_in_for_stdout_is_data(kernel: Callable[..., Kernel]) -> None:

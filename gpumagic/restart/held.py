@@ -1,0 +1,157 @@
+"""What imported modules hold: it is referred to, and the new process has its module's own.
+
+A copy would be another object: the functions of its module would not see what is set on it, a seed
+would not govern it, and a sentinel would be itself no more. What is compared by its value, a number
+or a path, is copied. Of an object of the user's own modules, the content goes to the fresh one.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import importlib
+import sys
+import types
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from gpumagic.cells import tracebacks
+from gpumagic.system import introspection, text
+from gpumagic.system.introspection import derives, find, is_a
+
+#: Objects that every process has once, and modules, which are imported.
+_EVERYWHERE = (types.ModuleType, type(None), type(...), type(NotImplemented))
+_NAMED = (type, types.FunctionType)
+
+
+class Reference(NamedTuple):
+    """Where a module has an object."""
+
+    module: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.name}"
+
+    def found(self) -> Any:
+        """Return what a fresh import has there.
+
+        Raises:
+            Exception: as the import does; `AttributeError` where it has none.
+        """
+        return getattr(importlib.import_module(self.module), self.name)
+
+
+def type_name(value: object) -> str:
+    """Return the module and the name of a value's type."""
+    kind = type(value)
+    return f"{introspection.module_of(kind)}.{kind.__qualname__}"
+
+
+class Held:
+    """What the modules of this process hold, by identity."""
+
+    def __init__(self, namespace: dict[str, Any], known: Iterable[Reference] = ()) -> None:
+        self._found, ranks = dict[int, Reference](), dict[int, tuple[bool, bool, int]]()
+        self._users = {each for each in tracebacks.users_modules() if each != "__main__"}
+        #: Those that a fresh import does not have so.
+        self.missing: set[Reference] = set()
+        #: Those whose content has no pickle, and why.
+        self.bare: dict[str, str] = {}
+        owners = dict[type, str | None]()
+        for module, loaded in list(sys.modules.items()):
+            inside = introspection.module_attributes(loaded)
+            if inside is namespace or module.startswith(("builtins", "gpumagic.", "_frozen")):
+                continue
+            users = module in self._users
+            for name, value in introspection.names(inside):
+                kind = type(value)
+                if kind not in owners:
+                    known_so = _has_identity(kind)
+                    owners[kind] = introspection.module_of(kind) if known_so else None
+                owner = owners[kind]
+                if owner is None or name.startswith("__"):
+                    continue
+                if kind is str and not _is_constant(name, value):
+                    continue
+                # The module of its type is the first, the user's own are the last.
+                rank = owner != module, users, len(module)
+                if id(value) not in ranks or rank < ranks[id(value)]:
+                    ranks[id(value)] = rank
+                    self._found[id(value)] = Reference(module, name)
+        self._found.update({id(each.found()): each for each in known})  # others may have them, too
+
+    def get(self, value: object) -> Reference | None:
+        """Return where a module has this object, if it is to be referred to."""
+        reference = self._found.get(id(value))
+        if reference is None or reference in self.missing:
+            return None
+        if is_a(value, *_NAMED):  # by its own name, where it has one
+            own = introspection.is_imported(value) or _module(value) == "__main__"
+            return None if own else reference
+        if reference.module in self._users and str(reference) not in self.bare:
+            try:
+                if _parts(value) is None:
+                    self.missing.add(reference)
+                    return None
+            except Exception as error:
+                self.bare[str(reference)] = text.reason(error)
+        return reference
+
+    def has_content(self, reference: Reference, value: object) -> bool:
+        """Return whether an object's content is kept: that of the user's own modules, if it can."""
+        users = reference.module in self._users and str(reference) not in self.bare
+        return users and not is_a(value, *_NAMED) and any(_parts(value) or ())
+
+
+def _is_constant(name: str, value: str) -> bool:
+    """Return whether a text is its module's own: ``argparse.SUPPRESS``, no word as any other."""
+    return name.isupper() and len(value) > 1 and not value.isidentifier()
+
+
+def _has_identity(kind: type) -> bool:
+    """Return whether objects of this type are known by identity: not by value, nor by name."""
+    if kind is str or derives(kind, *_NAMED):
+        return True
+    by_value = find(kind, "__hash__") not in (object.__hash__, None)
+    ours = introspection.module_of(kind) == "__main__"
+    return not by_value and not ours and not derives(kind, *_EVERYWHERE)
+
+
+def _module(named: Any) -> str:
+    return introspection.module_of(named) if is_a(named, type) else named.__module__
+
+
+def _parts(value: Any) -> tuple[Any, Any, Any] | None:
+    """Return an object's state, items and entries as pickle has them; None for a mere value.
+
+    Raises:
+        Exception: it has no pickle.
+    """
+    reduced: Any = value.__reduce_ex__(5)
+    if type(reduced) is str:
+        return None
+    make, arguments, *parts = reduced
+    state, items, entries = (*parts, None, None, None)[:3]
+    if make is copyreg.__newobj__ and len(arguments) == 1:  # type: ignore[attr-defined]
+        return state, items, entries
+    is_made = make is type(value) and any(each is not None for each in (state, items, entries))
+    return (state, items, entries) if is_made else None
+
+
+class Content:
+    """The content of an object of a module: when it is loaded, the fresh object has it."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        parts = _parts(self._value)
+        assert parts is not None
+        _, items, entries = parts
+        return _emptied, (self._value, bool(items or entries)), *parts
+
+
+def _emptied(value: Any, has_items: bool) -> Any:
+    if has_items:
+        value.clear()
+    return value
