@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
+from pathlib import Path
 from typing import IO, Any
 
 import zmq
@@ -48,8 +49,7 @@ def go_on(shell: Shell, make_report: Report, prepare: Callable[[], None]) -> Non
     for descriptor in state["inherited"]:
         with suppress(OSError):  # an exit function has closed it
             os.set_inheritable(descriptor, False)
-    _restore_folders(shell, state)
-    notes = _load_extensions(shell, state)
+    notes = [*_restore_folders(shell, state), *_load_extensions(shell, state)]
     shell.execution_count = state["count"]
     report = lambda: _report(shell, state, make_report, notes)  # noqa: E731
     if hasattr(shell, "kernel"):
@@ -59,15 +59,25 @@ def go_on(shell: Shell, make_report: Report, prepare: Callable[[], None]) -> Non
         _run_first(shell, state)
 
 
-def _restore_folders(shell: Shell, state: Mapping[str, Any]) -> None:
+def _restore_folders(shell: Shell, state: Mapping[str, Any]) -> list[str]:
+    """Enter the working folder, and restore the import path; return what is to be said."""
+    notes = []
     os.environ.pop("PYTHONPATH", None)
     if state["python_path"] is not None:
         os.environ["PYTHONPATH"] = state["python_path"]
     sys.path[:] = state["path"]
-    with suppress(OSError, TypeError):  # it was removed, then or meanwhile
-        os.chdir(state["folder"])
+    try:
+        os.fchdir(state["folder"])
+        os.close(state["folder"])
+        Path.cwd()
+    except (OSError, KeyError):  # it was removed, or closed to this user
+        home = Path("~").expanduser()
+        os.chdir(home if home.is_dir() else sys.prefix)
+        notes.append(f"The working folder was removed: this process is in {Path.cwd()}.")
+    shell.starting_dir = state["started_in"]
     visited: list[Any] = shell.user_ns["_dh"]  # for ``%cd -``; of strings before IPython 8
     visited[:] = map(type(visited[0]), state["visited"])
+    return notes
 
 
 def _load_extensions(shell: Shell, state: Mapping[str, Any]) -> list[str]:

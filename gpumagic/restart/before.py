@@ -14,6 +14,7 @@ import gc
 import io
 import os
 import pickle
+import re
 import signal
 import site
 import socket
@@ -21,22 +22,20 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import IO, Any, NoReturn
 
 import zmq
 
 from gpumagic.errors import RestartError
 from gpumagic.restart import handover, losses, ports
 from gpumagic.system import import_path
-from gpumagic.system.paths import working_folder
 from gpumagic.system.shell import Shell
 
-if TYPE_CHECKING:
-    from ipykernel.kernelapp import IPKernelApp
-
+#: The option that names the connection file, with its value or before it.
+_CONNECTION = re.compile(r"(?:--?f|--IPKernelApp\.connection_file)(=.*)?")
 #: So many looks, 10 ms apart, without a new request: all that have arrived are taken.
 _QUIET_LOOKS = 5
 #: Seconds in which the cell that asks ends, and the last output is sent.
@@ -86,6 +85,8 @@ def check(shell: Shell, *, force: bool = False) -> None:
         raise RestartError(
             "this cell runs in a subshell, or in another thread; run the line in the main shell"
         )
+    if hasattr(shell, "kernel"):
+        ports.check(app)
     if not force:
         losses.check()
 
@@ -96,7 +97,7 @@ def _app(shell: Shell) -> Any:
     return app if getattr(app, "shell", None) is shell and hasattr(app, "argv") else None
 
 
-def command(app: IPKernelApp, extension: str) -> list[str]:
+def command(app: Any, extension: str) -> list[str]:
     """Return the command line of this process, with ``extension`` as the last one to be loaded.
 
     The user's own are given again: a list on the command line replaces that of a config file.
@@ -105,13 +106,37 @@ def command(app: IPKernelApp, extension: str) -> list[str]:
     option = f"--{name}.extra_extensions="
     added = [option + each for each in app.extra_extensions if each != extension]
     added.append(option + extension)
+    given = _from_anywhere(sys.orig_argv[1:], len(app.argv), app.shell.starting_dir)
     if not hasattr(app, "kernel"):
         added.append(f"--{name}.display_banner=False")
     else:
+        given = [*_without(_CONNECTION, given)]
+        # A name alone ipykernel looks for in the working folder first.
+        added += ["-f", str(Path(app.shell.starting_dir, app.abs_connection_file))]
         added += ports.option(app)
-    given = [word for word in sys.orig_argv[1:] if word not in added]
-    given = [word for word in given if not word.startswith(option)]
+    given = [word for word in given if word not in added and not word.startswith(option)]
     return [sys.executable, *given, *added]
+
+
+def _from_anywhere(words: Sequence[str], arguments: int, folder: str) -> list[str]:
+    """Return a command line, of which the last words are ``arguments``, for another folder."""
+    found, last = [*words], len(words) - arguments - 1
+    if last == 0 or (last > 0 and words[last - 1] not in ("-m", "-c")):  # the program's file
+        path = Path(folder, words[last])
+        if path.exists():
+            found[last] = str(path)
+    return found
+
+
+def _without(option: re.Pattern[str], words: Iterable[str]) -> Iterator[str]:
+    """Yield the words without an option and its value."""
+    remaining = iter(words)
+    for word in remaining:
+        match = option.fullmatch(word)
+        if match is None:
+            yield word
+        elif match[1] is None:
+            next(remaining, None)
 
 
 def restart(
@@ -146,7 +171,7 @@ def restart(
         "inputs": (list(history.input_hist_parsed), list(history.input_hist_raw)),
         "path": list(sys.path),
         "module_folders": import_path.module_folders(),
-        "folder": working_folder(),
+        "started_in": shell.starting_dir,
         "visited": [*map(str, shell.user_ns.get("_dh", ()))],
         "extensions": sorted(shell.extension_manager.loaded - {extension}),
         "requests": [],
@@ -156,6 +181,9 @@ def restart(
 
     def finish() -> NoReturn:
         files = [each.fileno() for each in (told, file) if each is not None]
+        with suppress(OSError):  # another folder may have its name by now: the descriptor is kept
+            state["folder"] = os.open(".", os.O_PATH | os.O_DIRECTORY)
+            files.append(state["folder"])
         try:
             variables = {**environment, handover.VARIABLE: handover.give(told, state)}
             _replace(shell, words, variables, {*files, *inherited, *held})
@@ -285,9 +313,10 @@ def _replace(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    # Python imports from there, so never where the notebook is now: others may write to it.
-    for folder in ("/", sys.prefix, shell.starting_dir):
-        with suppress(OSError):  # it was removed, or closed to this user: the one before it
+    # Python imports from there, so never where the notebook is now, or began: others may write to
+    # these, or have made them anew.
+    for folder in ("/", sys.prefix):
+        with suppress(OSError):  # it is closed to this user
             os.chdir(folder)
     # Not os.execve: debuggers replace that.
     posix.execve(words[0], words, dict(environment))

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import zmq
+
+from gpumagic.errors import RestartError
 
 if TYPE_CHECKING:
     from ipykernel.kernelapp import IPKernelApp
@@ -29,9 +32,27 @@ def option(app: IPKernelApp) -> list[str]:
     return [f"--IPKernelApp.extra_config_file={__file__}"] if mine else []
 
 
+def check(app: IPKernelApp) -> None:
+    """Return if no other user can put a socket in the place of one of the kernel's.
+
+    Raises:
+        RestartError: its sockets are files in a folder in which others may write.
+    """
+    if app.transport != "tcp":
+        folder = Path(app.ip).parent
+        found = folder.stat()
+        mine = found.st_uid == os.geteuid() and not found.st_mode & 0o022
+        if not (mine and folder.is_absolute()):
+            raise RestartError(
+                f"the sockets of this kernel are files in {folder}, where others could replace "
+                "them meanwhile: restart the notebook process (Kernel > Restart)"
+            )
+
+
 def hold(app: IPKernelApp, environment: dict[str, str]) -> list[int]:
     """Keep the sockets through an ``execve`` with this environment; return their descriptors."""
-    ports = {app.shell_port, app.iopub_port, app.stdin_port, app.control_port}
+    names = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
+    ports = {getattr(app, name) for name in names} if app.transport == "tcp" else ()
     held = {}
     for each in connections(*ports) if option(app) else ():
         if each.status == psutil.CONN_LISTEN:
@@ -53,20 +74,31 @@ def connections(*ports: int) -> list[Any]:
 
 def _take() -> None:
     """In the new program, before ipykernel binds its sockets: have it take those that are held."""
+    from ipykernel.heartbeat import Heartbeat
     from ipykernel.kernelapp import IPKernelApp
 
     held = json.loads(os.environ.pop(_VARIABLE, "{}"))
     app: Any = IPKernelApp.instance()
-    bind = app._bind_socket
+    kind: Any = Heartbeat
+    bind, bind_heartbeat = app._bind_socket, kind._try_bind_socket
 
-    def bind_held(socket: zmq.Socket[bytes], port: int) -> Any:
+    def take(socket: zmq.Socket[bytes], port: int) -> None:
         descriptor = held.pop(str(port), None)
         if descriptor is not None:
             os.set_inheritable(descriptor, False)
             socket.setsockopt(zmq.USE_FD, descriptor)
+
+    def bind_held(socket: zmq.Socket[bytes], port: int) -> Any:
+        take(socket, port)
         return bind(socket, port)
 
+    def bind_heartbeat_held(heartbeat: Any) -> Any:
+        kind._try_bind_socket = bind_heartbeat
+        take(heartbeat.socket, heartbeat.port)
+        return bind_heartbeat(heartbeat)
+
     app._bind_socket = bind_held
+    kind._try_bind_socket = bind_heartbeat_held
 
 
 if "get_config" in globals():  # read as a configuration

@@ -12,9 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from threading import get_ident
 from types import ModuleType
-from typing import Any
 
 from gpumagic.system import introspection
 
@@ -59,37 +57,28 @@ def _folder(module: object) -> str | None:
 def restricted_to(folders: Mapping[str, str]) -> Iterator[None]:
     """Import from absolute folders only, and the modules named in ``folders`` from these.
 
-    ``folders`` is what `module_folders` returned in this process or in the one that it replaces.
+    Nor are entry points of the working folder found. ``folders`` is what `module_folders` returned
+    in this process or in the one that it replaces.
     """
-    finder: Any = _Finder(folders)
-    _replace_finder(PathFinder, finder)
+    before, finder = [*sys.path], _Named(folders)
+    sys.path[:] = absolute = _absolute()
+    sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
-        _replace_finder(finder, PathFinder)
+        sys.meta_path.remove(finder)
+        # What was imported may have added entries.
+        sys.path[:] = [*(each for each in sys.path if each not in absolute), *before]
 
 
-def _replace_finder(old: object, new: Any) -> None:
-    sys.meta_path[:] = [new if each is old else each for each in sys.meta_path]
-
-
-class _Finder:
-    """`PathFinder`, restricted in this thread to the absolute entries of ``sys.path``."""
-
-    invalidate_caches = staticmethod(PathFinder.invalidate_caches)
+class _Named:
+    """Finds some modules, each in its folder."""
 
     def __init__(self, folders: Mapping[str, str]) -> None:
-        # The package importlib_metadata takes it out of `PathFinder` when it is imported.
-        if hasattr(PathFinder, "find_distributions"):
-            self.find_distributions = PathFinder.find_distributions
         self._folders = folders
-        self._thread = get_ident()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if path is not None or get_ident() != self._thread:  # in a package
-            return PathFinder.find_spec(name, path, target)
         folder = self._folders.get(name)
-        found = None if folder is None else PathFinder.find_spec(name, [folder], target)
-        return found or PathFinder.find_spec(name, _absolute(), target)
+        return None if folder is None else PathFinder.find_spec(name, [folder], target)

@@ -31,14 +31,14 @@ def rows() -> Iterator[Row]:
                 kernel.close()
     ours, reference = (median(column) for column in zip(*turns, strict=True))
     note = f"restart_kernel and the same choice, until its reply; medians of {ROUNDS}, in turns"
-    yield Row("%gpu … --restart, to its reply", ours, reference, note, 1.0)
+    yield Row("%gpu … --restart --keep none, to its reply", ours, reference, note, 1.0)
 
 
 def _in_place(kernel: Kernel, turn: int) -> float:
     """From the cell that asks to its reply."""
     kernel.run(_FREEZE)
     started = time.perf_counter()
-    shown = kernel.run(f"%gpu {turn % 2} --restart").text
+    shown = kernel.run(f"%gpu {turn % 2} --restart --keep none").text
     taken = time.perf_counter() - started
     assert shown.startswith("restarted"), shown
     return taken

@@ -183,7 +183,7 @@ def test_nobody_else_can_listen_on_the_ports(kernel: Kernels) -> None:
     """Another user who tries all the time would get the next cell's text."""
     k = kernel()
     k.run(f"{FREEZE}; x = 1")
-    names = ("shell_port", "iopub_port", "stdin_port", "control_port")
+    names = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
     info, taken, running = k.client.get_connection_info(), list[int](), threading.Event()
 
     def listen() -> None:
@@ -205,20 +205,29 @@ def test_nobody_else_can_listen_on_the_ports(kernel: Kernels) -> None:
     assert k.value("x") == 1
 
 
-def test_ipc(child_environment: Callable[..., dict[str, str]]) -> None:
-    """Connections over Unix sockets, whose clients cannot be counted."""
+@pytest.mark.parametrize("is_private", [True, False])
+def test_ipc(
+    child_environment: Callable[..., dict[str, str]], tmp_path: Path, is_private: bool
+) -> None:
+    """Connections over Unix sockets, whose clients cannot be counted, and cannot be held."""
     from jupyter_client.manager import KernelManager
 
     manager = KernelManager(kernel_name="python3", transport="ipc")
-    manager.start_kernel(env=child_environment())
+    if is_private:
+        manager.ip = str(tmp_path / "ipc")
+    manager.start_kernel(env=child_environment(), cwd=str(tmp_path))
+    manager.ip = str(tmp_path / manager.ip)
     client = manager.blocking_client()
     client.start_channels()
     try:
         client.wait_for_ready(timeout=300)
         cells = (f"%load_ext gpumagic\n{FREEZE}; x = 1", "%gpu 1 --restart --keep x", "print(x)")
         found = answers(client, [client.execute(cell) for cell in cells])
-        assert [each.is_fine for each in found] == [True, True, True]
-        assert found[-1].text == "1\n"
+        assert [each.is_fine for each in found[:2]] == [True, is_private]
+        if is_private:
+            assert found[-1].text == "1\n"
+        else:
+            assert "the sockets of this kernel are files in " in found[1].text
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
@@ -261,7 +270,7 @@ def test_which_programs_can_start_again(
 ) -> None:
     run = {"file_to_run": "", "code_to_run": "", "module_to_run": "", **options}
     app = SimpleNamespace(argv=given, extra_extensions=["mine", "ours"], **run)
-    shell = app.shell = SimpleNamespace(parent=app)
+    shell = app.shell = SimpleNamespace(parent=app, starting_dir="/tmp")
     monkeypatch.setattr(sys, "orig_argv", words)
     if said is None:
         before.check(shell, force=True)

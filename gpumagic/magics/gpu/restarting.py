@@ -21,7 +21,7 @@ from gpumagic.magics.shell_state import Magics, of
 from gpumagic.restart import before, losses
 from gpumagic.selection import claims, environment, soft_off
 from gpumagic.selection.spec import Spec
-from gpumagic.system import import_path, text
+from gpumagic.system import text
 from gpumagic.system.introspection import is_imported
 from gpumagic.system.shell import Shell
 
@@ -99,8 +99,7 @@ def _begin(magics: Magics, spec: Spec, options: argparse.Namespace) -> NoReturn:
     with LiveDisplay(shell, quiet=options.quiet) as live:
         _wait_for_gpus(live)
         if names := _wanted(shell, options.keep):
-            with import_path.restricted_to(import_path.module_folders()):
-                file, payload["kept"] = _keep(shell, names, options, variables, live)
+            file, payload["kept"] = _keep(shell, names, options, variables, live)
     payload["keeping"] = time.time() - began
     # Their open files are the claims of the chosen GPUs.
     claimed = claims.pass_on(variables)

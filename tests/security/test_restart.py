@@ -1,0 +1,121 @@
+"""A restart lets nobody else in: by a planted file, a folder made anew, or a socket's place."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpumagic.errors import RestartError
+from gpumagic.restart import before, ports
+from tests.restart import PID
+from tests.support.kernels import Kernel
+from tests.support.other_user import UID, needs_root, run_as_other_user
+from tests.support.planted_modules import PlantedModules
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux restarts in place")
+
+Kernels = Callable[..., Kernel]
+
+
+def test_a_planted_connection_file_is_not_read(kernel: Kernels, tmp_path: Path) -> None:
+    """A kernel that was started with the file's name alone: ipykernel looks for it in ``.``."""
+    k = kernel()
+    file = Path(k.manager.connection_file)
+    stranger = json.loads(file.read_text())
+    stranger.update({name: 1 for name in stranger if name.endswith("_port")}, key="stranger")
+    (tmp_path / file.name).write_text(json.dumps(stranger))
+    k.run(f"""import sys
+app = get_ipython().kernel.parent
+app.connection_dir, app.connection_file = {str(file.parent)!r}, {file.name!r}
+place = sys.orig_argv.index({str(file)!r}); sys.orig_argv[place] = {file.name!r}
+app.argv = sys.orig_argv[-len(app.argv):]; del app, place""")
+    pid = k.value(PID)
+    assert "restarted" in k.run("%gpu restart").text
+    assert k.value(PID) == pid
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-f", "k.json"],
+        ["-f=k.json"],
+        ["--f=k.json"],
+        ["--IPKernelApp.connection_file=k.json"],
+        [],
+    ],
+)
+def test_the_connection_file_is_named_in_full(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "ipykernel_launcher", "--debug", *words])
+    app: Any = SimpleNamespace(argv=words, extra_extensions=[], extra_config_file="", kernel=None)
+    app.abs_connection_file, app.shell = "./k.json", SimpleNamespace(starting_dir="/started")
+    made = before.command(app, "ours")
+    assert made[made.index("-f") + 1] == "/started/k.json"
+    assert [word for word in made if "k.json" in word] == ["/started/k.json"]
+    assert made[1:4] == ["-m", "ipykernel_launcher", "--debug"]
+
+
+@needs_root
+def test_a_folder_that_another_user_has_made_anew_is_not_entered(
+    kernel: Kernels, shared_folder: Path, tmp_path: Path
+) -> None:
+    """Neither to start Python there, nor as the working folder, nor by what is imported."""
+    planted, k = PlantedModules(tmp_path), kernel()
+    folder = shared_folder / "project"
+    folder.mkdir()
+    k.run(f"import os, torch; os.chdir({str(folder)!r}); x = torch.ones(2)")
+    k.run(f"get_ipython().starting_dir = {str(folder)!r}")
+    folder.rmdir()
+    run_as_other_user(f"os.mkdir({str(folder)!r})")
+    for each in planted.folder.iterdir():
+        shutil.copy(each, folder)
+        os.chown(folder / each.name, UID, UID)
+    said = k.run("%gpu restart").text
+    assert "The working folder was removed: this process is in " in " ".join(said.split())
+    assert k.value("(os.getcwd(), x.tolist())") == (str(Path.home()), [1.0, 1.0])
+    assert planted.used == []
+
+
+def test_nothing_of_the_working_folder_is_run(kernel: Kernels, tmp_path: Path) -> None:
+    """No module that a library imports where it is there, and no entry point."""
+    planted, k = PlantedModules(tmp_path), kernel()
+    # What the old process imports comes from where it always did: the notebook's import path.
+    k.run("import sys, os, torch, numpy; x = torch.ones(2); gen = (i for i in [])")
+    assert "gen (cannot" in k.run("%gpu restart", raising=False).shown
+    k.run("del gen; x = torch.ones(2); y = numpy.ones(2)")
+    k.run("sys.path.insert(0, '')" if "" not in k.value("sys.path") else "")
+    k.run(f"path = [*sys.path]; os.chdir({str(planted.folder)!r})")
+    info = planted.folder / "stranger-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[torch.backends]\nstranger = stranger:run\n")
+    log = tmp_path / "used.txt"
+    (planted.folder / "stranger.py").write_text(f"open({str(log)!r}, 'a').write('stranger')\n")
+    assert "No variable was lost" in k.run("%gpu restart").text
+    assert k.value("(sys.path == path, os.getcwd(), x.tolist(), y.tolist())") == (
+        *(True, str(planted.folder), [1.0, 1.0], [1.0, 1.0]),
+    )
+    assert planted.used == []
+
+
+def test_sockets_in_a_folder_of_others(tmp_path: Path) -> None:
+    """Their names are free for a moment: in a private folder for nobody else."""
+    private, shared = tmp_path / "private", tmp_path / "shared"
+    private.mkdir(mode=0o700)
+    shared.mkdir()
+    shared.chmod(0o1777)
+    app: Any = SimpleNamespace(transport="ipc", ip=str(private / "kernel-ipc"))
+    ports.check(app)
+    for ip in (str(shared / "kernel-ipc"), "kernel-ipc"):
+        app.ip = ip
+        with pytest.raises(RestartError, match="where others could replace them"):
+            ports.check(app)
