@@ -1,7 +1,7 @@
 """Build the sdist and the wheel, and use the wheel as a user does: ``make test-wheel``.
 
 It is installed, with what it depends on and nothing else, into a new environment; the three magics
-and the command run there, outside the checkout, on a virtual GPU.
+and the command run there, outside the checkout, on a virtual GPU. Then it is uninstalled.
 """
 
 from __future__ import annotations
@@ -63,6 +63,14 @@ def use(commands: Path, folder: Path) -> None:
         subprocess.run(command, cwd=folder, env=env, timeout=600, check=True)
 
 
+def uninstall(commands: Path, used: Path) -> None:
+    """Uninstall it; what stays is on the page docs/install.md, and none of it is here."""
+    _run([str(commands / "python"), "-m", "pip", "uninstall", "--yes", "gpumagic"])
+    left_behind = [*commands.parent.rglob("*gpumagic*"), *used.iterdir()]
+    if left_behind:
+        raise SystemExit(f"left behind: {left_behind}")
+
+
 def _run(command: list[str]) -> None:
     """Run what says nothing if all is well."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -77,7 +85,8 @@ def main() -> int:
         commands = install(wheel, folder / "environment")
         (outside := folder / "outside").mkdir()
         use(commands, outside)
-    print(f"{wheel.name}: built, installed alone, and used outside the checkout")
+        uninstall(commands, outside)
+    print(f"{wheel.name}: built, installed alone, used outside the checkout, and uninstalled")
     return 0
 
 
