@@ -28,11 +28,14 @@ class Running(NamedTuple):
     source: str
     #: By `perf_counter`.
     started: float
+    #: What `EveryCell.begin` has returned for it.
+    begun: Any = None
 
 
 class EveryCell(Generic[_Record]):
     """Measures the cells of one shell, from ``on`` to `off`. A cell within a cell is part of it.
 
+    What a front end runs outside the history is the front end's own, and is not measured.
     Subclasses define ``on``, `begin` and `end`. ``show`` is called with each record that is to be
     shown, and with the cell's source.
     """
@@ -42,7 +45,9 @@ class EveryCell(Generic[_Record]):
 
     def __init__(self, hooks: CellHooks, show: Callable[[_Record, str], None]) -> None:
         self._hooks = hooks
-        self._hook = CellHook(self._after, self._failed, self._before, raised=self.raised)
+        self._hook: CellHook[Running] = CellHook(
+            self._after, self._failed, self._before, raised=self.raised
+        )
         self._show = show
         #: The newest records.
         self.records: deque[_Record] = deque(maxlen=MAX_CELLS)
@@ -55,10 +60,10 @@ class EveryCell(Generic[_Record]):
         """Stop measuring. The records stay."""
         self._hooks.remove(self._hook)
 
-    def begin(self) -> None:
-        """Begin to measure a cell."""
+    def begin(self) -> Any:
+        """Begin to measure a cell, and return what is to be known of it at its end."""
 
-    def raised(self) -> None:
+    def raised(self, cell: Running) -> None:
         """Do what is to be done at once when a cell has raised: its traceback is drawn then."""
 
     def end(self, cell: Running, result: ExecutionResult) -> None:
@@ -74,10 +79,10 @@ class EveryCell(Generic[_Record]):
     # --- the hooks -------------------------------------------------------------------------------
 
     def _before(self, info: Any, outer: Running | None) -> Running | None:
-        if outer is not None:
-            return None  # a part of the cell that runs it
-        self.begin()
-        return Running(info.raw_cell, perf_counter())
+        if outer is not None or not info.store_history:
+            return None  # a part of the cell that runs it, or the front end's own
+        begun = self.begin()
+        return Running(info.raw_cell, perf_counter(), begun)
 
     def _after(self, cell: Running | None, result: ExecutionResult) -> None:
         if cell is not None:

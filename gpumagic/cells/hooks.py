@@ -1,15 +1,17 @@
 """Hooks around the cells of a shell: all are called by one pair of IPython's events.
 
 IPython drops an exception of a callback, an interrupt, too. One that comes while hooks are called
-is the cell's: before the cell it is raised in its first line, and after the cell it makes it a
-failed one, so that a front end does not go on with the next cells.
+after a cell, where the GPU may be waited for, is the cell's: it makes it a failed one, so that a
+front end does not go on with the next cells.
+
+Cells may run at the same time, each in a thread of its own: a subshell's beside the main one's.
 """
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gpumagic.system.shell import Shell
@@ -44,14 +46,8 @@ class CellHook(Generic[_Begun]):
     #: Called when a cell and the cells that it runs were cancelled: they have no result.
     cancelled: Callable[[], None] = lambda: None
     #: Called before a traceback is drawn, which takes long: when a cell's code has raised, last.
-    raised: Callable[[], None] = lambda: None
-
-
-class _RaiseInterrupt(ast.NodeTransformer):
-    """Has the cell that begins raise an interrupt in its first line, in place of its code."""
-
-    def visit(self, node: object) -> Any:
-        return ast.parse("raise KeyboardInterrupt")
+    #: With what ``before`` returned for the outermost cell of this thread.
+    raised: Callable[[_Begun], None] = lambda begun: None
 
 
 class CellHooks:
@@ -60,15 +56,28 @@ class CellHooks:
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
         self._hooks: list[CellHook[Any]] = []
-        #: The running cells, the outermost first: IPython's `ExecutionInfo`, which identifies a
-        #: cell when it ends, and what each hook's ``before`` returned for it.
-        self._running: list[tuple[Any, dict[CellHook[Any], Any]]] = []
-        self._interrupted = _RaiseInterrupt()
+        #: By thread, its running cells, the outermost first: IPython's `ExecutionInfo`, which
+        #: identifies a cell when it ends, and what each hook's ``before`` returned for it.
+        self._threads: dict[int, list[tuple[Any, dict[CellHook[Any], Any]]]] = {}
         #: What the shell draws tracebacks with, and whether that is the shell's own attribute.
         self._draw: tuple[Callable[..., Any], bool] = shell.showtraceback, False
 
     def __iter__(self) -> Iterator[CellHook[Any]]:
         return iter(self._hooks)
+
+    @property
+    def _running(self) -> list[tuple[Any, dict[CellHook[Any], Any]]]:
+        """The running cells of this thread."""
+        return self._threads.setdefault(get_ident(), [])
+
+    def outermost(self, hook: CellHook[_Begun]) -> _Begun | None:
+        """Return what ``before`` returned for the outermost running cell of this thread."""
+        return next((begun[hook] for _, begun in self._running if hook in begun), None)
+
+    def is_running(self, hook: CellHook[Any]) -> bool:
+        """Return whether a cell of any thread runs for which ``before`` has returned something."""
+        threads = [*self._threads.values()]
+        return any(hook in begun for running in threads for _, begun in [*running])
 
     def add(self, hook: CellHook[Any], *, running: bool = False) -> None:
         """Call ``hook`` from the next cell on, or from the ``running`` one on; each hook once."""
@@ -85,8 +94,9 @@ class CellHooks:
         if hook not in self._hooks:
             return
         self._hooks.remove(hook)
-        for _, begun in self._running:
-            begun.pop(hook, None)
+        for running in [*self._threads.values()]:
+            for _, begun in [*running]:
+                begun.pop(hook, None)
         if not self._hooks:
             self._unregister()
 
@@ -108,8 +118,7 @@ class CellHooks:
         self._shell.showtraceback = self._show_traceback
 
     def _unregister(self) -> None:
-        self._running.clear()
-        self._forget_interrupt()
+        self._threads.clear()
         for event, function in (("pre_run_cell", self._before), ("post_run_cell", self._after)):
             # The user may have emptied the list.
             if function in self._shell.events.callbacks[event]:
@@ -122,8 +131,9 @@ class CellHooks:
 
     def _before(self, info: ExecutionInfo) -> None:
         self._running.append((info, {}))
-        if self._call(self._begin) is not None:
-            self._shell.ast_transformers.append(self._interrupted)
+        interrupt = self._call(self._begin)
+        if interrupt is not None:
+            raise interrupt  # IPython prints it
 
     def _begin(self, hook: CellHook[Any]) -> None:
         *around, (info, begun) = self._running
@@ -133,9 +143,8 @@ class CellHooks:
             begun[hook] = value
 
     def _after(self, result: ExecutionResult | None) -> None:
-        self._forget_interrupt()
         if result is None:
-            self._running.clear()
+            self._threads.pop(get_ident(), None)
             self._call(lambda hook: hook.cancelled())
             return
         begun = self._ended(result.info)
@@ -145,20 +154,25 @@ class CellHooks:
             self._shell.showtraceback((KeyboardInterrupt, interrupt, None))
 
     def _show_traceback(self, *args: object, **kwargs: object) -> Any:
-        self._call(lambda hook: hook.raised())
-        return self._draw[0](*args, **kwargs)
+        def raised(hook: CellHook[Any]) -> None:
+            begun = self.outermost(hook)
+            if begun is not None:
+                hook.raised(begun)
 
-    def _forget_interrupt(self) -> None:
-        if self._interrupted in self._shell.ast_transformers:
-            self._shell.ast_transformers.remove(self._interrupted)
+        self._call(raised)
+        return self._draw[0](*args, **kwargs)
 
     def _ended(self, info: ExecutionInfo | None) -> dict[CellHook[Any], Any]:
         """Remove the cell that has ended, and those that it ran; return what its hooks returned."""
-        for place, (each, begun) in enumerate(self._running):
+        running, begun = self._running, dict[CellHook[Any], Any]()
+        for place, (each, of_cell) in enumerate(running):
             if each is info:
-                del self._running[place:]
-                return begun
-        return {}
+                begun = of_cell
+                del running[place:]
+                break
+        if not running:
+            self._threads.pop(get_ident(), None)
+        return begun
 
     def _call(self, function: Callable[[CellHook[Any]], None]) -> KeyboardInterrupt | None:
         """Call a function with each hook; return an interrupt that came meanwhile."""

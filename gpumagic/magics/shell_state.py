@@ -72,8 +72,8 @@ class ShellState:
 
         Returns False where it is not complete and the earlier one is: that one stays.
         """
-        if self.cell_timing is not None and self.cell_timing.watching:
-            self.cell_timing.measured.append(timing)
+        if self.cell_timing is not None:
+            self.cell_timing.note(timing)
         before = None if name is None else self.named_timings.get(name)
         if before is not None and timing.partial and not before.partial:
             return False

@@ -15,9 +15,8 @@ reset that follows it is in no peak; nor is what came before a reset by the user
 which torch was first imported. Failures before the user's reset of the accumulated statistics are
 in no scope.
 
-The change by every cell is measured by hooks around the cells. The counters are read once a cell
-and device: the reading at a cell's end is the next one's start. So changes between two cells (by a
-thread, by a widget) count to the second. A cell that another cell runs is part of that one.
+The change by every cell is measured by hooks around the cells. What changes between two cells (by a
+thread, by a widget) has a row of its own. A cell that another cell runs is part of that one.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ from gpumagic.cells.every_cell import EveryCell, Running, first_line
 from gpumagic.cuda import torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.memory.limit import memory_limit
-from gpumagic.results.logs import CellLog, CellMemory
-from gpumagic.results.memory import DeviceMemoryDelta
+from gpumagic.results.logs import BETWEEN_CELLS, CellLog, CellMemory
+from gpumagic.results.memory import DeviceMemoryDelta, only_changed
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import ExecutionResult
@@ -292,8 +291,10 @@ class CellMemoryMeter(EveryCell[CellMemory]):
     """The change of GPU memory by the cells of one shell."""
 
     magic, done = "%gpumem", "measured"
-    #: The scope that is restarted at every end of a cell.
+    #: The scope that is restarted where a cell begins and where it ends.
     _scope = Scope()
+    #: When it was restarted at the end of a cell.
+    _ended = 0.0
 
     def on(self) -> None:
         """Begin to measure; the cell that is running counts from here. Does nothing if on."""
@@ -301,7 +302,7 @@ class CellMemoryMeter(EveryCell[CellMemory]):
             return
         if why := torch_cuda.uncounted():
             raise DeviceError(f"memory cannot be measured: {why}")
-        self._scope = LEDGER.open()
+        self._scope, self._ended = LEDGER.open(), perf_counter()
         try:
             if self._scope.error is not None:
                 raise self._scope.error
@@ -320,13 +321,27 @@ class CellMemoryMeter(EveryCell[CellMemory]):
         known = {i: limit for i, limit in limits.items() if limit is not None}
         return CellLog(tuple(self.records), self.watching, known)
 
+    def begin(self) -> Scope | None:
+        """Return a scope of its own for a cell that runs beside another one."""
+        if self._hooks.is_running(self._hook):
+            return LEDGER.open()
+        changed = LEDGER.restart(self._scope)
+        if only_changed(changed):
+            waited = perf_counter() - self._ended
+            self.records.append(CellMemory(None, BETWEEN_CELLS, waited, changed))
+        return None
+
     def end(self, cell: Running, result: ExecutionResult) -> None:
-        seconds = perf_counter() - cell.started
+        seconds, own = perf_counter() - cell.started, cell.begun
+        devices = LEDGER.restart(self._scope) if own is None else LEDGER.close(own)
+        if own is not None and not self._hooks.is_running(self._hook):
+            LEDGER.restart(self._scope)
+        self._ended = perf_counter()
         record = CellMemory(
             number=result.execution_count,
             source=first_line(cell.source),
             seconds=seconds,
-            devices=LEDGER.restart(self._scope),
+            devices=devices,
             failed=not result.success,
         )
         self.keep(record, cell, shown=bool(record.changed))

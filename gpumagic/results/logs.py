@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _NEWEST, _SLOWEST, _LONGEST = 60, 20, 44
 #: The most cells that are numbered below the plot's axis.
 _TICKS = 20
+#: The source of what changed between two cells.
+BETWEEN_CELLS = "(between cells)"
 _Entry = TypeVar("_Entry")
 
 
@@ -46,11 +48,11 @@ class _Log(Series[_Entry]):
 
 @dataclass(frozen=True, repr=False)
 class CellMemory(Result):
-    """The change of GPU memory by one cell, and by code that ran between it and the one before."""
+    """The change of GPU memory by one cell; or between two, by threads, tasks and widgets."""
 
-    #: The execution number; None for a cell that a front end ran outside the history.
+    #: The execution number; None for what ran between cells.
     number: int | None
-    #: The cell's first line.
+    #: The cell's first line, or `BETWEEN_CELLS`.
     source: str
     #: Wall time.
     seconds: float
@@ -205,7 +207,7 @@ def cell_number(number: int | None, *, failed: bool = False) -> Styled:
 class CellTiming(Result):
     """The times of one cell, measured without synchronising within it."""
 
-    #: The execution number; None for a cell that a front end ran outside the history.
+    #: The execution number; None for a cell without one.
     cell: int | None
     #: The cell's first line.
     source: str

@@ -7,6 +7,7 @@ its own GPU work is waited for, so that the time is its own and the next cell st
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cells.every_cell import EveryCell, Running, first_line
@@ -28,6 +29,17 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import ExecutionResult
 
 
+@dataclass
+class _TimedCell:
+    """A cell that runs."""
+
+    started: Started
+    #: At the last exception: if the cell failed, its end.
+    raised: Stopped | None = None
+    #: What ``%cudatime`` has measured in it: its wait leaves no sign of work.
+    measured: list[CudaTiming] = field(default_factory=list)
+
+
 class CellTimer(EveryCell[CellTiming]):
     """Times the cells of one shell.
 
@@ -43,19 +55,10 @@ class CellTimer(EveryCell[CellTiming]):
     ) -> None:
         super().__init__(hooks, show)
         self._includes = includes
-        self._started: Started | None = None
-        #: At the last exception: if the cell failed, its end.
-        self._raised: Stopped | None = None
-        #: What ``%cudatime`` has measured in the running cell: its wait leaves no sign of work.
-        self.measured: list[CudaTiming] = []
-        #: Of the last cell, whose end is the next one's start.
-        self._last: Times | None = None
         self.above = 0.0
 
     def on(self, above: float) -> None:
         """Begin with the next cell; if on already, set the threshold."""
-        if not self.watching:
-            self._last = None
         self.above = above
         self._hooks.add(self._hook)
 
@@ -63,29 +66,30 @@ class CellTimer(EveryCell[CellTiming]):
         """Return the cells timed so far."""
         return TimingLog(tuple(self.records), self.watching)
 
-    def begin(self) -> None:
-        self._raised = None
-        self.measured.clear()
-        self._started = start(quiet=True, before=self._last)
+    def note(self, timing: CudaTiming) -> None:
+        """Add what ``%cudatime`` has measured to the running cell."""
+        cell = self._hooks.outermost(self._hook)
+        if cell is not None:
+            cell.begun.measured.append(timing)
 
-    def raised(self) -> None:
-        if self._started is not None:
-            self._raised = stop(self._started)
+    def begin(self) -> _TimedCell:
+        return _TimedCell(start(quiet=True))
+
+    def raised(self, cell: Running) -> None:
+        cell.begun.raised = stop(cell.begun.started)
 
     def end(self, cell: Running, result: ExecutionResult) -> None:
-        assert self._started is not None
-        at_error = None if result.success else self._raised
-        stopped, interrupted = at_error or stop(self._started), False
-        self._started = self._raised = None
+        begun: _TimedCell = cell.begun
+        at_error = None if result.success else begun.raised
+        stopped, interrupted = at_error or stop(begun.started), False
         try:
             times = read(stopped)
         except KeyboardInterrupt:
             times, interrupted = gave_up(stopped, INTERRUPTED), True
-        self._last = times
         if self._includes(cell.source):
             timing = _timing(
                 times,
-                self.measured,
+                begun.measured,
                 cell=result.execution_count,
                 source=first_line(cell.source),
                 failed=interrupted or not result.success,

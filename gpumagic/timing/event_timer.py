@@ -9,6 +9,8 @@ clock, so that no latency needs to be known. A device worked
 - at least from when an end event had been recorded until that was reached: what a busy stream had
   queued by then, it worked off without a gap.
 
+Where the two clocks are compared, one may run faster than the other by `DRIFT`.
+
 Only streams that torch has handed out are asked. How long the device then has to be waited for
 tells whether another one was busy. No context is ever made. An error is not raised: it is the
 `note`, why there is no GPU time. CUDA and ROCm, whose torch has the same names, are timed so.
@@ -19,7 +21,7 @@ work, on torch's streams. Where earlier work is under way there is no GPU time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from time import perf_counter, process_time, sleep, thread_time
@@ -37,9 +39,13 @@ try:
 except ImportError:  # Windows, macOS
     getrusage = None  # type: ignore[assignment]
 
-#: What the wait for a device may take more than for an idle one: a factor, and seconds.
-_LONGER, _MORE = 2.0, 20e-6
-#: Seconds in which an idle device reaches an event, or all streams of a device are looked at.
+#: How far the GPU's clock and the host's drift apart at most, as a part of the time.
+DRIFT = 1e-4
+#: The wait for a device may take so many times as long as for an idle one.
+_LONGER = 2.0
+#: And so many seconds longer.
+_MORE = 20e-6
+#: Seconds in which an idle device reaches an event.
 _AWAY = 1e-3
 #: Seconds for which a wait polls; then it sleeps a thousandth of the time waited between queries.
 _SPIN = 5e-3
@@ -48,6 +54,19 @@ BUSY = (
     "no GPU time: earlier work was still under way on cuda:{} when the code began; the wall time "
 )
 BUSY += "does not wait for the GPU"
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """What times are read from."""
+
+    #: The host's, in seconds.
+    host: Callable[[], float] = perf_counter
+    #: Seconds from one event to another, by the GPU's clock.
+    between: Callable[[Any, Any], float] = lambda first, last: first.elapsed_time(last) / 1e3
+
+
+_CLOCKS = Clocks()
 
 
 @dataclass(frozen=True)
@@ -72,6 +91,7 @@ class Started:
     note: str | None
     cpu: float
     at: float
+    clocks: Clocks = _CLOCKS
 
 
 @dataclass(frozen=True)
@@ -91,7 +111,7 @@ class Stopped:
     #: Seconds until the code had returned, and of CPU time.
     host: float
     cpu: float
-    looks: tuple[DeviceAtReturn, ...] = ()
+    devices: tuple[DeviceAtReturn, ...] = ()
     note: str | None = None
 
 
@@ -109,7 +129,6 @@ class Reading:
     maybe: bool = False
     #: It got its context after the start.
     new: bool = False
-    allocations: int | None = None
 
 
 @dataclass(frozen=True)
@@ -157,43 +176,41 @@ def wait_for_earlier_work() -> None:
         ready_devices()
 
 
-def start(*, quiet: bool = False, before: Times | None = None) -> Started:
-    """Record a start event on each device in use, and read the clocks when it was reached.
-
-    ``before``: the times of the last cell, whose counts of allocations are those at this one's
-    start.
-    """
+def start(*, quiet: bool = False, clocks: Clocks = _CLOCKS) -> Started:
+    """Record a start event on each device in use, and read the clocks when it was reached."""
     devices, reached, note = tuple[DeviceTimer, ...](), dict[int, tuple[float, float]](), None
     try:
         with streams.Relaxed():
-            devices = ready_devices(quiet=quiet, before=before)
+            devices = ready_devices(quiet=quiet)
             for device in devices:
-                recorded = perf_counter()
+                recorded = clocks.host()
                 device.start.record(device.streams.current())
                 # Later a busy stream is then a stream with work.
-                while not (there := device.start.query()) and perf_counter() - recorded < _AWAY:
+                while not (there := device.start.query()) and clocks.host() - recorded < _AWAY:
                     pass
                 if there:
-                    reached[device.ordinal] = (recorded, perf_counter())
+                    reached[device.ordinal] = (recorded, clocks.host())
     except RuntimeError as error:
         note = _note(error)
-    return Started(devices, reached, note, process_time(), perf_counter())
+    return Started(devices, reached, note, process_time(), clocks.host(), clocks)
 
 
 def stop(started: Started) -> Stopped:
     """Read the clocks at once, then record end events on busy streams: the current ones first."""
-    host, cpu = perf_counter() - started.at, process_time() - started.cpu
+    clock = started.clocks.host
+    host, cpu = clock() - started.at, process_time() - started.cpu
     if started.note is not None:
         return Stopped(started, host, cpu, note=started.note)
     try:
         with streams.Relaxed():
-            looks = [_look_at_current(device) for device in reversed(started.devices)]
+            ended = [_end_current(device, clock) for device in reversed(started.devices)]
             known = {device.ordinal for device in started.devices}
             new = [DeviceTimer(i, streams.of(i)) for i in _in_use() if i not in known]
-            looks += [_look_at_current(device) for device in new]
-            used = [look.device.streams.used() for look in looks]
+            ended += [_end_current(device, clock) for device in new]
+            used = [each.device.streams.used() for each in ended]
             _refuse_capture(stream for each in used for stream in each)
-            return Stopped(started, host, cpu, tuple(map(_look_at_others, looks, used)))
+            both = zip(ended, used, strict=True)
+            return Stopped(started, host, cpu, tuple(_end_others(*each, clock) for each in both))
     except RuntimeError as error:
         return Stopped(started, host, cpu, note=_note(error))
 
@@ -202,16 +219,16 @@ def read(stopped: Stopped) -> Times:
     """Wait for the end events, and unless quiet for the devices; Ctrl-C ends the former wait."""
     started, begun = stopped.started, perf_counter()
     readings: dict[int, Reading] = {}
-    waiting, foreign = list(stopped.looks), False
+    waiting, foreign = list(stopped.devices), False
     try:
         with streams.Relaxed():
             while waiting:
                 # In the order in which they finish: what is waited for late has a late end.
-                for look in [x for x in waiting if all(event.query() for event, _ in x.ends)]:
-                    late = _late_event(look, foreign)
+                for ended in [x for x in waiting if all(event.query() for event, _ in x.ends)]:
+                    late = _late_event(ended, foreign)
                     foreign = foreign or late is not None
-                    readings[look.device.ordinal] = _reading(look, started, late)
-                    waiting.remove(look)
+                    readings[ended.device.ordinal] = _reading(ended, started, late)
+                    waiting.remove(ended)
                 _pause(begun)
     except RuntimeError as error:
         return Times(stopped.host, stopped.cpu, stopped.host, stopped.host, note=_note(error))
@@ -223,7 +240,7 @@ def read(stopped: Stopped) -> Times:
 
 def gave_up(stopped: Stopped, note: str) -> Times:
     """Return what is known where `read` was interrupted."""
-    wall = perf_counter() - stopped.started.at
+    wall = stopped.started.clocks.host() - stopped.started.at
     return Times(stopped.host, stopped.cpu, wall, wall, note=note)
 
 
@@ -246,7 +263,7 @@ def _in_use() -> list[int]:
     return sorted(torch_cuda.contexts(), key=lambda i: (i == current, i))
 
 
-def ready_devices(*, quiet: bool = False, before: Times | None = None) -> tuple[DeviceTimer, ...]:
+def ready_devices(*, quiet: bool = False) -> tuple[DeviceTimer, ...]:
     """Make what the devices in use need for a start; wait until they are idle, unless ``quiet``.
 
     Raises:
@@ -254,13 +271,11 @@ def ready_devices(*, quiet: bool = False, before: Times | None = None) -> tuple[
     """
     devices = [(i, streams.of(i)) for i in _in_use()]
     _refuse_capture(stream for _, of_device in devices for stream in of_device.used())
-    return tuple(_ready(i, of_device, quiet, before) for i, of_device in devices)
+    return tuple(_ready(i, of_device, quiet) for i, of_device in devices)
 
 
-def _ready(
-    ordinal: int, of_device: streams.Streams, quiet: bool, before: Times | None
-) -> DeviceTimer:
-    idle_wait, counted = None, {} if before is None else before.readings
+def _ready(ordinal: int, of_device: streams.Streams, quiet: bool) -> DeviceTimer:
+    idle_wait = None
     for stream in filter(streams.is_busy, of_device.used()):
         if quiet:
             raise _NoTimeError(BUSY.format(ordinal))  # an end event would wait for that work, too
@@ -270,37 +285,37 @@ def _ready(
         idle_wait = _LONGER * max(waits) + _MORE
     # An event is made when it is first recorded.
     start, end = (torch_cuda.timing_event(of_device.current()) for _ in range(2))
-    if ordinal in counted:
-        allocations = counted[ordinal].allocations
-    else:
-        allocations = torch_cuda.allocations(ordinal)
+    allocations = torch_cuda.allocations(ordinal)
     return DeviceTimer(ordinal, of_device, start, end, allocations, idle_wait)
 
 
-def _look_at_current(device: DeviceTimer) -> DeviceAtReturn:
+def _end_current(device: DeviceTimer, clock: Callable[[], float]) -> DeviceAtReturn:
     """Record an end event on the current stream if that is busy; and say by when this was done."""
     own = device.streams.current()
     busy = not streams.captures(own) and streams.is_busy(own)
-    return DeviceAtReturn(device, (_end(own, device.end),) if busy else (), perf_counter())
+    return DeviceAtReturn(device, (_end(own, clock, device.end),) if busy else (), clock())
 
 
-def _look_at_others(look: DeviceAtReturn, used: Sequence[Any]) -> DeviceAtReturn:
+def _end_others(
+    ended: DeviceAtReturn, used: Sequence[Any], clock: Callable[[], float]
+) -> DeviceAtReturn:
     """Record end events on a device's other busy streams."""
-    own = look.device.streams.current().cuda_stream
+    own = ended.device.streams.current().cuda_stream
     others = [each for each in used if each.cuda_stream != own]
-    ends = [_end(each) for each in others if streams.is_busy(each)]
+    ends = [_end(each, clock) for each in others if streams.is_busy(each)]
     # What was not handed out had no work, whenever that is found out.
-    return replace(
-        look, ends=(*look.ends, *ends), idle_by=perf_counter() if others else look.idle_by
-    )
+    idle_by = clock() if others else ended.idle_by
+    return replace(ended, ends=(*ended.ends, *ends), idle_by=idle_by)
 
 
-def _end(stream: Stream, event: Event | None = None) -> tuple[Any, float]:
+def _end(
+    stream: Stream, clock: Callable[[], float], event: Event | None = None
+) -> tuple[Any, float]:
     if event is None:
         event = torch_cuda.timing_event(stream)
     else:
         event.record(stream)
-    return event, perf_counter()
+    return event, clock()
 
 
 def _refuse_capture(used: Iterable[Any]) -> None:
@@ -308,44 +323,47 @@ def _refuse_capture(used: Iterable[Any]) -> None:
         raise _NoTimeError(CAPTURE)
 
 
-def _late_event(look: DeviceAtReturn, foreign: bool) -> Any:
+def _late_event(ended: DeviceAtReturn, foreign: bool) -> Any:
     """Wait for the device; return a late event if a stream that is not torch's may be busy."""
-    limit, own = look.device.idle_wait, look.device.streams.current()
+    limit, own = ended.device.idle_wait, ended.device.streams.current()
     if limit is None:
         return None
     # What is submitted first after 30 ms of silence took an H200 longer: this is not timed.
     wait_for(torch_cuda.timing_event(own))
-    if _waited(look.device.ordinal) <= limit and not foreign:
+    if _waited(ended.device.ordinal) <= limit and not foreign:
         return None
     late = torch_cuda.timing_event(own)
     wait_for(late)
     return late
 
 
-def _reading(look: DeviceAtReturn, started: Started, late: object) -> Reading:
-    device, ordinal = look.device, look.device.ordinal
-    count, new = torch_cuda.allocations(ordinal), device.start is None
-    sign, idle_by = new or device.allocations != count, look.idle_by - started.at
+def _reading(ended: DeviceAtReturn, started: Started, late: object) -> Reading:
+    device, ordinal = ended.device, ended.device.ordinal
+    new, idle_by = device.start is None, ended.idle_by - started.at
+    sign = new or device.allocations != torch_cuda.allocations(ordinal)
     if ordinal not in started.reached:
         # There is no start event: the host's clock bounds what there was.
-        end = perf_counter() - started.at if look.ends else 0.0
-        return Reading(0.0, max(end, idle_by), sign=sign, new=new, allocations=count)
+        end = started.clocks.host() - started.at if ended.ends else 0.0
+        return Reading(0.0, max(end, idle_by), sign=sign, new=new)
     earliest, latest = (at - started.at for at in started.reached[ordinal])
 
-    def passed(event: Event) -> float:
-        return float(device.start.elapsed_time(event)) / 1e3
+    def passed(event: object) -> float:
+        return float(started.clocks.between(device.start, event))
 
-    ends = [(passed(event) + earliest, recorded - started.at) for event, recorded in look.ends]
+    # Of a clock that drifts only so much is sure.
+    ends = [
+        (passed(event) / (1 + DRIFT) + earliest, recorded - started.at)
+        for event, recorded in ended.ends
+    ]
     # An event that was reached when it was recorded may have come long after the work.
     outlasted = [(reached, recorded) for reached, recorded in ends if reached > recorded]
-    events = [event for event, _ in look.ends] + ([] if late is None else [late])
+    events = [event for event, _ in ended.ends] + ([] if late is None else [late])
     return Reading(
         lower=max((reached - recorded for reached, recorded in outlasted), default=0.0),
-        upper=max([idle_by, *(passed(event) + latest for event in events)]),
+        upper=max([idle_by, *(passed(event) / (1 - DRIFT) + latest for event in events)]),
         end_least=max((reached for reached, _ in outlasted), default=0.0),
         sign=sign or bool(ends),
         maybe=late is not None,
-        allocations=count,
     )
 
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gpumagic.cells.line_sources import CodeLine
 from gpumagic.cuda import streams, torch_cuda
 from gpumagic.results.timing import is_bound
+from gpumagic.timing.event_timer import DRIFT
 
 if TYPE_CHECKING:
     from torch.cuda import Stream
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 # --- the marks ------------------------------------------------------------------------------------
 
 
-#: How far two clocks drift apart at most, as a part of the time.
-_DRIFT = 1e-4
 #: The events that each device has from the beginning: CUDA makes each at its first recording.
 _FIRST_EVENTS = 256
 #: How often clocks are compared at first: a process may lose the processor meanwhile.
@@ -122,7 +121,7 @@ class DeviceMarks:
                 self._last, event = event, self._last
             # Else an earlier one on another stream was reached later, and the work done with that.
             self._free.append(event)
-        drift = _DRIFT * (self._seconds - before)
+        drift = DRIFT * (self._seconds - before)
         self._distance = max(self._distance - drift, recorded - self._seconds)
         first, self._unused_until = self._unused_until, inf
         return min(first, before + self._distance), self._seconds + self._distance

@@ -23,6 +23,16 @@ class Sources(EveryCell[str]):
         self.keep(cell.source, cell, shown="show" in cell.source)
 
 
+def test_what_a_front_end_runs_for_itself_is_not_measured(ip: Any) -> None:
+    """As VS Code asks for the variables: outside the history."""
+    mode = Sources(CellHooks(ip), lambda *_: None)
+    mode.on()
+    ip.run_cell("hidden = 1", store_history=False)
+    ip.run_cell("shown = 1", store_history=True)
+    mode.off()
+    assert [*mode.records] == ["shown = 1"]
+
+
 def test_the_newest_records_stay_and_a_failure_ends_it(
     ip: Any, run_cell: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

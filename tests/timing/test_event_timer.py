@@ -10,8 +10,21 @@ from typing import Any
 import pytest
 
 import gpumagic
+from gpumagic.cuda import torch_cuda
+from gpumagic.results.timing import is_bound
 from gpumagic.timing import event_timer
-from gpumagic.timing.event_timer import Times, read, start, stop
+from gpumagic.timing.event_timer import (
+    DRIFT,
+    Clocks,
+    DeviceAtReturn,
+    DeviceTimer,
+    Started,
+    Times,
+    _reading,
+    read,
+    start,
+    stop,
+)
 from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND, virtual_clock
 
 CASES: dict[str, tuple[Callable[[Any], Any], dict[int, float]]] = {
@@ -200,12 +213,35 @@ def test_a_device_that_is_first_used_inside_is_bounded_and_named() -> None:
     assert repeated.per_device[2].all[:2] == (0.0, 0.0), "it was not in use"
 
 
+#: Seconds until a kernel is launched, and that it takes.
+LATE = [(0.0, 10e-6), (600.0, 10e-6), (600.0, 1.0), (0.0, 600.0), (5.0, 1e-3), (3600.0, 30.0)]
+
+
+@pytest.mark.parametrize("drift", [-DRIFT, 0.0, DRIFT])
+@pytest.mark.parametrize(("wait", "seconds"), LATE)
+def test_a_gpu_whose_clock_drifts(wait: float, seconds: float, drift: float, gpu_work: Any) -> None:
+    """No bound is false, whichever clock is the faster one."""
+    ended = wait + seconds
+    clocks = Clocks(between=lambda start, end: (1 + drift) * (end - start))
+    device = DeviceTimer(0, Any, start=0.0, allocations=torch_cuda.allocations(0))
+    started = Started((device,), {0: (0.0, 0.0)}, None, 0.0, 0.0, clocks)
+    recorded = wait + 5e-6
+    reading = _reading(DeviceAtReturn(device, ((ended, recorded),), recorded), started, None)
+    assert reading.lower <= seconds <= ended <= reading.upper
+    assert reading.end_least <= ended
+    assert reading.upper <= (1 + 3 * DRIFT) * ended
+    if seconds > 1e-3 + 3 * DRIFT * wait:
+        assert reading.lower >= 0.6 * seconds
+    if not wait and seconds == 600.0:
+        assert not is_bound(reading.upper, reading.lower)
+
+
 # --- a cell that is not disturbed ----------------------------------------------------------------
 
 
-def measure(code: Any, before: Times | None = None) -> Times:
+def measure(code: Any) -> Times:
     """The times of ``code`` as a cell's."""
-    started = start(quiet=True, before=before)
+    started = start(quiet=True)
     code()
     return read(stop(started))
 
@@ -218,22 +254,22 @@ def test_earlier_work_is_neither_waited_for_nor_counted(gpu_work: Any) -> None:
     assert times.note == event_timer.BUSY.format(0)
 
 
-def test_an_allocation_between_the_cells_is_a_sign_of_the_next(gpu_work: Any) -> None:
-    """The count at a cell's end is the next one's start: reading it takes 10 to 30 µs."""
-    last = measure(lambda: None)
+def test_an_allocation_between_the_cells_is_no_sign_of_the_next(gpu_work: Any) -> None:
+    """A thread, a task or a widget has made it."""
+    measure(lambda: None)
     gpu_work.torch.empty(999, device="cuda")
-    assert {*measure(lambda: None, last).signs} == {0}
     assert not measure(lambda: None).signs
+    assert {*measure(lambda: gpu_work.torch.empty(999, device="cuda")).signs} == {0}
 
 
 def test_an_idle_cell_takes_few_calls(gpu_work: Any, virtual_gpu: Any) -> None:
     """Nothing is synchronised, and of a device whose pools are fresh one stream is asked."""
     gpu_work.sleep(0.0, 1)
-    last = measure(lambda: None)
+    measure(lambda: None)
     waits = ("cudaDeviceSynchronize", "cudaEventSynchronize", "cudaStreamSynchronize")
     queries = ("cudaStreamQuery", "cuStreamIsCapturing")
     before = {name: virtual_gpu.calls(name) for name in (*waits, *queries)}
-    measure(lambda: None, last)
+    measure(lambda: None)
     made = {name: virtual_gpu.calls(name) - before[name] for name in before}
     assert [made[name] for name in waits] == [0, 0, 0]
     # Other tests may have taken streams of some pools.

@@ -6,6 +6,7 @@ import re
 import time
 from typing import Any
 
+import ipykernel
 import pytest
 
 from gpumagic.magics.shell_state import of
@@ -157,6 +158,45 @@ def test_a_cell_does_not_wait_for_the_work_of_earlier_ones(kernel: Any) -> None:
     reply = k.run("x = 1")  # it would take ten minutes
     assert reply.text.startswith("wall ")
     assert "no GPU time: earlier work was still under way on cuda:0 when the code" in reply.text
+
+
+def test_what_a_front_end_runs_for_itself_has_no_line(timed: Any, ip: Any, capsys: Any) -> None:
+    timed("%cudatime on -q --above 0s")
+    ip.run_cell("gpu_work.sleep(0.1)", store_history=False)
+    assert capsys.readouterr().out == ""
+    assert "x = 1" in last(timed("x = 1") and timed).source
+
+
+def test_cells_of_a_subshell_and_of_the_main_one_have_their_own_lines(kernel: Any) -> None:
+    if ipykernel.version_info < (7,):
+        pytest.skip("this ipykernel has no subshells")
+    k = kernel()
+    k.run("%cudatime on -q --above 0s\n%gpumem on -q\nimport threading, torch")
+    k.run("go_on = threading.Event(); torch.cuda.init()")
+    control, session = k.client.control_channel, k.client.session
+    control.send(session.msg("create_subshell_request"))
+    subshell = control.get_msg(timeout=300)["content"]["subshell_id"]
+
+    def beside(code: str) -> str:
+        content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False}
+        request = session.msg("execute_request", content)
+        request["header"]["subshell_id"] = subshell
+        k.client.shell_channel.send(request)
+        message: str = request["header"]["msg_id"]
+        return message
+
+    code = "print('waits', flush=True); go_on.wait(); y = torch.ones(2**18, device='cuda')"
+    main = k.submit(code)
+    k.until(main, "waits")
+    reply = k.wait(beside("x = torch.ones(2**20, device='cuda'); x.sum().item()"))
+    assert "wall " in reply.text
+    assert "GPU memory: cuda:0 +4.00 MiB" in reply.text
+    beside("go_on.set()")
+    reply = k.wait(main)
+    assert "wall " in reply.text
+    assert "GPU memory: cuda:0 +5.00 MiB" in reply.text
+    rows = k.value("[c.source for c in get_ipython().run_line_magic('cudatime', 'log -o -q')]")
+    assert {"x = torch", "print('wa", "go_on.set"} <= {row[:9] for row in rows}
 
 
 def test_off_and_the_log(timed: Any, ip: Any) -> None:

@@ -85,6 +85,19 @@ def test_a_cell_within_a_cell_is_part_of_it(watched: Any) -> None:
     assert ran.text == "GPU memory: cuda:0 0 B, peak +2.00 MiB, now 3.00 MiB"
 
 
+def test_what_runs_between_cells_is_not_the_next_ones(watched: Any, ip: Any, torch: Any) -> None:
+    """A thread, a task, a widget, or what a front end runs for itself: it has a row of its own."""
+    watched("import time")
+    ip.user_ns["x"] = torch.zeros(MIB // 4, device="cuda:0")
+    ip.run_cell(f"y = {bytes_on(0, MIB)}", store_history=False)
+    assert watched("1").displays == []
+    between, cell = log(watched)[-2:]
+    assert (between.number, between.source) == (None, "(between cells)")
+    assert between.devices[0].allocated == 2 * MIB
+    assert not cell.changed
+    assert "(between cells)" in watched("%gpumem log").text
+
+
 # --- the log ------------------------------------------------------------------------------------
 
 
