@@ -74,11 +74,6 @@ class CellHooks:
         """Return what ``before`` returned for the outermost running cell of this thread."""
         return next((begun[hook] for _, begun in self._running if hook in begun), None)
 
-    def is_running(self, hook: CellHook[Any]) -> bool:
-        """Return whether a cell of any thread runs for which ``before`` has returned something."""
-        threads = [*self._threads.values()]
-        return any(hook in begun for running in threads for _, begun in [*running])
-
     def add(self, hook: CellHook[Any], *, running: bool = False) -> None:
         """Call ``hook`` from the next cell on, or from the ``running`` one on; each hook once."""
         if hook in self._hooks:

@@ -29,6 +29,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from gpumagic.cells.every_cell import EveryCell, Running, first_line
+from gpumagic.cells.hooks import CellHooks
 from gpumagic.cuda import torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.memory.limit import memory_limit
@@ -291,10 +292,16 @@ class CellMemoryMeter(EveryCell[CellMemory]):
     """The change of GPU memory by the cells of one shell."""
 
     magic, done = "%gpumem", "measured"
-    #: The scope that is restarted where a cell begins and where it ends.
-    _scope = Scope()
-    #: When it was restarted at the end of a cell.
-    _ended = 0.0
+
+    def __init__(self, hooks: CellHooks, show: Callable[[CellMemory, str], None]) -> None:
+        super().__init__(hooks, show)
+        self._lock = RLock()
+        #: That of a cell, and then of what runs until the next one.
+        self._scope = Scope()
+        #: Those of the cells that run.
+        self._running: list[Scope] = []
+        #: When the last one ended.
+        self._ended = 0.0
 
     def on(self) -> None:
         """Begin to measure; the cell that is running counts from here. Does nothing if on."""
@@ -302,7 +309,7 @@ class CellMemoryMeter(EveryCell[CellMemory]):
             return
         if why := torch_cuda.uncounted():
             raise DeviceError(f"memory cannot be measured: {why}")
-        self._scope, self._ended = LEDGER.open(), perf_counter()
+        self._scope, self._running, self._ended = LEDGER.open(), [], perf_counter()
         try:
             if self._scope.error is not None:
                 raise self._scope.error
@@ -321,22 +328,27 @@ class CellMemoryMeter(EveryCell[CellMemory]):
         known = {i: limit for i, limit in limits.items() if limit is not None}
         return CellLog(tuple(self.records), self.watching, known)
 
-    def begin(self) -> Scope | None:
-        """Return a scope of its own for a cell that runs beside another one."""
-        if self._hooks.is_running(self._hook):
-            return LEDGER.open()
-        changed = LEDGER.restart(self._scope)
-        if only_changed(changed):
-            waited = perf_counter() - self._ended
-            self.records.append(CellMemory(None, BETWEEN_CELLS, waited, changed))
-        return None
+    def begin(self) -> Scope:
+        """Return the scope of a cell: one of its own where it runs beside another cell."""
+        with self._lock:
+            scope = LEDGER.open() if self._running else self._scope
+            if scope is self._scope:
+                changed = LEDGER.restart(scope)
+                if only_changed(changed):
+                    waited = perf_counter() - self._ended
+                    self.records.append(CellMemory(None, BETWEEN_CELLS, waited, changed))
+            self._running.append(scope)
+            return scope
 
     def end(self, cell: Running, result: ExecutionResult) -> None:
-        seconds, own = perf_counter() - cell.started, cell.begun
-        devices = LEDGER.restart(self._scope) if own is None else LEDGER.close(own)
-        if own is not None and not self._hooks.is_running(self._hook):
-            LEDGER.restart(self._scope)
-        self._ended = perf_counter()
+        seconds, scope = perf_counter() - cell.started, cell.begun
+        with self._lock:
+            self._running.remove(scope)
+            is_own = scope is not self._scope
+            devices = LEDGER.close(scope) if is_own else LEDGER.restart(scope)
+            if is_own and not self._running:
+                LEDGER.restart(self._scope)
+            self._ended = perf_counter()
         record = CellMemory(
             number=result.execution_count,
             source=first_line(cell.source),
