@@ -132,15 +132,17 @@ class GpuMagic(ipython.Magics):
     ) -> Any:
         """Show the GPUs, and choose which of them this process sees: verified.
 
+          %gpu                        the GPUs; %gpu -p: with the processes on them
+          %gpu auto                   see the one with the most free memory, unclaimed
+          %gpu 0,2                    see GPUs 0 and 2, as nvidia-smi numbers them
+          %gpu off                    hide all GPUs; %gpu on: show all
+          %gpu off --restart          the same when it is too late; variables stay
+
         %gpu [SPEC | VERB] [options]           %%gpu SPEC: for one cell, and back
 
-          %gpu                        the table of devices
-          %gpu off                    hide every GPU from it (also: none, cpu)
-          %gpu 0,2                    show it GPUs 0 and 2, as nvidia-smi numbers them
           %gpu 1-3                    a range
           %gpu GPU-8f1d               a UUID, or a unique beginning of one; MIG-… too
           %gpu auto 2 --min-free 20GiB --wait 600
-          %gpu on                     show all (also: all)
           %gpu reset                  the GPUs that the process was started with
 
         Examples
@@ -162,23 +164,23 @@ class GpuMagic(ipython.Magics):
     ) -> Any:
         """Time code on the GPU, on the wall and on the CPU.
 
+          %%cudatime                  run a cell once, like %%time
+          %cudatime y = model(x)      the same for a statement; y is assigned
+          %%cudatime --repeat         run it many times, like %%timeit
+          %%cudatime --lines -f step  the time of each line, and the lines that wait
+          %%cudatime --repeat --name before     name it, for %cudatime compare
+
         %cudatime [options] STATEMENT          %%cudatime [options]
 
-        GPU time is read from CUDA events on every busy stream of every device: from
-        the start of the code until its last work has ended. A time with ≤ is an upper
-        bound: the GPU may have been idle in between; others are exact within 5 %. Wall
-        time ends when the GPU's work has, too.
+        GPU time lasts until the last work of the code has ended, on any device and
+        stream. A time with ≤ is an upper bound: the GPU may have been idle in between;
+        others are exact within 5 %. Wall time ends when the GPU's work has, too.
 
-          %cudatime y = model(x)      run it once, like %time; y is assigned
-          %%cudatime                  the same for a cell
-          %cudatime -n 10 -r 5 f(x)   run it many times, like %timeit
 
         Examples
         --------
           timing = %cudatime -o -q -n 100 model(x)
           %cudatime -- -x @ y         code that begins with a minus sign follows --
-          %%cudatime --lines -f train_step
-          %%cudatime --repeat -s 'x = torch.rand(4096, 4096, device="cuda")'
           %cudatime -r 7 --name batch-{n} step(n)     {n} as in IPython, also $n
         """
         from gpumagic.magics.cudatime.cudatime_command import run
@@ -194,22 +196,24 @@ class GpuMagic(ipython.Magics):
     ) -> Any:
         """Show GPU memory now, or its change by a statement or a cell.
 
+          %gpumem                     what torch, the rest of this process, others hold
+          %gpumem vars                the variables that hold GPU memory
+          %gpumem free model x        delete these, and give their memory back
+          %%gpumem                    the change by a cell, and its peak
+          %%gpumem --fit batch=1:4096     the largest batch that fits
+
         %gpumem [VERB | options STATEMENT]     %%gpumem [options]
 
         The figures are those of torch's allocator, exact, and reading them changes
-        nothing.
+        nothing. The report tells the change since the last one.
 
-          %gpumem                     a report: what torch, this process outside torch,
-                                      and other processes hold; the change since
-          %gpumem y = model(x)        the change by a statement, and its peak
-          %%gpumem                    the same for a cell, also when it fails
+          %gpumem y = model(x)        the change by a statement; also when it fails
 
         Examples
         --------
           %gpumem -v forward y = model(x)
           %gpumem -- log              code that begins as a verb does follows --
           %%gpumem --lines -f model.forward
-          %%gpumem --fit batch=1:4096
         """
         from gpumagic.magics.gpumem.gpumem_command import run
 

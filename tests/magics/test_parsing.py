@@ -257,6 +257,10 @@ def test_the_help_has_every_option_and_fits_on_a_screen(magic: str, run_cell: An
     lines = shown.splitlines()
     assert len(lines) <= 60
     assert max(map(len, lines)) < 80
+    for line in lines[2:7]:  # what people use comes first, and is what they can type
+        typed = re.fullmatch(rf"  (%%?){magic}\b ?(.*?)  +[a-z].*", line)
+        assert typed is not None, line
+        assert grammar_of(magic).read(typed[2], cell=typed[1] == "%%"), line
     forms = grammar_of(magic).forms.values()
     known = {option for form in forms for option in form.option_strings()}
     named = {*re.findall(r"(?<![\w-])--?[a-z][a-z-]*", shown)}

@@ -76,6 +76,6 @@ def _choice(written: str) -> Parser:
 
 def _add_what_goes_on(form: Parser) -> None:
     add = form.section("a choice of GPUs")
-    about = "with both: these variables alone come back; or none"
+    about = "with restart or --restart: keep these variables alone, or none"
     add("--keep NAMES", about, nargs="+", action="extend")
-    add("--force", "with both: go on, and lose what cannot be kept")
+    add("--force", "with these, too: go on, and lose what cannot be kept")
