@@ -21,7 +21,7 @@ def grammar() -> Grammar:
     table = Parser("%gpu")
     table.section("the table")("-p", "with the processes on each device", dest="processes")
     auto = _choice("auto")
-    add = auto.section("auto [N]: the N GPUs with the most free memory")
+    add = auto.section("auto [N]: the N GPUs with the most free memory that nobody claims")
     add("--min-free SIZE", "with at least so much free memory, e.g. 20GiB", size)
     add("--idle", "without other processes, and not busy")
     add("--wait SECONDS", "wait for such GPUs", duration_or_zero, default=0.0)
