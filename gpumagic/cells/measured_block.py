@@ -55,8 +55,8 @@ class Measured(Generic[_Block, _Result]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._is_open = False
-        self.finished = self.end(cast(_Block, self._block), partial=kind is not None)
+        block, self._block, self._is_open = cast(_Block, self._block), None, False
+        self.finished = self.end(block, partial=kind is not None)
 
     @property
     def result(self) -> _Result:

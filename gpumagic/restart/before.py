@@ -88,7 +88,7 @@ def check(shell: Shell, *, force: bool = False) -> None:
     if hasattr(shell, "kernel"):
         ports.check(app)
     if not force:
-        losses.check()
+        losses.check(shell.user_ns)
 
 
 def _app(shell: Shell) -> Any:

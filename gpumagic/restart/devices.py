@@ -21,6 +21,8 @@ class Devices:
         #: What was moved, ``cuda:1 → cuda:0``; and the bytes that a GPU had no memory for.
         self.moved: set[str] = set()
         self.refused: dict[str, int] = {}
+        #: The devices of the old process that objects name, and that are others now.
+        self.named: set[str] = set()
         #: How many storages came to a GPU.
         self.arrived = 0
 
@@ -52,6 +54,7 @@ class Devices:
         place = self.now(device)
         if place != device:
             self.moved.add(f"{device} → {place}")
+            self.named.add(device)
         return place
 
     def moved_storage(self, storage: Any, device: str) -> Any:

@@ -59,6 +59,9 @@ class Kept:
     settings: Mapping[str, bytes] = field(default_factory=dict)
     #: Why variables that were to be kept are lost.
     failed: Mapping[str, str] = field(default_factory=dict)
+    #: The variables that came back; the settings that are not carried, by words that say so.
+    done: Sequence[str] = ()
+    unset: Mapping[str, Sequence[str]] = field(default_factory=dict)
     #: Variables with tensors that came back to a GPU.
     on_gpu: Sequence[str] = ()
 

@@ -29,7 +29,7 @@ from gpumagic.restart.pickler import Pickler
 from gpumagic.restart.refused import is_closed_file
 from gpumagic.restart.unpickler import Unpickler, on_host
 from gpumagic.system import text
-from gpumagic.system.introspection import is_a, is_imported
+from gpumagic.system.introspection import is_a
 from gpumagic.system.shell import Shell
 
 if TYPE_CHECKING:
@@ -285,12 +285,6 @@ def restore(file: IO[bytes], shell: Shell, kept: Kept) -> Kept:
     # torch would check them when it next loads anything, and until then keep them.
     getattr(sys.modules.get("torch._utils"), "_sparse_tensors_to_validate", []).clear()
     shell.user_ns["__builtins__"] = builtins  # cloudpickle puts the dictionary there
-    imported = [name for name in done if is_imported(shell.user_ns[name])]
-    notes = {
-        "Kept:": [name for name in done if name not in imported],
-        "Imported anew:": imported,
-        **kept.notes,
-        # At last: what is imported may draw random numbers.
-        **settings.restore(kept.settings, devices.now),
-    }
-    return replace(kept, notes=notes, failed=failed, on_gpu=on_gpu)
+    # At last: what is imported may draw random numbers.
+    unset = settings.restore(kept.settings, devices.now)
+    return replace(kept, done=done, failed=failed, unset=unset, on_gpu=on_gpu)

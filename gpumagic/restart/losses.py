@@ -7,7 +7,7 @@ import multiprocessing
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from traceback import walk_stack
 from types import FrameType
 from typing import Any
@@ -17,8 +17,9 @@ import psutil
 from gpumagic.cells import tracebacks
 from gpumagic.cuda.device_table import command_name
 from gpumagic.errors import RestartError
+from gpumagic.system import introspection
 from gpumagic.system.shell import Shell
-from gpumagic.system.text import noun
+from gpumagic.system.text import listed, noun
 
 #: Names that Python, a front end or torch's compiler binds in the notebook's namespace, and `_`,
 #: which by convention is for what is not needed. IPython's own are known by what they are bound to.
@@ -35,27 +36,48 @@ _HELPERS = (
     "torch_shm_manager",
     "torch/_inductor/compile_worker",
     "torch._inductor.compile_worker",
+    "loky.backend.",  # joblib's, and scikit-learn's
 )
 
 
-def check() -> None:
+def check(namespace: Mapping[str, Any]) -> None:
     """Return if a restart would end nothing that runs.
 
     Raises:
         RestartError: what it would end, by name.
     """
-    running, awaited = [*threads()], [*tasks()]
-    started = [f"{pid} ({name})" for pid, name in children().items()]
+    if found := running(namespace):
+        raise RestartError(
+            f"a restart would lose the {' and the '.join(found)}; end that first, or add --force"
+        )
+
+
+def running(namespace: Mapping[str, Any]) -> list[str]:
+    """Name what runs and would be ended: threads, asyncio tasks, child processes.
+
+    A child that works for a variable of the ``namespace`` is named by it.
+    """
+    working, awaited = [*threads()], [*tasks()]
+    workers = _workers(namespace)
+    started = [f"{pid} ({workers.get(pid, name)})" for pid, name in children().items()]
     kinds = (
-        (f"running {noun(len(running), 'thread')}", running),
+        (f"running {noun(len(working), 'thread')}", working),
         (f"asyncio {noun(len(awaited), 'task')}", awaited),
         (f"child {noun(len(started), 'process', 'processes')}", started),
     )
-    if found := [f"{kind} {', '.join(names)}" for kind, names in kinds if names]:
-        raise RestartError(
-            f"a restart would lose the {' and the '.join(found)}; "
-            f"end {noun(len([*running, *awaited, *started]), 'it', 'them')}, or add --force"
-        )
+    return [f"{kind} {listed(names)}" for kind, names in kinds if names]
+
+
+def _workers(namespace: Mapping[str, Any]) -> dict[int, str]:
+    """Return by pid the loaders of torch's data that keep a process, as a message names them."""
+    found, loaders = dict[int, str](), sys.modules.get("torch.utils.data.dataloader")
+    kinds = (loaders.DataLoader, loaders._BaseDataLoaderIter) if loaders is not None else ()
+    for name, value in namespace.items() if kinds else ():
+        if introspection.is_a(value, *kinds):
+            each = vars(value).get("_iterator") or value
+            for process in vars(each).get("_workers", ()):
+                found[process.pid] = f"a worker of {name}, which del {name} ends"
+    return found
 
 
 def variables(shell: Shell) -> dict[str, Any]:
@@ -82,12 +104,13 @@ def _assigned(shell: Shell) -> dict[str, Any]:
 
 def threads() -> Iterator[str]:
     """Yield the names of threads that run the user's code, or for which Python would wait."""
-    stacks = sys._current_frames()
+    stacks, pools = sys._current_frames(), sys.modules.get("concurrent.futures.thread")
+    idle = getattr(getattr(pools, "_worker", None), "__code__", None)
     for thread in threading.enumerate():
         frame = stacks.get(thread.ident or 0)
         if thread is threading.main_thread() or frame is None:
             continue
-        if frame.f_code.co_name == "_worker":  # of a pool; it waits for work
+        if frame.f_code is idle:  # of a pool; it waits for work
             continue
         if not thread.daemon or any(_is_users(each) for each, _ in walk_stack(frame)):
             yield thread.name
@@ -115,18 +138,20 @@ def _is_users(frame: FrameType) -> bool:
 def children() -> dict[int, str]:
     """Return the pids and names of this process's children, without helpers of libraries.
 
-    A name is that of the program and its script, without arguments.
+    A name is that of `multiprocessing`, or of the program and its script, without arguments.
     """
     found = {child.pid: child.name for child in multiprocessing.active_children() if child.pid}
-    for child in psutil.Process().children():
+    mine = psutil.Process()
+    for child in mine.children():
         try:
             words, name, status = child.cmdline(), child.name(), child.status()
         except psutil.Error:  # it has ended
             continue
         if any(helper in " ".join(words) for helper in _HELPERS):
             found.pop(child.pid, None)
-        elif status != psutil.STATUS_ZOMBIE:
-            found[child.pid] = command_name(words, name)
+        elif status != psutil.STATUS_ZOMBIE and child.pid not in found:
+            forked = words == mine.cmdline()
+            found[child.pid] = "a copy of this process" if forked else command_name(words, name)
     return found
 
 

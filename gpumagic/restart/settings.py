@@ -116,7 +116,10 @@ def restore(settings: Mapping[str, bytes], now: Callable[[str], str]) -> dict[st
                         lost.append(key)
                 elif not state or state != _pickled(path, name):
                     value = pickle.loads(state)
-                    _set(path, name, now(str(value)) if "default_device" in name else value)
+                    if "default_device" in name:
+                        value, then = now(str(value)), str(value)
+                        again += ["torch.set_default_device"] * (value == "cpu" != then)
+                    _set(path, name, value)
             except Exception:  # it is empty, or its class cannot be imported, for example
                 again.append(key.replace(":", "."))
     known = _filters()

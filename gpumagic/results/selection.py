@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from textwrap import wrap
 from typing import Literal
 
 from gpumagic.render.blocks import Block, Callout, Column, Grid, Line, Style, Styled
-from gpumagic.render.units import bytes_
+from gpumagic.render.units import bytes_, spans
 from gpumagic.results.base import Result
 from gpumagic.results.devices import Device, variables
 from gpumagic.system.text import plural
+
+#: The lines of a restart's report, on a screen of so many columns.
+_LINES, _WIDTH = 8, 80
 
 Status = Literal["applied", "too-late", "gated", "restarted", "unchanged"]
 
@@ -48,8 +52,11 @@ class Selection(Result):
     cuda_initialized: bool | None = None
     #: Further remarks, a line each.
     notes: tuple[str, ...] = ()
-    #: The names of the variables that a restart has lost.
+    #: The names of the variables that a restart has lost, and of those that came back; and those
+    #: that came back changed, and what else is not as it was, by words that say how.
     lost: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    changed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     #: If it is too late: the problem in one short line; where CUDA was initialised, if known; and
     #: the commands that help.
     problem: str | None = None
@@ -74,10 +81,30 @@ class Selection(Result):
             how = [masked] if self.status != "gated" else []
             line = Line.join(status_cell(self.status), f": {sees}", *how)
             blocks = [line, *map(_visible, self.devices)]
+        if self.status == "restarted":
+            return [*blocks[:1], *self._restarted()]
+        return [*blocks, *Line.notes(self.notes)]
+
+    def _restarted(self) -> Iterator[Block]:
+        """Yield what there is to see after a restart: with the line before, eight lines at most."""
+        left = _LINES - 1
+        if len(self.devices) > 2:
+            which = spans(device.index for device in self.devices)
+            yield Line.of(f"  {self.devices[0].cuda} to {self.devices[-1].cuda} are GPU {which}")
+        else:
+            yield from map(_visible, self.devices)
+        left -= len(self.devices) if len(self.devices) < 3 else 1
         if self.lost:
             lost = Styled(f"Lost: {plural(len(self.lost), 'variable')} (", "dim")
-            blocks.append(Line.join(lost, Styled.few(self.lost, style="dim"), Styled(").", "dim")))
-        return [*blocks, *Line.notes(self.notes)]
+            yield Line.join(lost, Styled.few(self.lost, style="dim"), Styled(").", "dim"))
+            left -= 1
+        for number, note in enumerate(self.notes, 1):
+            left -= len(wrap(note, _WIDTH, subsequent_indent="  "))
+            if left < (number < len(self.notes)):
+                more = plural(len(self.notes) - number + 1, "more remark")
+                yield Line.of(f"{more}: .notes of the result, which -o returns", "dim")
+                return
+            yield Line.of(note, "dim")
 
     def _too_late(self) -> Iterator[Block]:
         """Yield why it is too late, and the commands that help."""

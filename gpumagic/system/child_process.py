@@ -28,24 +28,33 @@ def run(
 ) -> Done:
     """Run a program to its end, outside the working folder, and return its output.
 
-    ``more`` are options of `subprocess.run`.
+    ``more`` are options of `subprocess.Popen`.
 
     Raises:
         OSError, TypeError, ValueError: the process cannot be started.
         TimeoutExpired: it took longer than ``timeout`` seconds, and was killed.
     """
     with _not_debugged():
-        return subprocess.run(
+        process = subprocess.Popen(
             command,
             cwd=sys.prefix,
             env=_absolute(environment),
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             errors="replace",
-            timeout=timeout,
-            check=False,
             **more,
         )
+    with process:
+        try:
+            out, errors = process.communicate(timeout=timeout)
+        except (
+            BaseException
+        ):  # Ctrl-C, for example: it is not left behind, as `subprocess.run` does
+            process.kill()
+            process.wait()
+            raise
+    return Done(command, process.returncode, out, errors)
 
 
 def python(

@@ -116,7 +116,7 @@ def restart(kernel: Kernel, lost: frozenset[str] = frozenset()) -> None:
     assert before.keys() - after.keys() == refused, reply.text
     changed = {name: (before[name], now) for name, now in after.items() if before.get(name) != now}
     assert not changed, reply.text
-    without = re.search(r"Without their graph: (.*)\.", reply.text)
+    without = re.search(r"Without their graph: ([^.]*)\.", reply.text)
     assert graphs - refused <= {*(without[1].split(", ") if without else ())}, reply.text
 
 

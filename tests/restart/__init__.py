@@ -95,6 +95,12 @@ def run_all(kernel: Kernel, *cells: str) -> list[Answer]:
     return answers(kernel.client, [kernel.submit(cell) for cell in cells])
 
 
+def restarted(kernel: Kernel, line: str) -> str:
+    """Restart, and return what is shown and all that the result has, as one line of text."""
+    shown = kernel.run(f"report_ = {line} -o").text
+    return " ".join([*shown.split(), *" ".join(kernel.value("report_.notes")).split()])
+
+
 def report(shown: str) -> str:
     """What a restart reports, in one line: text in a narrow terminal is folded."""
     begins = shown.find("restarted: ")

@@ -240,12 +240,12 @@ def test_terminal(terminal: Terminal) -> None:
     pid = t.run("import os; print(os.getpid())")
     shown = report(t.run("%gpu 0 --restart --keep x"))
     assert shown.startswith("restarted: this process sees 1 GPU")
-    assert "Kept: x.\nImported anew: ctypes, os." in shown
+    assert "Kept: x.\nImported anew: ctypes, os.\nIt took " in shown
     assert t.run("import os; print(os.getpid(), x, 'y' in globals())") == f"{pid} [1, 2] False"
     assert "%gpu 0 --restart --keep x" in t.run("%history")
     assert t.run("1 + 1").startswith("Out[7]: 2")
     t.run(FREEZE)
-    assert "Kept: x.\nImported anew: ctypes, os." in report(
+    assert "Kept: x.\nImported anew: ctypes, os.\nIt took " in report(
         t.run("r = %gpu 1 --restart --keep x -o")
     )
     assert t.run("print(r.status, x)") == "restarted [1, 2]"

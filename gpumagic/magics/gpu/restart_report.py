@@ -1,4 +1,4 @@
-"""In the process that replaces another: say what came back, what did not, and what to type next.
+"""In the process that replaces another: say what was lost, what came back, and what to type next.
 
 This is the IPython extension that `restart.before` names on the command line.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import IO, Any
@@ -18,8 +19,14 @@ from gpumagic.render.units import bytes_
 from gpumagic.restart import after
 from gpumagic.restart.handover import Kept
 from gpumagic.selection import apply, cpu_threads, environment
-from gpumagic.system.introspection import is_a
+from gpumagic.system.introspection import imported_as, is_a, is_imported, names, slot
 from gpumagic.system.shell import Shell
+from gpumagic.system.text import listed
+
+#: Names that are shown of a list.
+_MOST = 10
+#: Objects in which an optimizer is looked for.
+_LOOKED = 10_000
 
 
 def load_ipython_extension(shell: Shell) -> None:
@@ -37,67 +44,97 @@ def _report(
     shell: Shell, payload: Mapping[str, Any], file: IO[bytes] | None, notes: list[str]
 ) -> Any:
     seconds = time.time() - payload["began"] - payload["keeping"]
-    environment.start_from(payload["started_with"])
-    spec = payload["spec"]
-    chosen = apply.after_restart(spec, claim=payload["claim"])
-    took, kept, cuda = f"{seconds:.1f} s", list[str](), chosen.cuda_initialized
-    on_gpu: Sequence[str] = ()
-    if file is not None:
+    began, restored, spec = time.time(), payload["kept"], payload["spec"]
+    took = f"It took {seconds:.1f} s"
+    if file is not None:  # first of all: whatever fails behind it, the variables are there
         from gpumagic.restart import keep
 
-        began = time.time()
-        restored = keep.restore(file, shell, payload["kept"])
-        kept, on_gpu = [*_kept(restored, shell.user_ns)], restored.on_gpu
-        took += f" ({payload['keeping']:.1f} s more to keep variables, "
-        took += f"{time.time() - began:.1f} s to restore them)"
-        chosen = replace(chosen, cuda_initialized=driver.state().initialized)
-    said = (
-        f"The process was restarted in place in {took}; numbering, inputs and working folder go "
-        "on, outputs (Out) do not."
-    )
+        restored = keep.restore(file, shell, restored)
+        took += f", and {payload['keeping'] + time.time() - began:.1f} s for the variables"
+    took += ". Numbering and inputs go on, Out does not."
+    environment.start_from(payload["started_with"])
+    chosen = apply.after_restart(spec, claim=payload["claim"])
+    cuda = driver.state().initialized
+    if spec.kind == "same" and cuda is False:
+        took += " CUDA is not started."
     lost = tuple(name for name in payload["variables"] if name not in shell.user_ns)
-    if chosen.cuda_initialized and not cuda:
-        by = ", ".join(on_gpu) or "what came back"
-        kept.append(
-            f"CUDA is started by {by}. To fork processes that use it: %gpu off --restart, then "
-            "%gpu on."
-        )
-    elif spec.kind == "same" and cuda is False:
-        said += " CUDA is not started."
-    notes = [said, *([] if lost else ["No variable was lost."]), *kept, *notes]
+    said = [*(f"Ended: {each}." for each in payload["ended"]), *notes]
+    kept, changed, unset = (), dict[str, tuple[str, ...]](), list[str]()
+    if restored is not None:
+        kept, unset = tuple(restored.done), _listed(restored.unset)
+        every = {**restored.notes, **restored.unset}
+        changed = {words: tuple(names) for words, names in every.items() if names}
+        said = [
+            " ".join(_listed(restored.notes)),
+            *said,
+            *_came_back(restored, shell.user_ns, lost),
+        ]
+    said += [took, *unset, *session.restore(shell, payload["session"])]
     if payload["comms"]:
-        notes.append("Widgets of the old process do not answer any more.")
-    notes += [*session.restore(shell, payload["session"]), *chosen.notes]
-    chosen = replace(chosen, notes=tuple(notes), lost=lost)
-    chosen = cpu_threads.with_threads(chosen, spec, payload["threads"])
+        said.append("Widgets of the old process do not answer any more.")
+    said += chosen.notes
+    chosen = replace(chosen, cuda_initialized=cuda, lost=lost, kept=kept, changed=changed)
+    chosen = cpu_threads.with_threads(
+        replace(chosen, notes=tuple(filter(None, said))), spec, payload["threads"]
+    )
     options = argparse.Namespace(**payload["options"], quiet=payload["quiet"])
     return hand_over(shell, chosen, options)
 
 
-#: How tensors that are on the CPU now come to a GPU, by whether every GPU is hidden.
-_BACK = {
-    True: "To move tensors back: %gpu on for all GPUs, or %gpu NUMBER (after a backward pass with "
-    "--restart), then .cuda().",
-    False: "Their GPU is hidden now; .cuda() moves them to one that is not.",
-}
-_SET_AGAIN = "A torch.device, and torch's default device, must be set again."
+def _listed(found: Mapping[str, Sequence[str]]) -> list[str]:
+    return [f"{words} {listed(names, _MOST)}." for words, names in found.items() if names]
 
 
-def _kept(restored: Kept, namespace: Mapping[str, Any]) -> Iterator[str]:
-    """Yield notes on what was restored, where to, and on what was not, and why."""
-    for words, names in restored.notes.items():
-        if names:
-            yield f"{words} {', '.join(names)}."
-    if restored.devices.moved:
-        moved = f"Tensors and devices moved: {', '.join(sorted(restored.devices.moved))}."
-        hidden = restored.devices.now("cuda") == "cpu"
-        yield f"{moved} {_BACK[hidden]} {_SET_AGAIN}" if "cpu" in moved else moved
-        kind = torch_cuda.module().optim.Optimizer
-        found = [name for name, value in namespace.items() if is_a(value, kind)]
-        if found and "cpu" in moved:
-            calls = "; ".join(f"{name}.load_state_dict({name}.state_dict())" for name in found)
-            yield f"After parameters were moved back, an optimizer's state follows by: {calls}."
-    for device, size in restored.devices.refused.items():
+def _came_back(restored: Kept, namespace: Mapping[str, Any], lost: Sequence[str]) -> Iterator[str]:
+    """Yield what came back, where tensors are now and how they move, and why the rest is lost."""
+    parts = [] if lost else ["No variable was lost."]
+    imported = [name for name in restored.done if is_imported(namespace[name])]
+    if kept := [name for name in restored.done if name not in imported]:
+        parts.append(f"Kept: {listed(kept, _MOST)}.")
+    if parts:
+        yield " ".join(parts)
+    devices = restored.devices
+    if devices.moved:
+        moved = f"Moved: {', '.join(sorted(devices.moved))}."
+        calls = [f"{name}.load_state_dict({name}.state_dict())" for name in _optimizers(namespace)]
+        if devices.now("cuda") == "cpu":
+            back = ["%gpu on (after a backward pass with --restart)", ".cuda()", *calls]
+            moved += f" Back: {listed(back, 4)}."
+        elif calls and "cpu" in moved:
+            moved += f" Behind .cuda(): {listed(calls, 2)}."
+        if devices.named:
+            moved += f" Set again: torch.device, which was {', '.join(sorted(devices.named))}."
+        yield moved
+    for device, size in devices.refused.items():
         yield f"On the CPU, since {device} has too little free memory for it: {bytes_(size)}."
+    if restored.on_gpu:
+        yield (
+            f"CUDA is started by {listed(restored.on_gpu, _MOST)}. To fork processes that use it: "
+            "%gpu off --restart, then %gpu on."
+        )
+    reasons = dict[str, list[str]]()
     for name, reason in restored.failed.items():
-        yield f"Not kept: {name} ({reason})."
+        reasons.setdefault(reason, []).append(name)
+    for reason, names_ in reasons.items():
+        yield f"Not kept: {listed(names_, _MOST)} ({reason})."
+    if imported:
+        yield f"Imported anew: {listed(imported, _MOST)}."
+
+
+def _optimizers(namespace: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the expressions of torch's optimizers: of variables, and of what these hold."""
+    kind, seen = torch_cuda.module().optim.Optimizer, set[int]()
+    left = deque(each for each in namespace.items() if not each[0].startswith("_"))
+    while left and len(seen) < _LOOKED:
+        expression, value = left.popleft()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if is_a(value, kind):
+            yield expression
+        elif type(value) in (list, tuple):
+            left += ((f"{expression}[{n}]", each) for n, each in enumerate(value[:_LOOKED]))
+        elif type(value) is dict:
+            left += ((f"{expression}[{key!r}]", each) for key, each in names(value)[:_LOOKED])
+        elif not imported_as(value):
+            left += ((f"{expression}.{key}", each) for key, each in names(slot(value, "__dict__")))

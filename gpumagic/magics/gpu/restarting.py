@@ -93,6 +93,7 @@ def _begin(magics: Magics, spec: Spec, options: argparse.Namespace) -> NoReturn:
         "variables": [*losses.variables(shell)],
         "comms": len(comms),
         "session": session.read(shell),
+        "ended": losses.running(shell.user_ns),
         "kept": None,
     }
     target, variables, file = _target(shell), _environment(as_started=spec.kind == "same"), None
@@ -184,13 +185,17 @@ def _target(shell: Shell) -> str | None:
         last: Any = ast.parse(shell.transform_cell(source)).body[-1]
     except (SyntaxError, IndexError):  # top-level await in a way that only IPython compiles
         last = None
+    asked = ast.unparse(last.value.func) if _is_call(last) else ""
+    if asked == "get_ipython().run_cell_magic":
+        name = ast.literal_eval(last.value.args[0])
+        raise RestartError(
+            f"%%{name} runs this cell, and would not see its end: restart in a cell without it"
+        )
     stack = walk_stack(sys._getframe())
     lines = [line for frame, line in stack if frame.f_globals is shell.user_ns]
-    call = getattr(last, "value", None)
     if (
         len(lines) == 1
-        and isinstance(call, ast.Call)
-        and ast.unparse(call.func) == "get_ipython().run_line_magic"
+        and asked == "get_ipython().run_line_magic"
         and last.lineno <= lines[0] <= last.end_lineno
     ):
         if isinstance(last, ast.Expr):
@@ -206,6 +211,10 @@ def _target(shell: Shell) -> str | None:
         "what follows a restart in the same cell would not be run: make it the last line of its "
         "cell, not inside a block or a function"
     )
+
+
+def _is_call(statement: Any) -> bool:
+    return isinstance(getattr(statement, "value", None), ast.Call)
 
 
 def _wanted(shell: Shell, words: Sequence[str] | None) -> dict[str, bool] | None:
