@@ -32,6 +32,7 @@ import zmq
 from gpumagic.errors import RestartError
 from gpumagic.restart import handover, losses, ports
 from gpumagic.system import import_path
+from gpumagic.system.paths import working_folder
 from gpumagic.system.shell import Shell
 
 #: The option that names the connection file, with its value or before it.
@@ -300,6 +301,8 @@ def _replace(
     if hasattr(shell, "kernel"):
         atexit.unregister(app.cleanup_connection_file)  # the new program uses it
     files = _flush(getattr(app, "iopub_thread", None))
+    if working_folder() is None:  # IPython's own exit function asks for it
+        os.chdir("/")
     with suppress(Exception):  # the user's functions, then ipykernel's own, which close the sockets
         atexit._run_exitfuncs()
     for each in files:  # ipykernel's replace the descriptors 1 and 2 by pipes to their threads

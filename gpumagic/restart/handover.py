@@ -55,7 +55,6 @@ class Kept:
     devices: Devices
     #: What is said of some: words, and the names behind them.
     notes: Mapping[str, Sequence[str]]
-    #: Empty where nothing is kept: torch need not be imported again.
     settings: Mapping[str, bytes] = field(default_factory=dict)
     #: Why variables that were to be kept are lost.
     failed: Mapping[str, str] = field(default_factory=dict)

@@ -90,7 +90,6 @@ def write(
             f"the variables cannot be written to {tempfile.gettempdir()}: {text.reason(error)}; "
             "TMPDIR names another folder"
         ) from None
-    carried = settings.read(shell) if left else {}
     notes = {
         **kept.notes,
         "Changed:": [f"{name} (without {what})" for name, what in (found.lacking or {}).items()],
@@ -99,7 +98,7 @@ def write(
     if len(kept.body) > trial.LARGEST:
         size = f"a pickle of {len(kept.body) / 2**20:.0f} MiB"
         notes["Not compared with what they were, which takes long for"] = [size]
-    return file, replace(kept, failed=failed, settings=carried, notes=notes)
+    return file, replace(kept, failed=failed, settings=settings.read(shell), notes=notes)
 
 
 def _refuse(missed: Mapping[str, str], lacking: Mapping[str, str], again: str) -> None:

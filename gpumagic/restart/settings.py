@@ -14,6 +14,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, cast
 
 import cloudpickle
@@ -41,6 +42,8 @@ _TABLE = (
     *((f"torch.backends{each}", "fp32_precision") for each in ("", ".cuda.matmul", ".cudnn")),
     *((f"torch.backends.cudnn.{each}", "fp32_precision") for each in ("conv", "rnn")),
     ("torch", _THREADS),
+    ("decimal", "getcontext/setcontext"),
+    ("sys", "getrecursionlimit/setrecursionlimit"),
     ("torch.utils.hooks.RemovableHandle", "next_id"),  # a new hook must not replace a kept one
     ("torch._tensor_str.PRINT_OPTS", "precision threshold edgeitems linewidth sci_mode"),
     ("numpy", "get_printoptions/set_printoptions geterr/seterr"),
@@ -51,6 +54,8 @@ _TABLE = (
 )
 #: Two of the settings: the warning filters; levels and handlers of the notebook's loggers.
 _FILTERS, _LOGGERS = "warnings:filters", "logging"
+#: The GPU that `torch.cuda.set_device` has made the current one.
+_CURRENT = "torch.cuda:set_device"
 #: A warning filter: action, text, category, module, line.
 _Filter = tuple[Any, str, Any, str, int]
 
@@ -75,6 +80,10 @@ def read(shell: Shell) -> dict[str, bytes]:
             found[f"cuda:{number}"] = cloudpickle.dumps(generator.get_state())
         except RuntimeError:
             found[f"cuda:{number}"] = b""
+    if torch and torch.cuda.is_initialized() and (current := torch.cuda.current_device()):
+        found[_CURRENT] = cloudpickle.dumps(f"cuda:{current}")
+    if sys.argv[1:] != sys.orig_argv[len(sys.orig_argv) - len(sys.argv) + 1 :]:  # by the user
+        found["sys:argv"] = cloudpickle.dumps(sys.argv)
     plots = [each for each in shell.configurables if type(each).__name__ == "InlineBackend"]
     loggers = [each.name for each in shell.user_ns.values() if type(each) is logging.Logger]
     found[_LOGGERS] = cloudpickle.dumps({name: _logger(name) for name in ("", *loggers)})
@@ -93,6 +102,7 @@ def restore(settings: Mapping[str, bytes], now: Callable[[str], str]) -> dict[st
 
     ``now`` returns where a device is now.
     """
+    torch: Any
     again, lost, filters = list[str](), list[str](), list[_Filter]()
     for library in dict.fromkeys(re.split("[.:]", name)[0] for name in settings):
         with suppress(Exception):  # it is none, or cannot be imported any more
@@ -108,6 +118,12 @@ def restore(settings: Mapping[str, bytes], now: Callable[[str], str]) -> dict[st
                     then = pickle.loads(state)
                     if then != {name: _logger(name) for name in then}:
                         again.append(key)
+                elif key == _CURRENT:
+                    place = now(pickle.loads(state))
+                    if place == "cpu":
+                        raise ValueError("it is hidden")
+                    torch = torch_cuda.require()
+                    torch_cuda.when_initialized(partial(torch.cuda.set_device, place))
                 elif path == "cuda":
                     place = now(key)
                     if state and place != "cpu":

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import queue
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+
+import IPython
 
 from tests.support.kernels import PATIENCE, Kernel
 
@@ -15,6 +18,8 @@ from tests.support.kernels import PATIENCE, Kernel
 FREEZE = "import ctypes; assert ctypes.CDLL('libcuda.so.1').cuInit(0) == 0"
 #: What a new process sees, in a cell that prints it.
 SEES = "import os; print(os.environ.get('CUDA_VISIBLE_DEVICES'), 'gone' in globals())"
+#: IPython 7 asks for a module that Python 3.12 does not have.
+AUTORELOAD = IPython.version_info >= (8,) or sys.version_info < (3, 12)
 PID = "__import__('os').getpid()"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -13,16 +14,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import IPython
+import psutil
 import pytest
 
 from gpumagic.errors import RestartError
-from gpumagic.restart import before, handover
-from tests.restart import FREEZE, PID, answers, report
+from gpumagic.restart import before, handover, losses
+from gpumagic.system import child_process
+from tests.restart import AUTORELOAD, FREEZE, PID, answers, report
 from tests.support.kernels import Kernel, running_kernel
 from tests.support.terminal import Terminal
-
-#: IPython 7 asks for a module that Python 3.12 does not have.
-AUTORELOAD = IPython.version_info >= (8,) or sys.version_info < (3, 12)
 
 Kernels = Callable[..., Kernel]
 
@@ -331,3 +331,28 @@ def test_packages_in_a_folder_of_pythonpath_are_no_code_of_the_users(
     fresh.run("gone = 1")
     fresh.run("%gpu restart --keep none -q")
     assert fresh.value("'gone' in globals()") is False
+
+
+def test_what_ends_by_itself_is_no_obstacle() -> None:
+    """The helper of joblib and scikit-learn; a process that goes on is one."""
+    source = "import time; print(flush=True); time.sleep(600)"
+    for comment, expected in ((" # loky.backend.resource_tracker", False), ("", True)):
+        command = [sys.executable, "-c", source + comment]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            assert (process.pid in losses.children()) is expected
+            process.kill()
+
+
+def test_an_interrupted_child_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the next restart would be refused because of it."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    before = {each.pid for each in psutil.Process().children()}
+    with pytest.raises(KeyboardInterrupt):
+        child_process.run([sys.executable, "-c", "import time; time.sleep(600)"], os.environ, 600)
+    assert {each.pid for each in psutil.Process().children()} <= before

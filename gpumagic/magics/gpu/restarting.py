@@ -99,7 +99,8 @@ def _begin(magics: Magics, spec: Spec, options: argparse.Namespace) -> NoReturn:
     target, variables, file = _target(shell), _environment(as_started=spec.kind == "same"), None
     with LiveDisplay(shell, quiet=options.quiet) as live:
         _wait_for_gpus(live)
-        if names := _wanted(shell, options.keep):
+        names = _wanted(shell, options.keep)
+        if names is not None:
             file, payload["kept"] = _keep(shell, names, options, variables, live)
     payload["keeping"] = time.time() - began
     # Their open files are the claims of the chosen GPUs.

@@ -14,7 +14,7 @@ import pytest
 from gpumagic.errors import RestartError
 from gpumagic.magics.gpu import restarting
 from gpumagic.magics.shell_state import of
-from tests.restart import FREEZE, SEES, restarted
+from tests.restart import AUTORELOAD, FREEZE, SEES, restarted
 from tests.support.kernels import Kernel, running_kernel
 
 
@@ -181,6 +181,11 @@ if 'child' in globals():
             "import subprocess\nchild = subprocess.Popen(['sleep', '60'])\n%gpu off --restart",
             "(sleep);",
         ),
+        (
+            "import threading\nend = threading.Event()\ndef _worker(): end.wait()\n"
+            "(busy := threading.Thread(target=_worker)).start()\n%gpu off --restart",
+            "running thread Thread-",
+        ),
         ("import sys; sys.executable = '/nowhere'\n%gpu off --restart", "/nowhere"),
         ("d = {}\nd['k'] = %gpu off --restart -o", "d['k'] is not there after a restart"),
         ("%gpu restart\nx = 1", "last line of its cell"),
@@ -291,3 +296,70 @@ def test_a_refusal_says_what_to_type(kernel: Callable[..., Kernel]) -> None:
     assert f"{line} loses just this" in refused
     assert "Not kept: gen" in k.run(line).text
     assert k.value("kept") == [1]
+
+
+def test_what_is_ended_is_named(kernel: Callable[..., Kernel]) -> None:
+    """A loader's process by its variable; with --force all of it in the report."""
+    k = kernel()
+    k.run("import asyncio, subprocess, threading, time, torch")
+    k.run("threading.Thread(target=time.sleep, args=(600,), name='saver').start()")
+    k.run("pid = subprocess.Popen(['sleep', '600']).pid")
+    k.run("async def poll(): await asyncio.sleep(600)\nasyncio.ensure_future(poll());")
+    k.run("data = torch.arange(4)")
+    k.run("loader = torch.utils.data.DataLoader(data, num_workers=1, persistent_workers=True)")
+    k.run("for _ in loader: pass")
+    refused = " ".join(k.run("%gpu restart", raising=False).shown.split())
+    for each in ("thread saver", "task poll", "(sleep)", "(a worker of loader, which del loader"):
+        assert each in refused
+    shown = restarted(k, "%gpu restart --force")
+    for each in ("Ended: running thread saver.", "Ended: asyncio task poll.", "(sleep)"):
+        assert each in shown
+    assert k.value("(data.tolist(), __import__('os').path.exists(f'/proc/{pid}'))") == (
+        *([0, 1, 2, 3], False),
+    )
+
+
+def test_a_magic_around_the_cell_is_the_reason(frozen_kernel: Kernel) -> None:
+    refused = frozen_kernel.run("%%time\n%gpu off --restart", raising=False).shown
+    assert "UsageError: %%time runs this cell, and would not see its end: restart in" in refused
+
+
+def test_an_optimizer_in_an_object_is_named(kernel: Callable[..., Kernel]) -> None:
+    k = kernel()
+    k.run("import torch\nclass Trainer: pass\nt = Trainer(); t.parts = {'opt': []}")
+    k.run("t.model = torch.nn.Linear(2, 2).cuda()")
+    k.run("t.parts['opt'].append(torch.optim.Adam(t.model.parameters()))")
+    call = "t.parts['opt'][0].load_state_dict(t.parts['opt'][0].state_dict())"
+    assert call in restarted(k, "%gpu off --restart")
+
+
+HERE = """exec('''
+import decimal, random, sys, torch, numpy
+state = random.getstate(); drawn = random.random(); random.setstate(state)
+print(drawn, torch.get_default_dtype(), numpy.get_printoptions()['precision'], sys.argv,
+      decimal.getcontext().prec, sys.getrecursionlimit(), torch.cuda.current_device())''', {})"""
+
+
+def test_settings_go_on_without_any_variable(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
+    k = kernel()
+    k.run("""exec('''
+import decimal, random, sys, torch, numpy
+torch.set_default_dtype(torch.float64); numpy.set_printoptions(precision=3); random.seed(0)
+sys.argv = ['train.py', '--fast']; decimal.getcontext().prec = 9; sys.setrecursionlimit(2345)
+torch.cuda.set_device(1); torch.ones(1, device='cuda')''', {})""")
+    before = k.run(HERE).stdout
+    assert "No variable was lost." in k.run("%gpu restart").text
+    assert k.run(HERE).stdout == before
+    assert "'--fast'] 9 2345 1" in before
+    k.run("import torch; x = torch.ones(1, device='cuda')\nfrom __future__ import annotations")
+    k.run("%gpumem record on")
+    if AUTORELOAD:
+        (tmp_path / "reloaded.py").write_text("n = 1")
+        k.run("import sys; sys.path.insert(0, '.')\n%load_ext autoreload\n%autoreload 1")
+        k.run("%aimport reloaded")
+    k.run("%gpu restart")
+    assert "is recorded" in k.run("%gpumem record").text
+    assert k.run("def f(x: Unknown): return 1").status == "ok"
+    if AUTORELOAD:
+        asked = "get_ipython().magics_manager.registry['AutoreloadMagics']._reloader.modules"
+        assert k.value(f"[*{asked}]") == ["reloaded"]
