@@ -21,12 +21,11 @@ from typing import IO, TYPE_CHECKING, Any
 from gpumagic.cuda import driver, failure, torch_cuda
 from gpumagic.cuda.storages import as_bytes, plain_functions, storage_address
 from gpumagic.errors import RestartError
-from gpumagic.restart import settings, trial
+from gpumagic.restart import refused, settings, trial
 from gpumagic.restart.devices import Devices
 from gpumagic.restart.handover import Kept, Variable
 from gpumagic.restart.held import Content, Held, type_name
 from gpumagic.restart.pickler import Pickler
-from gpumagic.restart.refused import is_closed_file
 from gpumagic.restart.unpickler import Unpickler, on_host
 from gpumagic.system import text
 from gpumagic.system.introspection import is_a
@@ -70,7 +69,7 @@ def write(
                 if left:
                     say(f"trying to load {text.plural(len(left), 'variable')} in a new process")
                     found = trial.outcome(kept, file, extension, environment)
-                    bad = {**found.failed}
+                    bad = {name: _named(shell, name, why) for name, why in found.failed.items()}
             held.missing.update(found.missing)
             held.bare.update({name: why for name, why in bad.items() if name in kept.contents})
             failed.update({name: why for name, why in bad.items() if name in left})
@@ -81,7 +80,7 @@ def write(
             left = [name for name in left if name not in bad]
         # Where CUDA has failed, waiting helps nothing: it goes on with what is left.
         missed = {name: why for name, why in failed.items() if name not in optional}
-        for name in [name for name in missed if is_closed_file(shell.user_ns[name])]:
+        for name in [name for name in missed if refused.is_over(shell.user_ns[name])]:
             del missed[name]  # it is of no use any more
         if not force and failure.dead_context() is None:
             _refuse(missed, found.lacking or {}, again)
@@ -112,6 +111,11 @@ def _refuse(missed: Mapping[str, str], lacking: Mapping[str, str], again: str) -
     if found:
         which = text.noun(len(missed) + len(lacking), "this", "these")
         raise RestartError(f"{'; '.join(found)}. Nothing was lost; {again} loses just {which}")
+
+
+def _named(shell: Shell, name: str, why: str) -> str:
+    what = refused.what(shell.user_ns.get(name))
+    return f"{what}: {why}" if what else why
 
 
 def _reasons(failed: Mapping[str, str]) -> str:

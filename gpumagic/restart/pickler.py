@@ -20,7 +20,6 @@ from gpumagic.restart import refused, unpickler
 from gpumagic.restart.held import Held, Reference, type_name
 from gpumagic.restart.unpickler import given
 from gpumagic.system import introspection, text
-from gpumagic.system.introspection import is_a
 from gpumagic.system.shell import Shell
 
 if TYPE_CHECKING:
@@ -85,9 +84,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 reason = text.reason(its)
                 if type(its) is refused.Refused and (its.thing is None or its.thing is each):
                     return reason
-                kind = each if is_a(each, type, types.FunctionType) else type(each)
-                name = kind.__qualname__.split(".")[0]
-                return f"{name} of {kind.__module__.split('.')[0]}: {reason}"
+                return f"{refused.what(each)}: {reason}"
         return text.reason(error)
 
     def persistent_id(self, value: Any) -> Any:
@@ -144,7 +141,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def reducer_override(self, value: Any) -> Any:
         """Reduce what torch, NumPy and cloudpickle leave out, or copy where it is shared."""
         kind, torch, numpy = type(value), self._torch, self._numpy
-        if len(self._met) < _MOST_MET and _is_of_library(value):
+        if len(self._met) < _MOST_MET and refused.what(value):
             self._met.append(value)
         if torch is not None and issubclass(kind, torch.Tensor):
             return self._tensor(value)
@@ -185,6 +182,11 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if kind is weakref.ref and value.__callback__ is None and value() is not None:
             return weakref.ref, (value(),)
         reduced = super().reducer_override(value)
+        if reduced is NotImplemented and _asks_for_more(kind):
+            # It may need the attributes that are not there yet, as where it wraps another object.
+            make, arguments, state, *parts = value.__reduce_ex__(5)
+            if type(state) is dict and not any(parts):
+                return make, arguments, state, None, None, unpickler.set_variables
         if issubclass(kind, type) and type(reduced) is tuple and len(reduced) > 2:
             reduced[2][0]["__qualname__"] = value.__qualname__  # of a class within another one
             named = typing.NamedTuple in getattr(value, "__orig_bases__", ())
@@ -231,7 +233,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             if not value.is_leaf:
                 attributes["requires_grad"] = False
         elif own is parameter.__reduce_ex__:
-            make, arguments = torch._utils._rebuild_parameter, (value.data, value.requires_grad, {})
+            make, arguments = unpickler.parameter, (kind, value.data, value.requires_grad)
         else:
             plain = value if value.is_leaf else value.detach()
             make, arguments = plain._reduce_ex_internal(5)
@@ -253,14 +255,15 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return make, arguments, (state, attributes), None, None, unpickler.set_state
 
 
-def _is_of_library(value: object) -> bool:
-    """Return whether an object is neither the notebook's nor a plain one of Python's."""
-    kind = type(value)
-    of = value if kind is types.FunctionType else kind
-    return of.__module__ not in ("__main__", "builtins", "types", "functools", __name__)
-
-
 def _initializes(kind: type) -> bool:
     """Return whether an exception has an ``__init__`` of its own: ``args`` may not fit it."""
     own = type(introspection.find(kind, "__init__")) is types.FunctionType
     return own and type(introspection.find(kind, "__reduce__")) is not types.FunctionType
+
+
+def _asks_for_more(kind: type) -> bool:
+    """Return whether a class computes attributes, and leaves it to pickle to set its own."""
+    found = {name: introspection.find(kind, name) for name in ("__getattr__", "__setstate__")}
+    asks = type(found["__getattr__"]) is types.FunctionType and not issubclass(kind, type)
+    own = [introspection.find(kind, each) is not vars(object)[each] for each in _REDUCING[:2]]
+    return asks and found["__setstate__"] is None and not any(own)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.system import introspection
+from gpumagic.system.introspection import is_a
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -72,9 +73,20 @@ def why(value: Any, torch: Any) -> str | None:
     return None
 
 
-def is_closed_file(value: Any) -> bool:
-    """Return whether this is a closed file: nothing of it is lost with the process."""
+def is_over(value: Any) -> bool:
+    """Return whether nothing is lost with this: a closed file, or a thread that has ended."""
+    if is_a(value, threading.Thread):
+        return value.ident is not None and not value.is_alive()
     return _is_file(value) and bool(value.closed)
+
+
+def what(value: Any) -> str:
+    """Return the type of an object of a library, in words; "" for the notebook's and Python's."""
+    kind = value if is_a(value, type, types.FunctionType) else type(value)
+    package = kind.__module__.split(".")[0]
+    if package in ("__main__", "builtins", "types", "functools", "gpumagic"):
+        return ""
+    return f"{kind.__qualname__.split('.')[0]} of {package.removeprefix('_')}"
 
 
 def _is_file(value: object) -> bool:

@@ -75,6 +75,16 @@ def set_attributes(made: object, attributes: dict[str, Any]) -> None:
         setattr(made, name, value)
 
 
+def set_variables(made: object, variables: dict[str, Any]) -> None:
+    vars(made).update(variables)
+
+
+def parameter(kind: type, data: Any, requires_grad: bool) -> Any:
+    """Make a parameter; torch makes one of a subclass an ordinary one."""
+    torch: Any = torch_cuda.require()
+    return torch.nn.Parameter.__new__(kind, data, requires_grad)
+
+
 def set_state(tensor: Any, state: tuple[Any, dict[str, Any]]) -> None:
     torch: Any = torch_cuda.require()
     torch._utils._set_obj_state(tensor, state[0])
