@@ -45,6 +45,8 @@ class Kept:
     storages: Sequence[tuple[int, str]]
     #: The objects of modules that they refer to, with their types.
     referred: Mapping[Reference, str]
+    #: The variables that are such objects, and are as a fresh import makes them.
+    anew: Collection[str]
     #: Which of `variables` are contents of such objects.
     contents: Collection[str]
     #: Whether each pickle has all that it needs, so that one that does not load is alone in that.

@@ -18,9 +18,9 @@ from gpumagic.cells import tracebacks
 from gpumagic.system import introspection, text
 from gpumagic.system.introspection import derives, find, is_a
 
-#: Objects that every process has once, and modules, which are imported.
-_EVERYWHERE = (types.ModuleType, type(None), type(...), type(NotImplemented))
-_NAMED = (type, types.FunctionType)
+#: Objects that every process has once, and what an import finds by its name.
+_EVERYWHERE = (type(None), type(...), type(NotImplemented))
+_NAMED = (type, types.FunctionType, types.ModuleType)
 
 
 class Reference(NamedTuple):
@@ -86,7 +86,7 @@ class Held:
         if reference is None or reference in self.missing:
             return None
         if is_a(value, *_NAMED):  # by its own name, where it has one
-            own = introspection.is_imported(value) or _module(value) == "__main__"
+            own = introspection.is_imported(value) or getattr(value, "__module__", 0) == "__main__"
             return None if own else reference
         if reference.module in self._users and str(reference) not in self.bare:
             try:
@@ -115,10 +115,6 @@ def _has_identity(kind: type) -> bool:
     by_value = find(kind, "__hash__") not in (object.__hash__, None)
     ours = introspection.module_of(kind) == "__main__"
     return not by_value and not ours and not derives(kind, *_EVERYWHERE)
-
-
-def _module(named: Any) -> str:
-    return introspection.module_of(named) if is_a(named, type) else named.__module__
 
 
 def _parts(value: Any) -> tuple[Any, Any, Any] | None:

@@ -162,6 +162,11 @@ def _pickled(
         [buffer.raw().nbytes for buffer in pickler.buffers],
         [_place(each) for each in pickler.storages],
         pickler.referred,
+        [
+            name
+            for name in names
+            if (reference := held.get(shell.user_ns[name])) and str(reference) not in contents
+        ],
         [*contents],
         apart,
         {name: linecache.getlines(name) for name in pickler.files if not Path(name).exists()},

@@ -172,6 +172,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return importlib.import_module, (name,)
         if kind in refused.FILES:
             return unpickler.closed_file, (value.name, value.mode, getattr(value, "encoding", None))
+        if refused.is_bar(kind):  # it is over, and takes no line again
+            return object.__new__, (kind,), vars(value), None, None, unpickler.set_variables
         if kind in refused.LOCKS:
             return refused.LOCKS[kind], ()
         if issubclass(kind, BaseException) and _initializes(kind):
@@ -181,6 +183,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return unpickler.cached, (value.__wrapped__, options["maxsize"], options["typed"])
         if kind is weakref.ref and value.__callback__ is None and value() is not None:
             return weakref.ref, (value(),)
+        if kind in weakref.ProxyTypes:
+            return weakref.proxy, (value.__reduce_ex__.__self__,)
         reduced = super().reducer_override(value)
         if reduced is NotImplemented and _asks_for_more(kind):
             # It may need the attributes that are not there yet, as where it wraps another object.

@@ -66,6 +66,8 @@ def why(value: Any, torch: Any) -> str | None:
         return "shared memory or a lock of multiprocessing"
     if "ipywidgets.widgets.widget" in modules:
         return "a widget"
+    if is_bar(kind) and not is_over(value):
+        return "a progress bar that goes on"
     if kind is weakref.finalize:  # as a `tempfile.TemporaryDirectory` has
         return "it is cleaned up when this process ends"
     if kind is memoryview:  # of which cloudpickle would make bytes
@@ -73,10 +75,20 @@ def why(value: Any, torch: Any) -> str | None:
     return None
 
 
+def is_bar(kind: type) -> bool:
+    """Return whether this is a progress bar of tqdm: one that is made has a line of its own."""
+    return any(
+        f"{introspection.module_of(each)}.{introspection.name_of(each)}" == "tqdm.std.tqdm"
+        for each in introspection.mro(kind)
+    )
+
+
 def is_over(value: Any) -> bool:
-    """Return whether nothing is lost with this: a closed file, or a thread that has ended."""
+    """Return whether nothing is lost with this: a file, a thread or a bar that has ended."""
     if is_a(value, threading.Thread):
         return value.ident is not None and not value.is_alive()
+    if is_bar(type(value)):
+        return bool(getattr(value, "disable", False))
     return _is_file(value) and bool(value.closed)
 
 

@@ -165,7 +165,7 @@ def _lacking(kept: Kept, shell: Any) -> Iterator[tuple[str, str]]:
             pickler = Pickler(out, shell, held)
             continue
         lacks = sorted(each for _, each in then - leaves(out.getvalue()[start:], after))
-        if lacks:
+        if not all(each.startswith("'_") for each in lacks):  # a class may drop what is its own
             yield name, text.harmless(text.listed(lacks), text.REASON)
 
 
