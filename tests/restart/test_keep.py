@@ -403,7 +403,7 @@ def test_only_what_is_on_a_gpu_starts_cuda(kernel: Callable[..., Kernel], tmp_pa
     assert "s, e (a stream or event of a GPU)" in refused
     k.run("del s, e")
     refused = k.run("%gpu 1 --restart --keep g", raising=False).shown
-    assert "cannot keep g (a random generator of a GPU that is hidden)" in refused
+    assert "(Generator of torch: a random generator of a GPU that is hidden)" in refused
     shown = restarted(k, "%gpu 1 --restart --keep x,net,adam")
     assert "Kept: x, net, adam." in shown
     assert "Imported anew: os, sys, torch, mine_state, get, Dataset." in shown

@@ -88,8 +88,9 @@ def _listed(found: Mapping[str, Sequence[str]]) -> list[str]:
 def _came_back(restored: Kept, namespace: Mapping[str, Any], lost: Sequence[str]) -> Iterator[str]:
     """Yield what came back, where tensors are now and how they move, and why the rest is lost."""
     parts = [] if lost else ["No variable was lost."]
-    imported = [name for name in restored.done if is_imported(namespace[name])]
-    if kept := [name for name in restored.done if name not in imported]:
+    done, anew = restored.done, restored.anew
+    imported = [name for name in done if name in anew or is_imported(namespace[name])]
+    if kept := [name for name in done if name not in imported]:
         parts.append(f"Kept: {listed(kept, _MOST)}.")
     if parts:
         yield " ".join(parts)
