@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from gpumagic.cuda import device_table, driver, torch_cuda
+from gpumagic.cuda import device_table, driver, torch_cuda, visible_devices
 from gpumagic.cuda.visible_devices import uuid_key
 
 
@@ -48,6 +48,16 @@ class Devices:
             return known
         torch.cuda.init()
         return {uuid_key(uuid): number for number, uuid in enumerate(driver.state().uuids or ())}
+
+    def hidden(self, environment: Mapping[str, str]) -> set[str]:
+        """Return the devices of this process that one with ``environment`` will not see."""
+        shown = visible_devices.named(
+            visible_devices.variables(environment), device_table.read(processes=False, usage=False)
+        )
+        if shown is None:  # not known
+            return set()
+        seen = {uuid_key(each.instance or each.uuid or "") for each in shown}
+        return {f"cuda:{n}" for n, uuid in enumerate(self._uuids) if uuid not in seen}
 
     def moved_device(self, device: str) -> str:
         """Return where a device is now, for an object that names it."""

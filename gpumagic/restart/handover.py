@@ -10,6 +10,7 @@ import os
 import pickle
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 from gpumagic.restart.devices import Devices
@@ -32,14 +33,18 @@ class Variable(NamedTuple):
     buffers: int
 
 
+def _aligned(size: int) -> int:
+    return size + -size % _ALIGNMENT
+
+
 @dataclass(frozen=True)
 class Kept:
     """What the new process needs, beside the file, to load the variables."""
 
     variables: Mapping[str, Variable]
-    #: The pickles of all variables, one after the other.
-    body: bytes
-    #: The bytes of each part of the file: buffers, then the memory of tensors and arrays, by
+    #: The bytes of all pickles, one after the other, with which the file begins.
+    body: int
+    #: The bytes of each part behind them: buffers, then the memory of tensors and arrays, by
     #: number, with their devices.
     buffers: Sequence[int]
     storages: Sequence[tuple[int, str]]
@@ -71,11 +76,15 @@ class Kept:
 
         First the buffers, then the storages.
         """
-        found, begin = list[tuple[int, int]](), 0
+        found, begin = list[tuple[int, int]](), _aligned(self.body)
         for size in (*self.buffers, *(size for size, _ in self.storages), 0):
             found.append((begin, size))
-            begin += size + -size % _ALIGNMENT
+            begin += _aligned(size)
         return found
+
+    def pickles(self, descriptor: int) -> IO[bytes]:
+        """Return the pickles, to be read from the first."""
+        return Path(f"/proc/self/fd/{descriptor}").open("rb")
 
     def mapped(self, descriptor: int) -> tuple[list[memoryview], list[memoryview]]:
         """Return the buffers and the storages: memory that is the file's until it is written to."""

@@ -6,6 +6,7 @@ The bytes of large arrays and of tensors are not in the pickle but in a file, ea
 from __future__ import annotations
 
 import builtins
+import errno
 import functools
 import io
 import linecache
@@ -27,12 +28,17 @@ from gpumagic.restart.handover import Kept, Variable
 from gpumagic.restart.held import Content, Held, type_name
 from gpumagic.restart.pickler import Pickler
 from gpumagic.restart.unpickler import Unpickler, on_host
-from gpumagic.system import text
+from gpumagic.system import host_memory, text
 from gpumagic.system.introspection import is_a
 from gpumagic.system.shell import Shell
 
 if TYPE_CHECKING:
     pass
+
+#: A folder without room.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+#: The bytes that objects take for one of their pickle.
+_GROWS = 4
 
 # --- in the old process ---------------------------------------------------------------------------
 
@@ -63,8 +69,10 @@ def write(
         file = tempfile.TemporaryFile(prefix="gpumagic-")  # noqa: SIM115 - the next process's
         while True:
             found = trial.Outcome()
-            kept, pickler, bad = _pickled(shell, left, held, apart=apart)
+            file.seek(0)
+            kept, pickler, bad = _pickled(shell, left, held, file, apart=apart)
             if not bad:
+                _check_room(kept, environment)
                 _write_data(file, kept, pickler)
                 if left:
                     say(f"trying to load {text.plural(len(left), 'variable')} in a new process")
@@ -94,8 +102,8 @@ def write(
         "Changed:": [f"{name} (without {what})" for name, what in (found.lacking or {}).items()],
         "As in a new process:": [f"{name} ({why})" for name, why in held.bare.items()],
     }
-    if len(kept.body) > trial.LARGEST:
-        size = f"a pickle of {len(kept.body) / 2**20:.0f} MiB"
+    if kept.body > trial.LARGEST:
+        size = f"a pickle of {kept.body / 2**20:.0f} MiB"
         notes["Not compared with what they were, which takes long for"] = [size]
     return file, replace(kept, failed=failed, settings=settings.read(shell), notes=notes)
 
@@ -127,11 +135,11 @@ def _reasons(failed: Mapping[str, str]) -> str:
 
 
 def _pickled(
-    shell: Shell, names: Sequence[str], held: Held, *, apart: bool
+    shell: Shell, names: Sequence[str], held: Held, out: IO[bytes], *, apart: bool
 ) -> tuple[Kept, Pickler, dict[str, str]]:
     """Pickle the variables; also return those that have no pickle, and why."""
     variables, bad = dict[str, Variable](), dict[str, str]()
-    graphs, out = set[int](), io.BytesIO()
+    graphs = set[int]()
     pickler = Pickler(out, shell, held)
     contents = dict[str, Any]()
     values = {name: shell.user_ns[name] for name in names}
@@ -144,6 +152,8 @@ def _pickled(
                 if pickler.add(whole):
                     graphs.add(id(value))
             except Exception as error:
+                if getattr(error, "errno", None) in _FULL:
+                    raise
                 bad[name] = pickler.blame(error)
                 # What it shares with others it cannot pickle again; another looks at the others.
                 pickler = Pickler(io.BytesIO(), shell, held)
@@ -158,7 +168,7 @@ def _pickled(
     numbers = getattr(shell.compile, "_filename_map", {})
     kept = Kept(
         variables,
-        out.getvalue(),
+        out.tell(),
         [buffer.raw().nbytes for buffer in pickler.buffers],
         [_place(each) for each in pickler.storages],
         pickler.referred,
@@ -211,6 +221,27 @@ def _with_others(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} ({', '.join(names[1:])})"
 
 
+def _check_room(kept: Kept, environment: Mapping[str, str]) -> None:
+    """Return if the host has the memory for what is on a GPU now and will not be.
+
+    And for what the child makes anew, and the file where that is in memory; arrays and tensors stay
+    in the file until they are written to, and are then copied one at a time.
+
+    Raises:
+        RestartError: it has less; with both figures.
+    """
+    hidden = kept.devices.hidden(environment)
+    need = sum(size for size, device in kept.storages if device in hidden) + _GROWS * kept.body
+    if host_memory.is_memory(tempfile.gettempdir()):
+        need += kept.places()[-1][0]
+    free = host_memory.available()
+    if need > free:
+        raise RestartError(
+            f"the variables need {need / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} GiB are "
+            "free: nothing was lost; delete some, or keep others with --keep NAMES"
+        )
+
+
 def _write_data(file: IO[bytes], kept: Kept, pickler: Pickler) -> None:
     """Write the bytes of arrays and tensors.
 
@@ -221,7 +252,7 @@ def _write_data(file: IO[bytes], kept: Kept, pickler: Pickler) -> None:
     places = kept.places()
     size = places[-1][0]
     free = shutil.disk_usage(tempfile.gettempdir()).free
-    if size > free:
+    if size - kept.body > free:
         raise OSError(f"they need {size / 2**30:.1f} GiB, and it has {free / 2**30:.1f} GiB")
     file.truncate(max(size, 1))  # an empty file cannot be mapped
     data = chain((buffer.raw() for buffer in pickler.buffers), map(_bytes, pickler.storages))
@@ -267,7 +298,7 @@ def restore(file: IO[bytes], shell: Shell, kept: Kept) -> Kept:
         return devices.moved_storage(on_host(memory[number]), kept.storages[number][1])
 
     loader = Unpickler(
-        io.BytesIO(kept.body),
+        kept.pickles(file.fileno()),
         buffers,
         memory,
         storage=storage,

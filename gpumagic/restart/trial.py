@@ -142,20 +142,17 @@ def leaves(body: bytes, memo: list[str | None]) -> set[tuple[type, str]]:
     return found
 
 
-def _lacking(kept: Kept, shell: Any) -> Iterator[tuple[str, str]]:
+def _lacking(kept: Kept, descriptor: int, shell: Any) -> Iterator[tuple[str, str]]:
     """Pickle the variables again; yield what has not any more what it had."""
     from gpumagic.restart.pickler import Pickler
 
-    before, after, begin = list[str | None](), list[str | None](), 0
+    before, after, pickles = list[str | None](), list[str | None](), kept.pickles(descriptor)
     held = Held(shell.user_ns, kept.referred)
     out = io.BytesIO()
     pickler = Pickler(out, shell, held)
     for name, variable in kept.variables.items():
-        then, begin, start = (
-            leaves(kept.body[begin : variable.end], before),
-            variable.end,
-            out.tell(),
-        )
+        then = leaves(pickles.read(variable.end - pickles.tell()), before)
+        start = out.tell()
         if name in kept.contents:
             continue
         try:
@@ -199,10 +196,12 @@ def run(file: IO[bytes], descriptor: int) -> NoReturn:
             shell=shell,
             copies=False,
         )
-        loader, begin, first, failed = make(io.BytesIO(kept.body), buffers), 0, 0, bool(missing)
+        pickles, begin, first, failed = kept.pickles(descriptor), 0, 0, bool(missing)
+        loader = make(pickles, buffers)
         for name, variable in () if missing else kept.variables.items():
             if kept.apart:
-                loader = make(io.BytesIO(kept.body[begin : variable.end]), buffers[first:])
+                pickles.seek(begin)
+                loader = make(pickles, buffers[first:])
             begin, first = variable.end, variable.buffers
             say([name])
             try:
@@ -218,8 +217,8 @@ def run(file: IO[bytes], descriptor: int) -> NoReturn:
                 continue
             if name not in kept.contents:
                 shell.user_ns[name] = value
-        compared = not (failed or kept.apart) and len(kept.body) <= LARGEST
-        say(dict(_lacking(kept, shell)) if compared else {})
+        compared = not (failed or kept.apart) and kept.body <= LARGEST
+        say(dict(_lacking(kept, descriptor, shell)) if compared else {})
     os._exit(0)
 
 

@@ -569,3 +569,33 @@ def test_a_full_disk_is_said_before_anything_is_lost(kernel: Callable[..., Kerne
     assert "they need 0.0 GiB, and it has 0.0 GiB; TMPDIR names another folder" in refused
     assert k.value("(int(array.sum()), child.poll())") == (2**20, None)
     k.run("child.kill()")
+
+
+def test_what_memory_cannot_hold_is_refused_with_both_figures(
+    kernel: Callable[..., Kernel], tmp_path: Path
+) -> None:
+    """A control group's limit, of either version; what stays on a GPU needs none."""
+    k = kernel()
+    k.run("import torch; x = torch.empty(2**29, dtype=torch.uint8, device='cuda:0')")
+    for path, limit, used in (
+        ("sys/fs/cgroup/job", "memory.max", "memory.current"),
+        ("sys/fs/cgroup/memory/job", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ):
+        root = tmp_path / limit
+        group = root / path
+        group.mkdir(parents=True)
+        (root / "proc/self").mkdir(parents=True)
+        (root / "proc/self/cgroup").write_text("0::/job\n1:memory:/job\n")
+        (group / limit).write_text(f"{2**30}\n")
+        (group / used).write_text(f"{2**29 + 2**28}\n")
+        k.run(
+            "import gpumagic.system.system_files as files\n"
+            f"files.os.environ[files.ROOT] = {str(root)!r}"
+        )
+        refused = k.run("%gpu off --restart", raising=False).shown
+        assert "need 0.5 GiB of memory, and 0.2 GiB are free: nothing was lost" in refused
+    assert k.value("x.numel()") == 2**29
+    assert "restarted" in k.run("%gpu 0 --restart").text
+    k.run("del files.os.environ[files.ROOT]")
+    assert "restarted" in k.run("%gpu off --restart").text
+    assert k.value("x.numel()") == 2**29
