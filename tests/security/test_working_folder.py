@@ -49,12 +49,15 @@ def test_kept_variables_tried_in_a_child(
     import torch
 
     (planted.folder / "of_the_notebook.py").write_text("class Mine: pass\n")
-    monkeypatch.syspath_prepend(str(planted.folder))
-    mine = importlib.import_module("of_the_notebook")
-    monkeypatch.setattr(sys, "path", ["", ".", *filter(os.path.isabs, sys.path[1:])])
+    paths = ["", ".", *filter(os.path.isabs, sys.path)]
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(str(planted.folder))
+        mine = importlib.import_module("of_the_notebook")
     ip.user_ns.update(seven=7, tensor=torch.zeros(3), mine=mine.Mine())
     names, extension = ("seven", "tensor", "mine"), "gpumagic.magics.gpu.restart_report"
-    file, kept = keep.write(ip, names, extension, dict(os.environ))
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "path", paths)
+        file, kept = keep.write(ip, names, extension, dict(os.environ))
     file.close()
     del sys.modules["of_the_notebook"]
     assert kept.failed == {}
