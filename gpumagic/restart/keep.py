@@ -35,6 +35,8 @@ from gpumagic.system.shell import Shell
 if TYPE_CHECKING:
     pass
 
+#: So many looks at which variables have no pickle: a function of one, a function of that, …
+_LOOKS = 4
 #: A folder without room.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: The bytes that objects take for one of their pickle.
@@ -64,13 +66,17 @@ def write(
             environment.
     """
     left, failed, held = list(names), dict[str, str](), Held(shell.user_ns)
-    apart = False
+    apart, looks = False, 0
     try:
         file = tempfile.TemporaryFile(prefix="gpumagic-")  # noqa: SIM115 - the next process's
         while True:
             found = trial.Outcome()
             file.seek(0)
             kept, pickler, bad = _pickled(shell, left, held, file, apart=apart)
+            absent = {id(shell.user_ns[name]) for name in bad if name in left}
+            if absent and absent != held.absent and looks < _LOOKS:
+                held.absent, looks = absent, looks + 1  # functions do without these
+                continue
             if not bad:
                 _check_room(kept, environment)
                 _write_data(file, kept, pickler)

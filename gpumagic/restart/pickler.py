@@ -166,8 +166,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 return kind, (), content, None, None, unpickler.set_attributes
             except ValueError:  # it is empty
                 return kind, ()
-        if kind is types.FunctionType and value.__closure__:
-            return self._closure(value)
+        if kind is types.FunctionType:
+            return self._function(value)
         if name := introspection.imported_as(value):
             return importlib.import_module, (name,)
         if kind in refused.FILES:
@@ -209,12 +209,17 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         make, arguments, state, *_ = array.__reduce__()
         return make, arguments, (state, vars(array)), None, None, unpickler.set_array
 
-    def _closure(self, value: types.FunctionType) -> Any:
-        """Reduce a function with its cells, which it may share; cloudpickle gives it new ones."""
+    def _function(self, value: types.FunctionType) -> Any:
+        """Reduce a function with its cells, which it may share; cloudpickle gives it new ones.
+
+        It comes back also where one of its globals is a variable that cannot.
+        """
         reduced = super().reducer_override(value)
         if reduced is NotImplemented:
             return reduced
         make, (*arguments, _), state, *more = reduced
+        used = state[1]["__globals__"].items()
+        state[1]["__globals__"] = {k: each for k, each in used if id(each) not in self.held.absent}
         state[1]["__closure__"] = None  # so that cloudpickle fills none
         return make, (*arguments, value.__closure__), state, *more
 

@@ -88,12 +88,12 @@ class Selection(Result):
     def _restarted(self) -> Iterator[Block]:
         """Yield what there is to see after a restart: with the line before, eight lines at most."""
         left = _LINES - 1
-        if len(self.devices) > 2:
+        if len(self.devices) > 1:
             which = spans(device.index for device in self.devices)
             yield Line.of(f"  {self.devices[0].cuda} to {self.devices[-1].cuda} are GPU {which}")
         else:
             yield from map(_visible, self.devices)
-        left -= len(self.devices) if len(self.devices) < 3 else 1
+        left -= bool(self.devices)
         if self.lost:
             lost = Styled(f"Lost: {plural(len(self.lost), 'variable')} (", "dim")
             yield Line.join(lost, Styled.few(self.lost, style="dim"), Styled(").", "dim"))

@@ -213,7 +213,6 @@ BAD = {
         "a lock that is held",
     ),
     "file": ("file = open('/dev/null')", "an open file"),
-    "uses": ("def uses(): return gen", "cannot pickle 'generator' object"),
     "folder": (
         "import tempfile; folder = tempfile.TemporaryDirectory()",
         "it is cleaned up when this process ends",
@@ -279,8 +278,9 @@ def test_what_cannot_be_kept_is_named_before_anything_is_lost(
     k = kernel()
     for cell, _ in BAD.values():
         k.run(cell)
+    k.run("def uses(): return gen\ndef uses_it(): return uses")
     k.run(f"{FREEZE}\nfine = [1]")
-    line = f"%gpu 1 --restart --keep fine {' '.join(BAD)}"
+    line = f"%gpu 1 --restart --keep fine uses uses_it {' '.join(BAD)}"
     refused = k.run(line, raising=False).shown
     assert refused.startswith("UsageError: cannot keep ")
     assert refused.count("\n") == 1
@@ -290,7 +290,7 @@ def test_what_cannot_be_kept_is_named_before_anything_is_lost(
         assert re.search(rf"\b{name}(, \w+)* \(", refused)
         assert reason in refused
         assert re.search(rf"Not kept: [\w, ]*\b{name}\b[\w, ]* \(", shown)
-    assert k.value("(fine, 'k_before' in globals())") == ([1], False)
+    assert k.value("(fine, 'k_before' in globals(), uses_it() is uses)") == ([1], False, True)
     assert k.value(f"[name for name in {[*BAD]} if name in globals()]") == []
 
 
@@ -518,7 +518,8 @@ def test_what_is_on_the_host_survives_a_dead_context(kernel: Callable[..., Kerne
     k.run(
         "import torch; from torch import nn\nmodel = nn.Linear(2, 2).cuda()\n"
         "optimizer = torch.optim.Adam(model.parameters()); inputs = [torch.ones(2).cuda(1)]\n"
-        "stream = torch.cuda.Stream(); loss, history = torch.ones(2), [0.5]; del torch"
+        "stream = torch.cuda.Stream(); loss, history = torch.ones(2), [0.5]; del torch\n"
+        "def train(): return model(inputs[0])\nclass Run:\n    def go(self): return train()"
     )
     k.run("import torch; " + END)
     failed = k.run("torch.cuda.synchronize()", raising=False)
@@ -527,6 +528,7 @@ def test_what_is_on_the_host_survives_a_dead_context(kernel: Callable[..., Kerne
     assert "Lost: 4 variables (model, optimizer, inputs, stream)." in shown
     why = "(on the GPU, which cannot be read any more)"
     assert f"Not kept: model, optimizer, inputs {why}." in shown
+    assert k.value("(Run().go.__name__, train.__name__)") == ("go", "train")
     assert k.value("(loss.tolist(), history, nn.Linear(1, 1).cuda().weight.numel())") == (
         *([1.0, 1.0], [0.5], 1),
     )

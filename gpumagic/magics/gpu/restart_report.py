@@ -110,8 +110,8 @@ def _came_back(restored: Kept, namespace: Mapping[str, Any], lost: Sequence[str]
         yield f"On the CPU, since {device} has too little free memory for it: {bytes_(size)}."
     if restored.on_gpu:
         yield (
-            f"CUDA is started by {listed(restored.on_gpu, _MOST)}. To fork processes that use it: "
-            "%gpu off --restart, then %gpu on."
+            f"CUDA is started by {listed(restored.on_gpu, 3)}. To fork: %gpu off --restart, then "
+            "%gpu on."
         )
     reasons = dict[str, list[str]]()
     for name, reason in restored.failed.items():

@@ -111,9 +111,7 @@ def test_a_fresh_process_with_the_same_gpus_from_which_one_can_fork(
 
     k.run("weights = torch.full((4,), 7.).to(device); gone = 1")
     shown = k.run("again = %gpu restart --keep weights torch os -o").text
-    assert (
-        "CUDA is started by weights. To fork processes that use it: %gpu off --restart, " in shown
-    )
+    assert "CUDA is started by weights. To fork: %gpu off --restart, then %gpu on." in shown
     assert "CUDA is not started" not in shown
     assert k.value("(str(weights.device), weights.cpu().sum().item())") == ("cuda:0", 28.0)
     assert k.value("(again.status, again.cuda_initialized, 'gone' in again.lost)") == (
