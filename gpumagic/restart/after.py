@@ -71,8 +71,8 @@ def _restore_folders(shell: Shell, state: Mapping[str, Any]) -> list[str]:
         os.close(state["folder"])
         Path.cwd()
     except (OSError, KeyError):  # it was removed, or closed to this user
-        home = Path("~").expanduser()
-        os.chdir(home if home.is_dir() else sys.prefix)
+        with suppress(OSError, RuntimeError):  # there is no home: it stays where Python is
+            os.chdir(Path.home())
         notes.append(f"The working folder was removed: this process is in {Path.cwd()}.")
     shell.starting_dir = state["started_in"]
     visited: list[Any] = shell.user_ns["_dh"]  # for ``%cd -``; of strings before IPython 8
