@@ -102,26 +102,12 @@ class Grammar:
         if words and not rest and words[-1].endswith(";"):
             words[-1], rest = words[-1][:-1], ";"
         statement, silent = take_semicolon(rest)
-        if not self._takes_code:  # a variable may hold several words: auto 2
-            opening = _WORD.match(statement)
-            begin = opening.end() if opening else 0
-            statement = expanded(statement[:begin], known) + statement[begin:]
-        first, *behind = statement.split(None, 1) or [""]
-        after = "".join(behind)
-        first = "auto" if first.lower() == "auto" else first
-        form = PLAIN
-        if cell and self._takes_code and statement in self.verbs:
-            raise SpecError(f"{statement} is for a line: write {self.magic} {statement}")
-        if not self._takes_code:
-            form = first if first in self.verbs else SPEC if first or cell else PLAIN
-        elif first in self.verbs and not (cell or is_code or _is_code(first, after, known)):
-            form = first
+        form, arguments = self._form(statement, known, cell=cell, is_code=is_code)
         code = rest if statement and form == PLAIN and self._takes_code else ""
-        if statement == HELP and HELP not in known:
-            words, code = ["--help"], ""
-        elif not code:
-            words += split(after if form == first != "auto" else statement)
-        if {"--help", "-h"} & {*words}:
+        asks = statement == HELP and HELP not in known
+        if not code:
+            words += split(arguments)
+        if asks or {"--help", "-h"} & {*words}:
             return MagicLine(HELP, argparse.Namespace(), {}, "", line)
         parser = self.forms[form]
         self._check_spelling(words, parser)
@@ -141,6 +127,26 @@ class Grammar:
         if code and variables is not None and not options.cluster:
             self._check_statement(code, variables)
         return MagicLine(form if form in self.verbs else "", options, given, code, line)
+
+    def _form(
+        self, statement: str, known: Mapping[str, Any], *, cell: bool, is_code: bool
+    ) -> tuple[str, str]:
+        """Return the form of what stands behind the options, and its arguments."""
+        if not self._takes_code and statement:  # a variable may hold several words: auto 2
+            opening, after = _take_word(statement)
+            statement = f"{expanded(opening, known)} {after}"
+        first, *behind = statement.split(None, 1) or [""]
+        after = "".join(behind)
+        is_verb = first in self.verbs
+        if not self._takes_code:
+            if first.lower() == "auto":
+                return "auto", f"auto {after}"
+            return (first, after) if is_verb else (SPEC if first or cell else PLAIN, statement)
+        if cell and is_verb and not after:
+            raise SpecError(f"{first} is for a line: write {self.magic} {first}")
+        if cell or is_code or not is_verb or _is_code(first, after, known):
+            return PLAIN, statement
+        return first, after
 
     def _check_statement(self, code: str, known: Container[str]) -> None:
         """Refuse a mistyped option or verb: of IPython's ``reset`` it would be a magic.
