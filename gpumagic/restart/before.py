@@ -24,6 +24,7 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -80,6 +81,7 @@ def check(shell: Shell, *, force: bool = False) -> None:
             "IPython has run a file or a command at its start, which would be run again: make the "
             "choice at its top, or start it with CUDA_VISIBLE_DEVICES"
         )
+    _check_program(sys.orig_argv[: len(sys.orig_argv) - len(given)], shell.starting_dir)
     if not sys.executable or not os.access(sys.executable, os.X_OK):
         raise RestartError(f"the Python interpreter cannot be started again: {sys.executable!r}")
     if threading.current_thread() is not threading.main_thread():
@@ -90,6 +92,27 @@ def check(shell: Shell, *, force: bool = False) -> None:
         ports.check(app)
     if not force:
         losses.check(shell.user_ns)
+
+
+def _check_program(words: Sequence[str], folder: str) -> None:
+    """Return if Python finds the program, a module or a file, when it starts in another folder.
+
+    Raises:
+        RestartError: it does not; the process would end.
+    """
+    name, places = words[-1], [each for each in sys.path if each not in ("", ".", folder)]
+    if words[-2:-1] == ["-m"]:
+        is_there = any(  # another finder is that of a package which is developed elsewhere
+            each.find_spec(name.partition(".")[0], places if each is PathFinder else None)
+            for each in sys.meta_path
+        )
+    else:
+        is_there = name.startswith("-") or Path(folder, name).exists()
+    if not is_there:
+        raise RestartError(
+            f"{name}, which has started this process, is found in {folder} alone, if it is still "
+            "there: restart the notebook process (Kernel > Restart)"
+        )
 
 
 def _app(shell: Shell) -> Any:

@@ -257,8 +257,10 @@ def test_terminal(terminal: Terminal) -> None:
         (["python", "app.py"], [], {}, "part of another program"),
         (["python", "app.py", "-f", "x"], ["--other"], {}, "part of another program"),
         (["python", "-m", "IPython"], [], {"file_to_run": "a.py"}, "has run a file or a command"),
-        (["python", "/bin/ipython"], [], {}, None),
-        (["python", "-m", "colab_kernel_launcher", "-f", "x"], ["-f", "x"], {}, None),
+        (["python", str(Path(sys.executable).with_name("ipython"))], [], {}, None),
+        (["python", "-m", "ipykernel_launcher", "-f", "x"], ["-f", "x"], {}, None),
+        (["python", "-m", "mine.kernel", "-f", "x"], ["-f", "x"], {}, "mine.kernel, which has st"),
+        (["python", "mine.py", "-f", "x"], ["-f", "x"], {}, "mine.py, which has started"),
     ],
 )
 def test_which_programs_can_start_again(
