@@ -412,7 +412,7 @@ def test_only_what_is_on_a_gpu_starts_cuda(kernel: Callable[..., Kernel], tmp_pa
     assert "Numbering and inputs go on, Out does not." in shown
     assert k.value("(get(), str(x.device), torch.get_num_threads())") == (1, "cpu", 3)
     assert k.value("__import__('ctypes').CDLL('libcuda.so.1').cuCtxGetDevice(None)") == 3
-    assert "Behind .cuda(): adam.load_state_dict(adam.state_dict())." in shown
+    assert "Back: .cuda(), adam.load_state_dict(adam.state_dict())." in shown
     k.run(f"net.cuda(); adam.load_state_dict(adam.state_dict()); {step}")
     averages = "[adam.state[each]['exp_avg'].device.type for each in net.parameters()]"
     assert k.value(averages) == ["cuda", "cuda"]

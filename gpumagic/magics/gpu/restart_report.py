@@ -98,11 +98,11 @@ def _came_back(restored: Kept, namespace: Mapping[str, Any], lost: Sequence[str]
     if devices.moved:
         moved = f"Moved: {', '.join(sorted(devices.moved))}."
         calls = [f"{name}.load_state_dict({name}.state_dict())" for name in _optimizers(namespace)]
-        if devices.now("cuda") == "cpu":
-            back = ["%gpu on (after a backward pass with --restart)", ".cuda()", *calls]
+        if "cpu" in moved:
+            back = [".cuda()", *calls]
+            if devices.now("cuda") == "cpu":
+                back.insert(0, "%gpu on (after a backward pass with --restart)")
             moved += f" Back: {listed(back, 4)}."
-        elif calls and "cpu" in moved:
-            moved += f" Behind .cuda(): {listed(calls, 2)}."
         if devices.named:
             moved += f" Set again: torch.device, which was {', '.join(sorted(devices.named))}."
         yield moved
