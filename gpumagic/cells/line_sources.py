@@ -26,19 +26,17 @@ if TYPE_CHECKING:
 _CLASS = "-f {0} is a class; name one of its functions, as {0}.forward"
 #: What has lines of its own.
 _STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
-#: Statements after whose exceptions the same code may go on.
-_GUARDS = (ast.With, ast.AsyncWith, ast.Try, getattr(ast, "TryStar", ast.Try))
 
 
 class CodeLine:
     """A statement, by the number of its first line, and how often it ran."""
 
-    __slots__ = ("figures", "guarded", "hits", "loop", "number", "source")
+    __slots__ = ("figures", "hits", "loop", "number", "source")
 
     def __init__(self, source: CodeSource, number: int) -> None:
         self.source, self.number = source, number
-        #: Whether it is the head of a ``for`` loop; whether it is in a ``try`` or ``with``.
-        self.loop = self.guarded = False
+        #: Whether it is the head of a ``for`` loop.
+        self.loop = False
         self.hits = 0
         #: What a counter has counted in it.
         self.figures: Any = None
@@ -67,12 +65,10 @@ class CodeSource:
                 self.lines[first] = CodeLine(self, first)
             self.lines[number] = self.lines[first]
         for node in ast.walk(self.tree):
-            if isinstance(node, (ast.For, ast.AsyncFor)) and node.lineno in self.lines:
-                if heads.get(node.body[0].lineno) != node.lineno:  # else its body, too, is there
-                    self.lines[node.lineno].loop = True
-            elif isinstance(node, _GUARDS):
-                for number in range(node.lineno, (node.end_lineno or node.lineno) + 1):
-                    self.lines[number].guarded = True
+            if not isinstance(node, (ast.For, ast.AsyncFor)) or node.lineno not in self.lines:
+                continue
+            if heads.get(node.body[0].lineno) != node.lineno:  # else its body, too, is there
+                self.lines[node.lineno].loop = True
 
     def ran(self) -> list[CodeLine]:
         """Return the lines that ran, in order."""
@@ -186,10 +182,21 @@ def function_source(name: str, code: CodeType) -> CodeSource:
         lines, first = inspect.getsourcelines(code) if code.co_filename != "<string>" else ([], 0)
     except (OSError, SyntaxError, tokenize.TokenError):  # removed, or other text
         lines, first = [], 0
-    if not first <= min(numbers) <= max(numbers) < first + len(lines):  # the text is of other code
-        first, lines = min(numbers), [""] * (max(numbers) - min(numbers) + 1)
     text = tuple(line.rstrip("\n") for line in lines)
-    return CodeSource(name, (code,), first, text, _parsed(text, first))
+    tree = _parsed(text, first)
+    is_inside = first <= min(numbers) <= max(numbers) < first + len(lines)
+    if not (is_inside and _defines(tree, code)):  # the file has changed; %autoreload counts anew
+        text, first = ("",) * (max(numbers) - min(numbers) + 1), min(numbers)
+        tree = ast.Module([], [])
+    return CodeSource(name, (code,), first, text, tree)
+
+
+def _defines(tree: ast.Module, code: CodeType) -> bool:
+    """Return whether the text of a function is that of ``code``."""
+    kinds: Any = (ast.FunctionDef, ast.AsyncFunctionDef)
+    if code.co_name == "<lambda>":  # its text may not stand alone
+        return True
+    return any(isinstance(each, kinds) and each.name == code.co_name for each in tree.body)
 
 
 def _parsed(lines: Sequence[str], first: int) -> ast.Module:

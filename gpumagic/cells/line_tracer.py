@@ -55,21 +55,6 @@ class _Call:
         return self.others if self.line is None else (self.line, *self.others)
 
 
-class _Untraced:
-    """The trace function of a call that is not traced: at its end the tracing goes on."""
-
-    __slots__ = ("_go_on",)
-
-    def __init__(self, go_on: Callable[[], None]) -> None:
-        self._go_on = go_on
-
-    def __call__(self, frame: FrameType, event: str, arg: object) -> None:
-        """Do nothing."""
-
-    def __del__(self) -> None:
-        self._go_on()
-
-
 class LineTracer:
     """Counts the runs of the lines of ``sources``, and tells ``counter`` of them."""
 
@@ -184,27 +169,14 @@ class LineTracer:
     # --- before Python 3.12 ----------------------------------------------------------------------
 
     def _called(self, frame: FrameType, event: str, arg: object) -> Any:
-        """Trace a call of requested code, and switch the tracing off during another one."""
+        """Trace a call of requested code; of other code, calls alone are seen, and slowed down."""
         code = frame.f_code
         if id(code) in self._sources:
             if code.co_flags & _PAUSES:
                 self._guarded(self._resume, frame)
             return self._trace
-        # Tracing makes other code three times as slow. It must be on where that may call the
-        # requested code, or may not end with the call: generators, and frames that an exception has
-        # left and that `try` and `with` statements keep.
-        call = self._calls[-1] if self._calls else None
-        if call is None or frame.f_back is not call.frame:
-            return None
-        if self._has_functions or code.co_flags & _PAUSES or call.line is None or call.line.guarded:
-            self.has_slowed = True
-            return None
-        sys.settrace(None)
-        return _Untraced(self._go_on)
-
-    def _go_on(self) -> None:
-        if self._is_tracing and self._calls and get_ident() == self._thread:
-            sys.settrace(self._trace_call)
+        self.has_slowed = self.has_slowed or bool(self._calls)
+        return None
 
     def _traced(self, frame: FrameType, event: str, arg: object) -> Any:
         if event == "line":

@@ -184,8 +184,9 @@ class LineTiming:
     sync_time: float = 0.0
     #: Whether ``gpu`` is an upper bound: the GPU may have been idle in between.
     at_most: bool = False
-    #: By CUDA ordinal, as ``gpu`` of that device alone.
+    #: By CUDA ordinal, as ``gpu`` of that device alone; and the devices of which it is a bound.
     per_device: Mapping[int, float] = field(default_factory=dict)
+    bounds: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -260,7 +261,13 @@ class LineTimings(Series[LineTiming]):
         for name, line in named:
             figures = {**vars(line), "source": line.source.strip()}
             devices = {f"cuda:{i}": gpu for i, gpu in figures.pop("per_device").items()}
+            figures.pop("bounds")
             yield {"function": name, **figures, **devices}
+
+
+def _on_device(line: LineTiming, ordinal: int) -> str:
+    bound = "≤ " if ordinal in line.bounds else ""
+    return f"{bound}{seconds(line.per_device.get(ordinal))}"
 
 
 class _Table:
@@ -302,7 +309,7 @@ class _Table:
             return Figures(header, lambda row: of(times[row]) if row in times else "", rank)
 
         by_device = [
-            figures(f"cuda:{i}", lambda line, i=i: seconds(line.per_device.get(i)), rank=4)  # type: ignore[misc]
+            figures(f"cuda:{i}", lambda line, i=i: _on_device(line, i), rank=4)  # type: ignore[misc]
             for i in self._devices
         ]
         columns = [
@@ -350,4 +357,5 @@ class _Table:
             per_device={
                 i: fsum(line.per_device.get(i, 0.0) for line in lines) for i in self._devices
             },
+            bounds=tuple({i for line in lines for i in line.bounds}),
         )

@@ -1,8 +1,8 @@
 """GPU time: of one run, of repeated runs, of lines, of every cell.
 
 One run
-    `event_timer` (the events around a run), `summary` (one result of several runs: what limits the
-    code, and what is said), `profiler` (further runs for ``--kernels``, ``--trace``, ``--nvtx``,
+    `event_timer` (the events around a run), `times` (what they show), `summary` (one result of
+    several runs: what limits the code, and what is said), `profiler` (further runs for ``--kernels``, ``--trace``, ``--nvtx``,
     ``--flops``, ``--energy``).
 Repeated runs
     `repeat_plan` (what is asked for, and when to stop), `benchmark` (the runs), `run_conditions`

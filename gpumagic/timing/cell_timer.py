@@ -14,16 +14,9 @@ from gpumagic.cells.every_cell import EveryCell, Running, first_line
 from gpumagic.cells.hooks import CellHooks
 from gpumagic.results.logs import CellTiming, TimingLog
 from gpumagic.results.timing import CudaTiming, is_bound
-from gpumagic.timing.event_timer import (
-    Started,
-    Stopped,
-    Times,
-    gave_up,
-    read,
-    start,
-    stop,
-)
+from gpumagic.timing.event_timer import Started, Stopped, gave_up, read, start, stop
 from gpumagic.timing.summary import INTERRUPTED
+from gpumagic.timing.times import Times
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import ExecutionResult

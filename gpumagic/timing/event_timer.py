@@ -23,13 +23,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from time import perf_counter, process_time, sleep, thread_time
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda import streams, torch_cuda
-from gpumagic.results.timing import is_bound
 from gpumagic.system import text
+from gpumagic.timing.times import SLACK, Reading, Times
 
 if TYPE_CHECKING:
     from torch.cuda import Event, Stream
@@ -43,8 +43,6 @@ except ImportError:  # Windows, macOS
 DRIFT = 1e-4
 #: The wait for a device may take so many times as long as for an idle one.
 _LONGER = 2.0
-#: And so many seconds longer.
-_MORE = 20e-6
 #: Seconds in which an idle device reaches an event.
 _AWAY = 1e-3
 #: Seconds for which a wait polls; then it sleeps a thousandth of the time waited between queries.
@@ -113,58 +111,6 @@ class Stopped:
     cpu: float
     devices: tuple[DeviceAtReturn, ...] = ()
     note: str | None = None
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What is known of a device: it worked for ``lower`` to ``upper`` seconds since the start."""
-
-    lower: float
-    upper: float
-    #: When the work that outlasted the code had ended, at least; 0 where none did.
-    end_least: float = 0.0
-    #: Something shows that it worked at all; or it may have, on a stream that is not torch's: the
-    #: wait for it was long.
-    sign: bool = False
-    maybe: bool = False
-    #: It got its context after the start.
-    new: bool = False
-
-
-@dataclass(frozen=True)
-class Times:
-    """The times of one run, in seconds."""
-
-    host: float
-    cpu: float
-    #: Until the code and its GPU work had finished: at least, and at most.
-    wall_least: float
-    wall: float
-    readings: Mapping[int, Reading] = field(default_factory=dict)
-    #: Why there is no GPU time.
-    note: str | None = None
-
-    @property
-    def wall_at_most(self) -> bool:
-        """Whether the wall time is only an upper bound."""
-        return is_bound(self.wall, self.wall_least + _MORE)
-
-    @property
-    def signs(self) -> dict[int, Reading]:
-        """The readings of the devices that show a sign of work."""
-        return {i: reading for i, reading in self.readings.items() if reading.sign}
-
-    @property
-    def lower(self) -> float:
-        """Seconds for which some GPU worked, at least."""
-        return max((each.lower for each in self.readings.values()), default=0.0)
-
-    @property
-    def upper(self) -> float:
-        """Seconds for which GPUs worked, at most; of those that may have, if there are any."""
-        readings = self.readings.values()
-        shown = [each for each in readings if each.sign or each.maybe] or readings
-        return max((each.upper for each in shown), default=0.0)
 
 
 def wait_for_earlier_work() -> None:
@@ -282,7 +228,7 @@ def _ready(ordinal: int, of_device: streams.Streams, quiet: bool) -> DeviceTimer
         wait_for(torch_cuda.timing_event(stream))  # open to Ctrl-C
     if not quiet:
         waits = [_waited(ordinal) for _ in range(4)][1:]
-        idle_wait = _LONGER * max(waits) + _MORE
+        idle_wait = _LONGER * max(waits) + SLACK
     # An event is made when it is first recorded.
     start, end = (torch_cuda.timing_event(of_device.current()) for _ in range(2))
     allocations = torch_cuda.allocations(ordinal)

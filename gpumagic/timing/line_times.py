@@ -17,8 +17,8 @@ once: so the largest distance between the two, of late, is the distance between 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from math import inf
+from collections.abc import Iterable, Mapping, Sequence
+from math import fsum, inf
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -130,20 +130,28 @@ class DeviceMarks:
 # --- the times ------------------------------------------------------------------------------------
 
 
-#: Seconds in which nothing can be launched, and in which no device can come into use. A launch
-#: takes the driver more than 1 µs.
-_NO_LAUNCH, _NO_CONTEXT = 0.3e-6, 50e-6
+#: Seconds in which nothing can be launched: that takes the driver more than 1 µs.
+_NO_LAUNCH = 0.3e-6
+#: Seconds in which no device can come into use.
+_NO_CONTEXT = 50e-6
 #: So many marks wait to be read.
 _WAITING = 256
 #: In the first runs of a line all streams are looked at, which takes 10 to 100 µs.
 _LOOKS = 2
-#: Seconds of the shortest wait, and how long after the GPU a line may end: as a part of the wait,
-#: too.
-_LEAST, _LATE, _LATE_PART = 0.1e-3, 0.2e-3, 0.05
-#: Of a line's runs that had work to wait for, so many must have waited: a few may be a coincidence.
-_MOST, _SURE = 1 / 3, 3
-#: Seconds between two marks without work, at most, and the part by which clocks differ.
-_MARKS, _CLOCKS = 20e-6, 0.01
+#: Seconds of the shortest wait.
+_LEAST = 0.1e-3
+#: Seconds for which a line that waited may go on when the GPU is done.
+_LATE = 0.2e-3
+#: And a part of the wait.
+_LATE_PART = 0.05
+#: The part of a line's runs with work to wait for that must have waited: few may be a coincidence.
+_MOST = 1 / 3
+#: The least number of them, or half of all.
+_SURE = 3
+#: Seconds between two marks without work, at most.
+_MARKS = 20e-6
+#: The part of a time by which two clocks may differ, with a margin.
+_CLOCKS = 0.01
 
 
 class LineTime:
@@ -154,8 +162,8 @@ class LineTime:
     def __init__(self) -> None:
         #: Python's, the GPU's at most, and for how much of that the GPU was busy for certain.
         self.host = self.gpu = self.certain = 0.0
-        #: By CUDA ordinal.
-        self.per_device: dict[int, float] = {}
+        #: By CUDA ordinal: the same two of that device alone.
+        self.per_device: dict[int, tuple[float, float]] = {}
         #: Runs in which there was something to wait for, and each wait.
         self.could_wait = 0
         self.waits: list[float] = []
@@ -305,8 +313,9 @@ def _add(boundary: _Boundary, done: Mapping[int, tuple[float, float]]) -> None:
         time.gpu += gpu
         time.certain += gpu - idle
         for ordinal, (then, now) in done.items():
-            seconds = _gpu_time(then, began, queued, now)[0]
-            time.per_device[ordinal] = time.per_device.get(ordinal, 0.0) + seconds
+            seconds, open_ = _gpu_time(then, began, queued, now)
+            most, certain = time.per_device.get(ordinal, (0.0, 0.0))
+            time.per_device[ordinal] = most + seconds, certain + seconds - open_
         if could_wait:
             time.could_wait += 1
             if has_waited:
@@ -326,11 +335,25 @@ def _gpu_time(before: float, began: float, queued: float, after: float) -> tuple
     return max(after - start, 0.0), max(min(after, queued) - start, 0.0)
 
 
-def surely_worked(times: Mapping[CodeLine, LineTime]) -> float:
-    """Return the seconds for which some GPU surely worked: more than what the marks take."""
-    waits = max((sum(time.sure_waits) for time in times.values()), default=0.0)
-    certain = sum(
-        max(time.certain - _MARKS * line.hits - _CLOCKS * time.gpu, 0.0)
-        for line, time in times.items()
-    )
-    return max(certain, waits * (1 - _CLOCKS))
+def surely_worked(
+    times: Mapping[CodeLine, LineTime], devices: Iterable[int]
+) -> tuple[float, dict[int, float]]:
+    """Return the seconds for which some GPU surely worked, and each that did: more than marks take.
+
+    Args:
+        times: Those of the cell's lines.
+        devices: The CUDA ordinals in question.
+    """
+
+    def sure(hits: int, most: float, certain: float) -> float:
+        return max(certain - _MARKS * hits - _CLOCKS * most, 0.0)
+
+    found = {
+        ordinal: fsum(
+            sure(line.hits, *time.per_device.get(ordinal, (0.0, 0.0)))
+            for line, time in times.items()
+        )
+        for ordinal in devices
+    }
+    together = fsum(sure(line.hits, time.gpu, time.certain) for line, time in times.items())
+    return together, {ordinal: seconds for ordinal, seconds in found.items() if seconds}

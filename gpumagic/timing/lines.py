@@ -8,24 +8,30 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from math import fsum
+from typing import Any
 
 from gpumagic.cells.line_sources import CodeLine, CodeSource, cell_source
 from gpumagic.cells.line_tracer import LineTracer
 from gpumagic.results.lines import BETWEEN, LineTiming, LineTimings, SourceTimings
-from gpumagic.results.timing import CudaTiming, Sample, is_bound
+from gpumagic.results.timing import CudaTiming, is_bound
 from gpumagic.system import text
 from gpumagic.timing.line_times import LineTime, LineTimes, surely_worked
-from gpumagic.timing.summary import WAITED
+from gpumagic.timing.summary import summarize
+from gpumagic.timing.times import Times
 
-#: The part of the wall time that measuring may take before it is said, and one that distorts.
-_COST, _LARGE_COST = 0.02, 0.2
-#: A part of the wall time that is worth a verdict, and one that leaves no doubt.
-_LARGE, _NEARLY_ALL = 0.3, 0.9
+#: The part of the wall time that measuring may take before it is said.
+_COST = 0.02
+#: The part that distorts the host times of short lines.
+_LARGE_COST = 0.2
+#: A part of the wall time that is worth a verdict.
+_LARGE = 0.3
+#: A part of the wall time that leaves no doubt.
+_NEARLY_ALL = 0.9
 #: A line with this part of what is said is named for it.
 _MOST = 0.5
 _SLOWED = (
-    "; before Python 3.12 tracing also slows down the Python code that lines call (with -f, in "
-    "try, with, generators, await): their host times are upper bounds"
+    "; before Python 3.12 tracing also slows down the Python code that lines call: their host "
+    "times are upper bounds"
 )
 
 
@@ -73,17 +79,25 @@ class LineProfiler:
         except Exception as error:
             self.note = self.note or f"no GPU time of lines: {text.named(error)}"
 
-    def result(self, timing: CudaTiming) -> CudaTiming:
-        """Return ``timing`` with its ``lines``, or with a note why there are none."""
+    def result(self, times: Times, **fields: Any) -> CudaTiming:
+        """Summarize the run with its lines, or with a note why there are none.
+
+        Lines may show work that has left no sign at the end of the cell, on which devices, and more
+        of what the GPU worked at least. ``fields`` are those of `summarize`.
+        """
         with self._noting():
             self._times.finish()
-        with self._noting():
-            ran = [line for source in self._sources for line in source.ran()]
-            if ran or self._tracer.note is None:
-                times = {line: line.figures or LineTime() for line in ran}
-                cell = {line: times[line] for line in self._sources[0].ran()}
-                timing = _with_what_lines_show(timing, surely_worked(cell))
-                return replace(timing, lines=self._lines(timing, times))
+        figures = {
+            line: line.figures or LineTime() for source in self._sources for line in source.ran()
+        }
+        if figures or self._tracer.note is None:
+            with self._noting():
+                if self.note is None:
+                    cell = {line: figures[line] for line in self._sources[0].ran()}
+                    times = times.with_work(*surely_worked(cell, times.readings))
+                timing = summarize([times], **fields)
+                return replace(timing, lines=self._lines(timing, figures))
+        timing = summarize([times], **fields)
         return replace(timing, notes=(*timing.notes, self._tracer.note or str(self.note)))
 
     def _lines(self, timing: CudaTiming, times: Mapping[CodeLine, LineTime]) -> LineTimings:
@@ -113,6 +127,10 @@ class LineProfiler:
         times: Mapping[CodeLine, LineTime],
         has_gpu: bool,
     ) -> SourceTimings:
+        def devices(line: CodeLine) -> list[tuple[int, tuple[float, float]]]:
+            known = timing.per_device if has_gpu else ()
+            return [each for each in times[line].per_device.items() if each[0] in known]
+
         lines = tuple(
             LineTiming(
                 line=line.number,
@@ -123,11 +141,8 @@ class LineProfiler:
                 syncs=min(len(times[line].sure_waits), line.hits),
                 sync_time=fsum(times[line].sure_waits),
                 at_most=has_gpu and times[line].at_most,
-                per_device={
-                    ordinal: seconds
-                    for ordinal, seconds in times[line].per_device.items()
-                    if has_gpu and ordinal in timing.per_device
-                },
+                per_device={i: most for i, (most, _) in devices(line)},
+                bounds=tuple(i for i, both in devices(line) if is_bound(*both)),
             )
             for line in source.ran()
         )
@@ -141,20 +156,6 @@ class LineProfiler:
         if part > _LARGE_COST:
             return f"{took}; the host times of short lines are upper bounds"
         return took if part > _COST else None
-
-
-def _with_what_lines_show(timing: CudaTiming, least: float) -> CudaTiming:
-    """Return ``timing`` with the lines' lower bound, where that tells more than its own."""
-    if timing.gpu is None or least <= (timing.gpu_at_least or Sample((0.0,))).median:
-        return timing
-    bound = is_bound(timing.gpu.median, least)
-    return replace(
-        timing,
-        gpu_seen=True,
-        gpu_at_least=Sample((min(least, timing.gpu.median),)),
-        gpu_at_most=bound,
-        gpu_note=WAITED if bound else None,
-    )
 
 
 def _between(lines: Sequence[LineTiming], timing: CudaTiming, has_gpu: bool) -> LineTiming:

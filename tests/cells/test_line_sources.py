@@ -113,3 +113,12 @@ def test_a_text_of_other_code_is_not_shown(file: str, monkeypatch: pytest.Monkey
     exec(compile("\n\ndef f():\n    x = 1\n    return x", file, "exec"), made)
     found = function_source("f", made["f"].__code__)
     assert (found.first, found.text) == (3, ("",) * 3)
+
+
+def test_the_text_beside_the_times_holds_the_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``%autoreload`` compiles a changed function by itself: its lines begin with 1."""
+    text = "import torch\nCACHE = {}\nclass Net:\n    pass\ndef work():\n    x = 1\n    y = 2\n"
+    monkeypatch.setitem(linecache.cache, "mm.py", (len(text), None, text.splitlines(True), "mm.py"))
+    made: dict[str, Any] = {}
+    exec(compile("def work():\n    x = 1\n    y = 2\n", "mm.py", "exec"), made)
+    assert function_source("mm.work", made["work"].__code__).text == ("",) * 3

@@ -46,6 +46,17 @@ def fails(n: int = 3) -> None:
     raise ValueError
 
 
+KEPT: list[Exception] = []
+
+
+def keeps() -> None:
+    """Its frame lives on with the exception."""
+    try:
+        fails()
+    except ValueError as error:
+        KEPT.append(error)
+
+
 #: Cells that call other code, which is not traced, and the hits of their lines.
 CELLS = {
     "calls": ("f()\nfor i in range(3):\n    f()\nx = 1", {1: 1, 2: 4, 3: 3, 4: 1}),
@@ -56,6 +67,10 @@ CELLS = {
     "an exception that is kept": (
         "try:\n    fails()\nexcept ValueError as error:\n    kept.append(error)\nx = 1",
         {1: 1, 2: 1, 3: 1, 4: 1, 5: 1},
+    ),
+    "a callee keeps its exception": (
+        "keeps()\nx = 1\nfor i in range(2):\n    f()\ny = 1",
+        {1: 1, 2: 1, 3: 3, 4: 2, 5: 1},
     ),
     "suppressed": ("with suppress(ValueError):\n    fails()\nx = 1", {1: 2, 2: 1, 3: 1}),
     "generators": ("g = (f() for i in range(3))\nx = list(g)\ny = 1", {1: 1, 2: 1, 3: 1}),
@@ -68,7 +83,8 @@ CELLS = {
 def test_lines_go_on_after_what_they_call(name: str) -> None:
     text, expected = CELLS[name]
     names: dict[str, Any] = {"f": lambda: list(range(3)), "fails": fails, "kept": []}
-    hits, tracer = traced(text, suppress=contextlib.suppress, **names)
+    hits, tracer = traced(text, suppress=contextlib.suppress, keeps=keeps, **names)
+    KEPT.clear()
     assert hits == expected
     assert tracer.note is None
     assert sys.gettrace() is None or hasattr(sys, "monitoring")

@@ -12,7 +12,8 @@ import pytest
 
 import gpumagic
 from gpumagic.cuda import streams
-from gpumagic.timing.event_timer import CAPTURE, Times, read, start, stop
+from gpumagic.timing.event_timer import CAPTURE, read, start, stop
+from gpumagic.timing.times import Times
 
 
 @contextmanager

@@ -11,7 +11,6 @@ from gpumagic.cells.line_sources import cell_source, defined_code, function_sour
 from gpumagic.results.timing import CudaTiming
 from gpumagic.timing.event_timer import read, start, stop
 from gpumagic.timing.lines import LineProfiler
-from gpumagic.timing.summary import summarize
 
 
 def measured(source: str, functions: tuple[Any, ...] = (), **names: Any) -> CudaTiming:
@@ -39,6 +38,6 @@ def measured(source: str, functions: tuple[Any, ...] = (), **names: Any) -> Cuda
             exec(code, names)
             partial = False
         profiler.stop(failed=partial)
-        return profiler.result(summarize([read(stop(started))], partial=partial))
+        return profiler.result(read(stop(started)), partial=partial)
     finally:
         profiler.close()

@@ -21,7 +21,8 @@ import gpumagic
 from gpumagic.cuda import streams
 from gpumagic.results.timing import EXACT, CudaTiming
 from gpumagic.timing import event_timer
-from gpumagic.timing.event_timer import Times, read, start, stop
+from gpumagic.timing.event_timer import read, start, stop
+from gpumagic.timing.times import Times
 
 
 class Work:

@@ -19,12 +19,12 @@ from gpumagic.timing.event_timer import (
     DeviceAtReturn,
     DeviceTimer,
     Started,
-    Times,
     _reading,
     read,
     start,
     stop,
 )
+from gpumagic.timing.times import Times
 from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND, virtual_clock
 
 CASES: dict[str, tuple[Callable[[Any], Any], dict[int, float]]] = {

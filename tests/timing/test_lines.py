@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gpumagic.results.base import as_text
 from gpumagic.results.lines import LineTiming, LineTimings
 from gpumagic.results.timing import CudaTiming
 from gpumagic.timing import lines as line_module
@@ -297,17 +298,14 @@ def test_the_cost_is_said(gpu_work: Any, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.skipif(hasattr(sys, "monitoring"), reason="there tracing slows nothing else down")
 def test_what_tracing_slows_down_is_said(gpu_work: Any) -> None:
-    """Calls from the cell's lines are not traced; those from functions are."""
-
-    def step() -> None:
-        inner()
+    """Python code that lines call, not what is written in C."""
 
     def inner() -> None:
         time.sleep(0.01)
 
-    names = {"step": step, "inner": inner, "time": time}
-    assert "before Python 3.12" not in str(measured("for i in range(9):\n    inner()", **names))
-    assert "before Python 3.12" in str(measured("step()", (step,), **names))
+    says = "before Python 3.12 tracing also slows down the Python code that lines call"
+    assert says not in str(measured("for i in range(9):\n    time.sleep(.01)", time=time))
+    assert says in str(measured("for i in range(9):\n    inner()", inner=inner))
 
 
 @pytest.mark.free
@@ -323,6 +321,26 @@ def test_lines_are_evidence_of_work_that_has_ended(gpu_work: Any) -> None:
     timing = measured(f"time.sleep(.02)\n{waits}", w=gpu_work, time=time)
     assert (timing.gpu_seen, timing.gpu_at_least) == (False, None)
     assert {line.gpu for line in lines_of(timing)} == {None}
+
+
+def test_the_device_that_worked_is_named(gpu_work: Any) -> None:
+    """Not the one that still works at the end, for what another did; each time of two is a bound.
+
+    A line that gave a device no work has no exact time on it.
+    """
+    wait = "w.torch.cuda.synchronize(1)"
+    timing = measured(f"w.sleep(.04, 1)\n{wait}\nw.sleep(.001)", w=gpu_work)
+    assert {*timing.per_device} == {0, 1}
+    assert not timing.gpu_at_most, "together they are exact"
+    shown = next(line for line in str(timing).splitlines() if " · wall " in line)
+    assert "cuda:0 ≤ 41" in shown
+    assert "cuda:1 ≤ 4" in shown
+    first, *_ = lines_of(timing)
+    assert first.bounds == (0,)
+    assert first.per_device[1] == pytest.approx(0.04, rel=0.02)
+    table = as_text(timing, 120).splitlines()
+    row = next(line for line in table if line.lstrip().startswith("2 "))
+    assert row.count("≤ ") == 1, "on cuda:0 alone"
 
 
 def test_a_loader_that_uses_the_gpu_and_waits_for_it_is_not_called_idle(gpu_work: Any) -> None:

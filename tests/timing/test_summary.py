@@ -11,8 +11,8 @@ import gpumagic
 from gpumagic.cuda import torch_cuda
 from gpumagic.results.timing import CudaTiming
 from gpumagic.timing import summary
-from gpumagic.timing.event_timer import Reading, Times
 from gpumagic.timing.summary import Queued, summarize
+from gpumagic.timing.times import Reading, Times
 
 
 def test_cpu_time_that_was_used_is_counted() -> None:

@@ -223,14 +223,14 @@ class _SingleRun(AbstractContextManager[None]):
                 times = event_timer.read(stopped)
             except KeyboardInterrupt as again:
                 interrupt, times = again, event_timer.gave_up(stopped, summary.INTERRUPTED)
-            result = summary.summarize(
-                [times],
-                compile_time=self._compile_time,
-                partial=kind is not None or interrupt is not None,
-                notes=summary.counted(summary.compiled_frames() - self._frames_before) + ended,
-            )
+            fields: dict[str, Any] = {
+                "compile_time": self._compile_time,
+                "partial": kind is not None or interrupt is not None,
+                "notes": summary.counted(summary.compiled_frames() - self._frames_before) + ended,
+            }
             if self._lines is not None:  # they may show work that left no sign outside
-                result = self._lines.result(result)
-            self.result = result
+                self.result = self._lines.result(times, **fields)
+            else:
+                self.result = summary.summarize([times], **fields)
         if interrupt is not None:
             raise interrupt.with_traceback(None)  # the frames are gpumagic's, not the cell's
