@@ -2,8 +2,8 @@
 
 One run
     `event_timer` (the events around a run), `times` (what they show), `summary` (one result of
-    several runs: what limits the code, and what is said), `profiler` (further runs for ``--kernels``, ``--trace``, ``--nvtx``,
-    ``--flops``, ``--energy``).
+    several runs: what limits the code, and what is said), `profiler` (further runs for
+    ``--kernels``, ``--trace``, ``--nvtx``, ``--flops``, ``--energy``).
 Repeated runs
     `repeat_plan` (what is asked for, and when to stop), `benchmark` (the runs), `run_conditions`
     (an empty cache; a delay behind which runs are queued, which shows the GPU's own time).
