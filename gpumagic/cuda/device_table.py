@@ -75,7 +75,7 @@ def read(*, processes: bool = True, usage: bool = True) -> DeviceTable:
         "show_processes": processes,
     }
     try:
-        with nvml.open_session() as session:
+        with nvml.Session() as session:
             readings = session.read(usage=usage)
     except DeviceError as error:
         return DeviceTable(error=str(error), **common)

@@ -260,7 +260,7 @@ def _counted_by_nvml() -> int | None:
     from gpumagic.cuda import nvml
 
     try:
-        with nvml.open_session() as session:
+        with nvml.Session() as session:
             return session.count()
     except DeviceError:
         return None

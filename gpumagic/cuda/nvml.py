@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import Any, cast
 
 from gpumagic.cuda import driver
@@ -45,7 +45,7 @@ class _LostError(Exception):
 
 
 class Session(AbstractContextManager["Session"]):
-    """An initialised NVML, which reads the fields of `results.Device`; a scope that ends it.
+    """An initialised NVML, which reads the fields of `results.Device`; a scope that ends it, soon.
 
     Raises:
         DeviceError: pynvml cannot be imported, or NVML does not start; the reason in one line.
@@ -64,18 +64,26 @@ class Session(AbstractContextManager["Session"]):
                 f"{pynvml.__file__} is an old package in the way of nvidia-ml-py; pip uninstall "
                 "pynvml nvidia-ml-py3, then pip install --force-reinstall nvidia-ml-py"
             )
+        self._open = ExitStack()
         try:
             pynvml.nvmlInit()
+            self._open.callback(self._shut_down)
         except pynvml.NVMLError as error:
             raise DeviceError(_reason(error)) from error
-        self.driver_version: str | None = self._ask(pynvml.nvmlSystemGetDriverVersion)
+        self.driver_version: str | None = None
+        with suppress(_LostError):  # a lost device fails even calls that name none
+            self.driver_version = self._ask(pynvml.nvmlSystemGetDriverVersion)
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Shut NVML down."""
-        self._ask(self._nvml.nvmlShutdown)
+        """Shut NVML down, once."""
+        self._open.close()
+
+    def _shut_down(self) -> None:
+        with suppress(self._nvml.NVMLError):  # of a lost device, too
+            self._nvml.nvmlShutdown()
 
     def _ask(self, call: Callable[..., Any], *arguments: object) -> Any:
         """Return the result of a call of NVML; None where it fails.
@@ -141,7 +149,7 @@ class Session(AbstractContextManager["Session"]):
         except _LostError as error:
             fields["error"] = str(error)
         except self._nvml.NVMLError as error:
-            fields["error"] = _LOST.get(error.value) or _reason(error)
+            fields["error"] = _reason(error)
         # Without the measurements of a device that was lost meanwhile, which may be stale.
         return Device(index, **_identities.get(index, {}), **fields)
 
@@ -238,17 +246,5 @@ def _reason(error: Any) -> str:
             "a container with NVIDIA_DRIVER_CAPABILITIES=compute,utility, elsewhere choose by "
             "CUDA_VISIBLE_DEVICES=0 where the notebook process is started"
         )
-    known = _REASONS.get(error.value)
+    known = _LOST.get(error.value) or _REASONS.get(error.value)
     return known or f"NVML reports: {error} (error {error.value})"
-
-
-def open_session() -> Session:
-    """Start NVML; return a session, to be closed soon.
-
-    Raises:
-        DeviceError: NVML is missing or does not start; the reason in one line.
-    """
-    try:
-        return Session()
-    except _LostError as error:  # a lost device fails even calls that name no device
-        raise DeviceError(f"NVML reports: {error}") from error

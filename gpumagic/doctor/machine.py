@@ -79,7 +79,7 @@ def device_files(facts: Facts) -> Finding | None:
 def works_with_nvml(facts: Facts) -> Finding | None:
     """Check that NVML works: CUDA does not need it, but the cause may affect CUDA too."""
     try:
-        nvml.open_session().close()
+        nvml.Session().close()
     except DeviceError as error:
         evidence, code = str(error), getattr(error.__cause__, "value", None)
     else:

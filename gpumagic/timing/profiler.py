@@ -192,9 +192,6 @@ class EnergyMeter(AbstractContextManager[None]):
     """
 
     def __init__(self, ordinals: Iterable[int]) -> None:
-        from gpumagic.cuda import nvml
-
-        self._session = nvml.open_session()
         self._uuids = {ordinal: torch_cuda.uuid(ordinal) for ordinal in ordinals}
         self.joules: float | None = None
         self.watts: float | None = None
@@ -203,11 +200,16 @@ class EnergyMeter(AbstractContextManager[None]):
         self.note = f"energy of the whole of {devices}, idle power and other processes included"
 
     def __enter__(self) -> None:
-        self._before = self._read()
+        from gpumagic.cuda import nvml
+
+        with ExitStack() as opened:
+            self._session = opened.enter_context(nvml.Session())
+            self._before = self._read()
+            self._open = opened.pop_all()
         self._started = perf_counter()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with self._session:
+        with self._open:
             if kind is not None:
                 return
             after, seconds = self._read(), perf_counter() - self._started

@@ -37,6 +37,29 @@ def test_no_session_stays_open(
     assert open_sessions(virtual_gpu) == 0
 
 
+@pytest.mark.parametrize(
+    "call", ["nvmlShutdown", "nvmlSystemGetDriverVersion", "nvmlDeviceGetCount"]
+)
+def test_a_gpu_that_is_lost_leaves_none_open(
+    virtual_gpu: Any, run_cell: Callable[..., Any], call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it is lost between two calls: the reset that it needs would be refused."""
+    import pynvml
+
+    original = getattr(pynvml, call)
+
+    def lost() -> None:
+        if call == "nvmlShutdown":
+            original()
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+
+    monkeypatch.setattr(pynvml, call, lost)
+    shown = run_cell("%gpu", raising=False).text
+    assert ("the GPU is lost" in shown) == (call == "nvmlDeviceGetCount")
+    assert ("GPU 3" in shown or "cuda:3" in shown) == (call != "nvmlDeviceGetCount")
+    assert open_sessions(virtual_gpu) == 0
+
+
 def test_a_watch_holds_one_and_says_so(virtual_gpu: Any, kernel: Callable[..., Kernel]) -> None:
     watched = kernel()
     shown = html.unescape(watched.run("%gpu watch").html)

@@ -177,7 +177,7 @@ def test_an_nvml_that_does_not_start(
         error.value = code  # type: ignore[attr-defined]
         raise DeviceError("NVML has failed") from error
 
-    monkeypatch.setattr(nvml, "open_session", session)
+    monkeypatch.setattr(nvml, "Session", session)
     monkeypatch.setattr(driver, "kernel_module", lambda: module)
     # Too old besides, which would be the smaller trouble.
     changes = {"driver_cuda": (11, 8), "start": Start(0), "container": container}

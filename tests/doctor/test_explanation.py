@@ -185,7 +185,7 @@ def test_a_gpu_that_is_full_of_others(kernel: Callable[..., Kernel]) -> None:
         in failed.text
     )
     line = "raise RuntimeError('CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate')"
-    assert "process 4242 (79.2 GiB)" in full.run(line, raising=False).text
+    assert "1 process of others (79.2 GiB)" in full.run(line, raising=False).text
 
 
 def test_a_gpu_that_somebody_uses_exclusively(kernel: Callable[..., Kernel]) -> None:

@@ -69,7 +69,7 @@ class Watch:
         Raises:
             DeviceError: NVML is missing, does not start, or lists no GPU.
         """
-        session = nvml.open_session()
+        session = nvml.Session()
         try:
             if not session.count():
                 raise DeviceError("there is no GPU to watch: NVML lists none on this machine")
