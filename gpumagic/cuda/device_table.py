@@ -23,7 +23,7 @@ from gpumagic._version import __version__
 from gpumagic.cuda import driver, init_trace, nvml, torch_cuda, visible_devices
 from gpumagic.errors import DeviceError
 from gpumagic.results.base import Conditions
-from gpumagic.results.devices import Device, DeviceTable, Process
+from gpumagic.results.devices import NO_GPU, VIRTUAL, Device, DeviceTable, Process
 from gpumagic.system import system_files
 from gpumagic.system.text import harmless
 
@@ -78,16 +78,21 @@ def read(*, processes: bool = True, usage: bool = True) -> DeviceTable:
         with nvml.Session() as session:
             readings = session.read(usage=usage)
     except DeviceError as error:
-        return DeviceTable(error=str(error), **common)
-    missing = bool(readings) and not driver.installed()
-    if missing:  # has the effect of hiding all devices
+        code = getattr(error.__cause__, "value", None)
+        # CUDA may work where NVML does not, but not without its library or the kernel module.
+        works = driver.installed() and code != nvml.DRIVER_NOT_LOADED
+        return DeviceTable(error=str(error), no_gpu=None if works else str(error), **common)
+    no_gpu = None if readings else "NVML lists none"
+    if readings and not driver.installed():  # has the effect of hiding all devices
         environment = {**environment, visible_devices.MASK: visible_devices.HIDE_ALL}
-        common["notes"] = (f"{driver.MISSING}.",)
+        no_gpu = driver.MISSING
+    elif end := visible_devices.list_ends_at(environment, readings):
+        common["notes"] = (f"{end}.",)
     found = compose(readings, environment, state, commands=processes)
     return DeviceTable(
         found,
         mask_is_late=visible_devices.came_too_late(environment, found),
-        cuda_missing=missing,
+        no_gpu=no_gpu,
         driver_version=session.driver_version,
         cuda_version=driver.cuda_version(),
         **common,
@@ -100,10 +105,10 @@ def check(table: DeviceTable) -> None:
     Raises:
         DeviceError: they cannot; the message has the reason and the remedy in one line.
     """
+    if table.no_gpu is not None:
+        raise DeviceError(f"{NO_GPU}: {table.no_gpu}. {VIRTUAL}")
     if table.error is not None:
         raise DeviceError(f"the GPUs cannot be listed: {table.error}")
-    if table.cuda_missing:
-        raise DeviceError(f"no GPU can be used: {driver.MISSING}")
 
 
 def compose(

@@ -4,8 +4,9 @@ From the loading of the extension until CUDA is initialised, the driver is queri
 statements of a cell; a query takes some microseconds. No frame of gpumagic is on the stack while
 the user's code runs. Once CUDA is initialised all hooks are removed.
 
-To IPython the body of a cell magic is no statements, but an argument. So torch, if it is imported
-by then, is asked to call back when it initialises CUDA: the stack has the line then.
+A statement may import a module that uses CUDA, and to IPython the body of a cell magic is no
+statements, but an argument. So torch is asked to call back when it initialises CUDA: the stack has
+the line then. Where a statement may import torch, a finder of imports, which finds nothing, asks.
 
 Until then ``PYTORCH_NVML_BASED_CUDA_CHECK`` is set, too. torch reads it on every
 ``torch.cuda.is_available()`` and queries NVML instead of initialising the driver, so that a later
@@ -15,6 +16,7 @@ this process, so the variable is unset as soon as CUDA is initialised or has fai
 
 from __future__ import annotations
 
+import dis
 import linecache
 import os
 import re
@@ -47,6 +49,9 @@ _CELL_MAGIC = re.compile(
     r"(?:await )?get_ipython\(\)\.run_cell_magic\('(\w+)'"
     r"|__import__\('gpumagic\.cluster\.engine'.*\.run_cell\('[^']*', '(\w+)'"
 )
+
+
+_IMPORT = dis.opmap["IMPORT_NAME"]
 
 
 class _Statement(NamedTuple):
@@ -88,8 +93,10 @@ class InitTrace:
         self._torch_call: tuple[Callable[[], None], list[str]] = (self._torch_initialises, [])
         #: The line in a cell magic's body that torch's call came from, and its number.
         self._in_body: tuple[str, int] | None = None
-        #: The module that torch's call came from, if it is not the user's own cell.
+        #: The module that torch's call came from, with file and line, if it is not the user's cell.
         self._module = ""
+        #: ``sys.meta_path`` without this trace, while this is a finder in it.
+        self._finders: list[Any] | None = None
         #: Where CUDA was initialised, as a sentence.
         self.location: str | None = None
         #: The environment right after CUDA was initialised, if that was observed.
@@ -109,8 +116,11 @@ class InitTrace:
             try:
                 self.check()  # the previous statement may have initialised CUDA
                 self._statement = _Statement(code, getattr(result, "execution_count", None))
-                if self._traced_run is not None and self._torch_call not in _torch_calls():
-                    _torch_calls().append(self._torch_call)
+                if self._traced_run is not None:
+                    self._listen()
+                    if "torch" not in sys.modules and _IMPORT in code.co_code[::2]:
+                        self._finders = sys.meta_path
+                        sys.meta_path = [self, *sys.meta_path]
             except Exception:  # an error of gpumagic must not stop the user's statement
                 self.detach()
             return run_code(code, result, **options)
@@ -121,6 +131,7 @@ class InitTrace:
     def detach(self) -> None:
         """Stop tracing and restore what was replaced."""
         traced, self._traced_run, self._statement = self._traced_run, None, None
+        self._stop_finding()
         if self._torch_call in _torch_calls():
             _torch_calls().remove(self._torch_call)
         if traced is not None:
@@ -133,6 +144,7 @@ class InitTrace:
 
         Stops tracing then.
         """
+        self._stop_finding()
         if self._traced_run is None or not self._ready().is_initialized():
             return
         where = "in the cell that loaded gpumagic, or before the next one"
@@ -157,6 +169,24 @@ class InitTrace:
             _withdraw_if_useless()
         return self._driver
 
+    def find_spec(self, *_: object) -> None:
+        """Find nothing, as a finder: while ``torch.cuda`` is imported, its list comes to be."""
+        self._listen()
+
+    def _stop_finding(self) -> None:
+        """Take this trace out of ``sys.meta_path``, in which it goes before all others.
+
+        Not out of the list itself, which another thread may be going through.
+        """
+        finders, self._finders = self._finders, None
+        if finders is not None:
+            finders[:] = [each for each in sys.meta_path if each is not self]
+            sys.meta_path = finders
+
+    def _listen(self) -> None:
+        if self._torch_call not in _torch_calls():
+            _torch_calls().append(self._torch_call)
+
     def _torch_initialises(self) -> None:
         """Note the module that has called torch, and the outermost line in a cell magic's body."""
         statement, own = self._statement, self._shell.user_ns
@@ -165,7 +195,8 @@ class InitTrace:
         frames = [frame for frame, _ in walk_stack(sys._getframe(1))]
         caller = next((each for each in frames if _module(each).split(".")[0] != "torch"), None)
         if caller is not None and caller.f_globals is not own:
-            self._module = f", in module {_module(caller)}"
+            place = f"{caller.f_code.co_filename}, line {caller.f_lineno}"
+            self._module = f", in module {_module(caller)} ({place})"
         for frame in frames:
             code = frame.f_code
             if frame.f_globals is own and code.co_name == "<module>":

@@ -25,11 +25,9 @@ _LOST = {
 }
 #: NVML_ERROR_DRIVER_NOT_LOADED, …_LIBRARY_NOT_FOUND and …_LIB_RM_VERSION_MISMATCH.
 DRIVER_NOT_LOADED, _NOT_INSTALLED, VERSIONS_DIFFER = 9, 12, 18
-#: The kernel module does not respond; CUDA cannot start then.
-NOT_LOADED = "the NVIDIA driver is not loaded, or a container was started without --gpus"
 _REASONS = {
-    DRIVER_NOT_LOADED: NOT_LOADED,
-    _NOT_INSTALLED: "NVML is not installed: there is no NVIDIA driver on this machine",
+    DRIVER_NOT_LOADED: "the NVIDIA driver is not loaded, or a container was started without --gpus",
+    _NOT_INSTALLED: "no NVIDIA driver is installed",
     VERSIONS_DIFFER: "the NVIDIA driver was upgraded and its parts do not match: reboot, or reload "
     "the driver",
 }
@@ -147,9 +145,9 @@ class Session(AbstractContextManager["Session"]):
             _identities[index] = self._identity(handle)
             fields = self._measured(handle) | (self._usage(handle) if usage else {})
         except _LostError as error:
-            fields["error"] = str(error)
+            fields = {"error": str(error), "lost": True}
         except self._nvml.NVMLError as error:
-            fields["error"] = _reason(error)
+            fields = {"error": _reason(error), "lost": error.value in _LOST}
         # Without the measurements of a device that was lost meanwhile, which may be stale.
         return Device(index, **_identities.get(index, {}), **fields)
 

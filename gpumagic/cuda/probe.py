@@ -42,6 +42,8 @@ class Build:
     architectures: Sequence[str] = ()
     #: Why there is no build: torch is not installed, or its import fails.
     error: str | None = None
+    #: Whether torch is not installed.
+    missing: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ def main() -> None:
         cause: Any = error.__cause__
         missing = isinstance(cause, ModuleNotFoundError) and cause.name == "torch"
         reason = "torch is not installed" if missing else text.named(cause)
-        print("\n" + json.dumps({"error": reason}), flush=True)
+        print("\n" + json.dumps({"error": reason, "missing": missing}), flush=True)
         return
     about = build(torch)
     if about["compiled"]:

@@ -40,6 +40,13 @@ class ThreadCount:
     current: int
 
 
+class AutoChoice(NamedTuple):
+    """What ``auto`` chose, the UUIDs, and what was required of them (`selection.auto.Wants`)."""
+
+    uuids: tuple[str, ...]
+    wants: Any
+
+
 @dataclass(eq=False, repr=False)
 class Choice:
     """What ``%gpu`` has changed in this process."""
@@ -51,6 +58,8 @@ class Choice:
     gated: bool = False
     #: The UUIDs of the devices that this process claims.
     claim: tuple[str, ...] = ()
+    #: What ``auto`` chose last.
+    auto: AutoChoice | None = None
 
 
 @dataclass(eq=False, repr=False)

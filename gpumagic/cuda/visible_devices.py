@@ -62,6 +62,27 @@ def named(environment: Mapping[str, str], devices: Sequence[Device]) -> list[Dev
     return [_first_instance(shown[position]) for position in positions]
 
 
+def list_ends_at(environment: Mapping[str, str], devices: Sequence[Device]) -> str | None:
+    """Return a sentence on the entry at which CUDA stops to read the list; None if it reads all.
+
+    ``-1`` is there to end it.
+    """
+    mask = environment.get(MASK, "").rstrip(",")
+    by_uuid, entries = mask[:4] in ("GPU-", "MIG-"), mask.split(",")
+
+    def read(text: str) -> int:
+        found = _by_uuids(text, devices) if by_uuid else _by_numbers(text, len(devices))
+        return len(entries) if found is None else len(found)
+
+    shown = read(mask)
+    if not mask.strip() or shown >= len(entries) or entries[shown].strip() == "-1":
+        return None
+    if not shown and read(entries[0]):
+        return f"{MASK}={mask} names a GPU twice: CUDA hides every GPU then"
+    hidden = "it hides what follows" if shown else "it hides every GPU"
+    return f"CUDA stops at {entries[shown][:40]!r} in {MASK}={mask}, which is no GPU: {hidden}"
+
+
 def _first_instance(device: Device) -> Device:
     """Return the device with the MIG instance that CUDA shows of it, if it has any."""
     return replace(device, instance=device.mig[0].uuid if device.mig else None)

@@ -64,7 +64,7 @@ def _verdict(facts: Facts, findings: Sequence[Finding]) -> tuple[int | None, str
     if facts.state.failed or failure.dead_context() is not None or soft_off.is_closed():
         number = 0
     elif not facts.build.compiled:
-        broken = facts.build.error is not None and "not installed" not in facts.build.error
+        broken = facts.build.error is not None and not facts.build.missing
         number = None if broken else 0
     elif number is None:
         reason = facts.start.message or "CUDA could not be tried"
@@ -100,6 +100,6 @@ def _unusable(facts: Facts) -> dict[str, int]:
     visible = [device for device in facts.table if device.visible]
     if len(visible) != facts.start.count:
         return {}
-    lost = [device for device in visible if "lost" in (device.error or "")]
+    lost = [device for device in visible if device.lost]
     lacking = [device for device in build.without_kernels(facts) if device not in lost]
     return {"lost": len(lost), "without kernels in this torch": len(lacking)}

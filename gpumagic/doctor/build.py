@@ -24,8 +24,8 @@ def torch(facts: Facts) -> Finding:
     build = facts.build
     evidence = f"{build.version} (in {facts.torch_in})"
     install = _INSTALL.format("CUDA")
-    if build.error is not None and "not installed" in build.error:
-        return Finding("torch", "bad", build.error, install, "torch is not installed")
+    if build.missing:
+        return Finding("torch", "bad", str(build.error), install, build.error)
     if build.error is not None:
         remedy = "import torch in a cell to see the whole error"
         return Finding("torch", "bad", build.error, remedy, "torch cannot be imported")

@@ -58,10 +58,10 @@ class Diagnosis(Series[Finding]):
         if unknown := self._with_status("unknown"):
             subjects = ", ".join(found.subject for found in unknown)
             summary = f"? {plural(len(unknown), 'check')} not known: {subjects}"
-            blocks.append(Fold(Line.of(summary), [_grid(unknown)]))
+            blocks.append(Fold(Line.of(summary), [_grid(unknown)], in_text=True))
         if passed := self._with_status("ok"):
             summary = f"✓ {plural(len(passed), 'check')} passed"
-            blocks.append(Fold(Line.of(summary), [_grid(passed)]))
+            blocks.append(Fold(Line.of(summary), [_grid(passed)], in_text=True))
         return blocks
 
     def _tone(self) -> Style:

@@ -46,7 +46,7 @@ def explain(error: BaseException) -> Explanation | None:
     if line is None:
         return None
     said = line if isinstance(line, str) else line(text)
-    return Explanation(f"gpumagic: {said}." + ("" if "%gpu" in said else " More: %gpu doctor."))
+    return Explanation(f"gpumagic: {said}. More: %gpu doctor.")
 
 
 def full_text(error: BaseException) -> str:

@@ -43,8 +43,11 @@ def mask(facts: Facts) -> Finding:
         evidence += f": too late, this process sees {f'GPU {spans(seen)}' if seen else 'no GPU'}"
         return Finding(name, "warn", evidence, f"%gpu SPEC{restart}")
     if not wanted and value is not None:
-        cause = f"every GPU is hidden from this process: {name}={value}"
+        end = visible_devices.list_ends_at({name: value}, table)
+        cause = end or f"every GPU is hidden from this process: {name}={value}"
         return Finding(name, "bad", evidence, f"%gpu on{restart}", cause)
+    if (end := visible_devices.list_ends_at({name: value or ""}, table)) is not None:
+        return Finding(name, "bad", f"{evidence}. {end}", f"%gpu SPEC{restart}")
     return Finding(name, "ok", f"{evidence}, {'in time' if started else 'not yet read'}")
 
 
@@ -87,8 +90,8 @@ def cuda(facts: Facts) -> Finding:
     if state.initialized is None:
         return Finding(subject, "unknown", "the driver does not report its state")
     if not state.initialized:
-        evidence = "CUDA is not initialised; the GPUs can still be selected"
-        return Finding(subject, "ok", evidence)
+        choice = "" if facts.table.no_gpu else "; the GPUs can still be selected"
+        return Finding(subject, "ok", f"CUDA is not initialised{choice}")
     count = "" if state.uuids is None else f", sees {plural(len(state.uuids), 'device')}"
     contexts = ", ".join(f"cuda:{ordinal}" for ordinal in state.contexts) or "no device"
     location = init_trace.location()

@@ -186,10 +186,12 @@ class Callout:
 
 @dataclass(frozen=True)
 class Fold:
-    """Blocks below a line: folded in a notebook; in a terminal only the line is shown."""
+    """Blocks below a line: folded in a notebook."""
 
     summary: Line
     blocks: Sequence[Block]
+    #: Whether a terminal, which cannot unfold them, shows them; else only the line.
+    in_text: bool = False
 
 
 Block: TypeAlias = "Grid | Line | Callout | Fold"

@@ -73,9 +73,11 @@ def _lines(blocks: Iterable[Block], width: int, console: Console) -> Iterator[Te
             yield from (edge + line for line in _lines(block.blocks, width - 2, console))
         elif isinstance(block, Grid):
             yield from _table(block, width, console)
+        elif isinstance(block, Fold):
+            inner = block.blocks if block.in_text else ()
+            yield from _lines([block.summary, *inner], width, console)
         else:
-            line = block.summary if isinstance(block, Fold) else block
-            yield Text().join(map(_part, line.parts))
+            yield Text().join(map(_part, block.parts))
 
 
 def _part(cell: Styled) -> Text:

@@ -12,6 +12,8 @@ from gpumagic.render.units import DASH, bytes_, percent, rounded, spans
 from gpumagic.results.base import Series
 from gpumagic.system.text import grouped, plural
 
+NO_GPU = "This machine has no GPU that CUDA can use"
+VIRTUAL = "To try gpumagic without one: make demo, in its repository, has a virtual GPU"
 _MASK, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 #: The most processes that are shown, those with the most memory; and characters of a command, and
 #: of an error.
@@ -130,6 +132,8 @@ class Device:
     claims: tuple[Claim, ...] = ()
     #: Why the device could not be read, if it could not (for example ``"GPU is lost"``).
     error: str | None = None
+    #: Whether it answers to nothing before a reset or a reboot; ``error`` says so.
+    lost: bool = False
 
     @property
     def unusable(self) -> str | None:
@@ -187,13 +191,13 @@ class DeviceTable(Series[Device]):
     mask_is_late: bool = False
     #: Whether CUDA failed to initialise in this process, which then sees no device until it ends.
     cuda_failed: bool = False
-    #: Whether there is no CUDA driver, although NVML lists devices: none can be used.
-    cuda_missing: bool = False
     driver_version: str | None = None
     #: The newest CUDA that the driver supports, for example ``(13, 0)``.
     cuda_version: tuple[int, int] | None = None
     #: Why there is no table, if there is none; one line.
     error: str | None = None
+    #: Why this machine has no GPU that CUDA can use, as a clause; None where it may have one.
+    no_gpu: str | None = None
     #: Whether the processes are shown.
     show_processes: bool = False
     #: Further remarks, a line each.
@@ -208,14 +212,16 @@ class DeviceTable(Series[Device]):
         return [ordinals[ordinal] for ordinal in sorted(ordinals)]
 
     def _blocks(self) -> Iterator[Block]:
-        if not self:
-            why = self.error or "NVML lists none on this machine"
-            yield Line.of(f"No GPU to show: {why}.", "warn")
-        else:
+        if self.no_gpu is not None:
+            yield Line.of(f"{NO_GPU}: {self.no_gpu}.", "warn")
+        elif not self:
+            yield Line.of(f"The GPUs cannot be listed: {self.error}.", "warn")
+        if self:
             yield from device_grid(self, self.gated)
         yield from _instances(self)
         yield from _claims(self)
-        yield from _sees(self)
+        if self.no_gpu is None:
+            yield from _sees(self)
         if self.devices and self.show_processes:
             yield from _processes(self)
         yield from (Line.of(note, "warn") for note in self.notes)
@@ -313,8 +319,6 @@ def _number(table: DeviceTable) -> str:
 
 def _state(table: DeviceTable) -> str:
     """Return whether what this process sees can still be changed, as a clause."""
-    if table.cuda_missing:
-        return "there is no CUDA driver"
     if table.cuda_failed:
         return "CUDA has failed in this process, which is final"
     if table.cuda_initialized is None:

@@ -10,7 +10,7 @@ from typing import Literal
 from gpumagic.render.blocks import Block, Callout, Column, Grid, Line, Style, Styled
 from gpumagic.render.units import bytes_, spans
 from gpumagic.results.base import Result
-from gpumagic.results.devices import Device, variables
+from gpumagic.results.devices import NO_GPU, Device, variables
 from gpumagic.system.text import plural
 
 #: The lines of a restart's report, on a screen of so many columns.
@@ -48,6 +48,8 @@ class Selection(Result):
     devices: tuple[Device, ...] = ()
     #: False where these are not known before CUDA is initialised; `devices` is empty then.
     devices_known: bool = True
+    #: Why this machine has no GPU that CUDA can use, as a clause; None where it may have one.
+    no_gpu: str | None = None
     #: Whether the CUDA driver is initialised in this process; None where not known.
     cuda_initialized: bool | None = None
     #: Further remarks, a line each.
@@ -69,16 +71,20 @@ class Selection(Result):
         sees = f"this process {still}sees {seen}"
         if not self.devices_known:
             sees = "what this process sees is not known before CUDA starts"
-        if self.problem is not None:
-            # The callout says it once; a note has the variables, for whom they are in effect.
-            blocks: list[Block] = [
+        masked = variables(self.environment)
+        if self.no_gpu is not None:
+            none = f": {NO_GPU[0].lower()}{NO_GPU[1:]}"
+            why = Styled(f" ({self.no_gpu})", "dim")
+            blocks: list[Block] = [Line.join(status_cell(self.status), none, why)]
+        elif self.problem is not None:
+            blocks = [
                 Callout([*self._too_late()]),
                 Line.of(f"{sees[0].upper()}{sees[1:]}"),
+                Line.join("New child processes: ", Styled.uuids(masked)),
             ]
         else:
-            masked = Styled.uuids(f"  ({variables(self.environment)})")
             # A gate does not go by the variables.
-            how = [masked] if self.status != "gated" else []
+            how = [Styled.uuids(f"  ({masked})")] if self.status != "gated" else []
             line = Line.join(status_cell(self.status), f": {sees}", *how)
             blocks = [line, *map(_visible, self.devices)]
         if self.status == "restarted":

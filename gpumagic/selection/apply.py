@@ -11,16 +11,30 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from gpumagic.cuda import device_table, driver, failure, visible_devices
-from gpumagic.cuda.process_state import STATE
-from gpumagic.cuda.visible_devices import MASK
+from gpumagic.cuda import (
+    device_table,
+    driver,
+    failure,
+    init_trace,
+    torch_cuda,
+    visible_devices,
+)
+from gpumagic.cuda.process_state import STATE, AutoChoice
+from gpumagic.cuda.visible_devices import MASK, VARIABLES
 from gpumagic.errors import DeviceError, GpuMagicWarning
 from gpumagic.results.devices import Device, DeviceTable
 from gpumagic.results.selection import Selection
-from gpumagic.selection import claims, environment
-from gpumagic.selection.auto import NO_WANTS, Wants, candidates, freest, may_fit_later, pick
+from gpumagic.selection import claims, environment, snapshot
+from gpumagic.selection.auto import (
+    NO_WANTS,
+    NotYetError,
+    Wants,
+    candidates,
+    pick,
+    refusal,
+    without_own,
+)
 from gpumagic.selection.in_effect import verify
-from gpumagic.selection.snapshot import undone_on_error
 from gpumagic.selection.spec import Spec, as_text, parse, resolve, uuids_of
 
 #: Called while waiting, with the seconds waited and the reason.
@@ -83,22 +97,66 @@ def choose_devices(
     Raises:
         SpecError, DeviceError: as for `select`.
     """
-    table = device_table.read(processes=False)
-    # Where CUDA has started here, a choice of what becomes free later is too late all the same.
-    in_time = restart or not driver.is_initialized()
-    if spec.kind == "auto" and wants.wait > 0 and in_time:
-        device_table.check(table)
-        table = _wait(spec, wants, progress)
-    with undone_on_error() as before:
-        can_wait = in_time and wants.wait == 0
-        change, notes = _change(spec, wants, table, can_wait=can_wait, claim=claim)
+    started = time.monotonic()
+    while True:
+        table = device_table.read(processes=False)
+        try:
+            return _choose(spec, wants, table, claim=claim, restart=restart)
+        except NotYetError as error:
+            waited = time.monotonic() - started
+            if not restart and driver.is_initialized():
+                why = f"{error}; not waited for, as CUDA has started here: add --restart"
+                raise DeviceError(why if wants.wait else str(error)) from None
+            if not wants.wait:
+                raise DeviceError(f"{error}; --wait SECONDS waits for them") from None
+            if waited >= wants.wait:
+                raise
+            if progress is not None:
+                progress(waited, str(error))
+        time.sleep(min(1.0, wants.wait - waited))  # Ctrl-C interrupts it
+
+
+def _choose(
+    spec: Spec, wants: Wants, table: DeviceTable, *, claim: bool, restart: bool
+) -> Selection:
+    with snapshot.undone_on_error() as before:
+        change, notes = _change(spec, wants, table, claim=claim, restart=restart)
         failure.note_mask(before.environment)
-        environment.write(change)
+        if spec.kind == "reset" or not _is_so(change, table):
+            environment.write(change)
         failure.note_mask(environment.now())
         chosen = verify(spec, before.environment, table, options=wants.options)
-    if chosen.status == "too-late" and not restart:
-        claims.hold(before.choice.claim)
+        if chosen.status == "too-late" and not restart:
+            # torch counts devices by the variables until it has initialised CUDA itself: only
+            # then can they be another choice, for child processes.
+            if torch_cuda.initialized():
+                claims.hold(before.choice.claim)
+                STATE.choice.auto = before.choice.auto
+            else:
+                snapshot.restore(before)
+            chosen = replace(chosen, environment=environment.now())
     return replace(chosen, notes=(*chosen.notes, *notes))
+
+
+def _is_so(change: Mapping[str, str | None], table: DeviceTable) -> bool:
+    """Return whether the variables show already what they would after a change, in its order."""
+    if table.no_gpu is not None:
+        return True
+    views = [
+        visible_devices.view(visible_devices.variables(values), table)
+        for values in (environment.now(), environment.changed_by(change))
+    ]
+    return table.error is None and views[0].indexes is not None and views[0] == views[1]
+
+
+def choose_as_started(spec: Spec) -> Selection | None:
+    """Write the variables with which CUDA was initialised; None where these are not known."""
+    then = init_trace.environment_then()
+    if then is None:
+        return None
+    before = environment.now()
+    environment.write({name: then.get(name) for name in VARIABLES})
+    return verify(spec, before, device_table.read(processes=False, usage=False))
 
 
 def after_restart(spec: Spec, *, claim: bool = True) -> Selection:
@@ -117,7 +175,7 @@ def after_restart(spec: Spec, *, claim: bool = True) -> Selection:
 
 
 def _change(
-    spec: Spec, wants: Wants, table: DeviceTable, *, can_wait: bool, claim: bool
+    spec: Spec, wants: Wants, table: DeviceTable, *, claim: bool, restart: bool
 ) -> tuple[Mapping[str, str | None], tuple[str, ...]]:
     """Claim the devices that a spec chooses; return the variables to write, and notes."""
     if spec.kind in ("off", "on", "reset"):
@@ -127,14 +185,16 @@ def _change(
         return {MASK: visible_devices.HIDE_ALL if spec.kind == "off" else None}, ()
     device_table.check(table)
     others: claims.Others = {}
-    if spec.kind == "devices":
-        chosen = resolve(spec, table)
-        others = claims.others_of(chosen) if claim else {}
+    again = _chosen_before(spec, wants, table) if spec.kind == "auto" else resolve(spec, table)
+    if again is not None:
+        chosen, others = again, claims.others_of(again) if claim else {}
     else:
-        usable, advice = allowed(table), "; --wait SECONDS waits for them" if can_wait else ""
+        usable = allowed(table)
+        if restart:
+            usable = [without_own(device) for device in usable]
 
         def best(others: claims.Others) -> tuple[str, ...]:
-            return pick(usable, spec.count, wants, others, advice)
+            return pick(usable, spec.count, wants, others)
 
         if claim:
             found = uuids_of(candidates(usable, spec.count))
@@ -144,7 +204,28 @@ def _change(
     if not claim:
         claims.release()
     notes = _claim(chosen, others, table) if claim else ()
+    if spec.kind == "auto":
+        STATE.choice.auto = AutoChoice(chosen, replace(wants, wait=0.0))
     return visible_devices.choice(chosen, table), notes
+
+
+def _chosen_before(spec: Spec, wants: Wants, table: DeviceTable) -> tuple[str, ...] | None:
+    """Return what ``auto`` chose before, where CUDA has started with it; None to choose anew.
+
+    The same line, run again, has the same effect. Other wants must be met, without what this
+    process itself uses.
+    """
+    last = STATE.choice.auto
+    if last is None or len(last.uuids) != spec.count or not driver.is_initialized():
+        return None
+    by_uuid = {uuid: device for device in table for uuid in claims.all_uuids(device)}
+    found = [by_uuid.get(uuid) for uuid in last.uuids]
+    same = last.wants == replace(wants, wait=0.0)
+    meet = (
+        d is not None and (refusal(without_own(d), NO_WANTS if same else wants) is None)
+        for d in found
+    )
+    return last.uuids if all(meet) else None
 
 
 def _claim(uuids: tuple[str, ...], others: claims.Others, table: DeviceTable) -> tuple[str, ...]:
@@ -183,22 +264,3 @@ def allowed(table: DeviceTable) -> Sequence[Device]:
             "name a GPU, for example: %gpu 0"
         )
     return named or everything
-
-
-def _wait(spec: Spec, wants: Wants, progress: Progress | None) -> DeviceTable:
-    """Return the table as soon as enough devices fit, or cannot fit, or at the time limit.
-
-    Ctrl-C interrupts it.
-    """
-    started, limit = time.monotonic(), wants.wait
-    while True:
-        table = device_table.read(processes=False)
-        usable = candidates(allowed(table), spec.count)
-        fitting = len(freest(usable, wants, {}))
-        possible = sum(may_fit_later(device, wants) for device in usable)
-        waited = time.monotonic() - started
-        if fitting >= spec.count or possible < spec.count or waited >= limit:
-            return table
-        if progress is not None:
-            progress(waited, f"{spec.count} asked for, {fitting} free enough")
-        time.sleep(min(1.0, limit - waited))

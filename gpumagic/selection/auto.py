@@ -30,18 +30,51 @@ class Wants:
         wait = f" --wait {self.wait:g}" if self.wait else ""
         return free + (" --idle" if self.idle else "") + wait
 
+    @property
+    def all_idle(self) -> bool:
+        """Whether the devices must be idle: waiting for nothing else is waiting for that."""
+        return self.idle or (self.wait > 0 and self.min_free is None)
+
+    @property
+    def unclaimed(self) -> bool:
+        """Whether no other process may claim the devices: it will use what it has chosen."""
+        return self.idle or self.wait > 0
+
 
 NO_WANTS = Wants()
 
 
-def refusal(device: Device, wants: Wants) -> str | None:
-    """Return why a device does not fit; None if it does. One with unknown figures does not."""
+class NotYetError(DeviceError):
+    """Too few devices fit now, but enough may later."""
+
+
+def without_own(device: Device) -> Device:
+    """Return a device as it is without this process: what only that uses is free."""
+    own = device.memory_own or 0
+    if not own or device.memory_free is None or device.memory_used is None:
+        return device
+    alone = all(process.own for process in device.processes or ())
+    return replace(
+        device,
+        memory_free=device.memory_free + own,
+        memory_used=device.memory_used - own,
+        utilization=0 if alone else device.utilization,
+    )
+
+
+def refusal(device: Device, wants: Wants, claims: Sequence[Claim] = ()) -> str | None:
+    """Return why a device, with others' claims, does not fit; None if it does.
+
+    One with unknown figures does not.
+    """
     if device.unusable is not None:
         return device.unusable
     free = device.memory_free
     if wants.min_free is not None and free is not None and free < wants.min_free:
         return f"only {bytes_(free)} free"
-    if wants.idle:
+    if wants.unclaimed and claims:
+        return f"claimed by {claims[0]}"
+    if wants.all_idle:
         others = [process for process in device.processes or () if not process.own]
         if others:
             return f"in use by process {', '.join(str(p.pid) for p in others[:3])}"
@@ -59,9 +92,9 @@ def unknown(device: Device, wants: Wants) -> str | None:
     """
     if wants.min_free is not None and device.memory_free is None:
         return "its free memory is not known"
-    if wants.idle and device.utilization is None:
+    if wants.all_idle and device.utilization is None:
         return "its utilisation is not known"
-    if wants.idle and device.processes is None:
+    if wants.all_idle and device.processes is None:
         return "its processes are not known"
     return None
 
@@ -97,12 +130,16 @@ def freest(
     """
 
     def key(device: Device) -> tuple[int, int, float, int]:
-        claims = len(others.get(device.instance or device.uuid or "", ()))
         free = -1 if device.memory_free is None else device.memory_free
         used = 100.5 if device.utilization is None else device.utilization
-        return (claims, -free, used, device.index)
+        return (len(_claims(device, others)), -free, used, device.index)
 
-    return sorted((d for d in devices if refusal(d, wants) is None), key=key)
+    fitting = (d for d in devices if refusal(d, wants, _claims(d, others)) is None)
+    return sorted(fitting, key=key)
+
+
+def _claims(device: Device, others: Mapping[str, Sequence[Claim]]) -> Sequence[Claim]:
+    return others.get(device.instance or device.uuid or "", ())
 
 
 def pick(
@@ -110,16 +147,15 @@ def pick(
     count: int,
     wants: Wants = NO_WANTS,
     others: Mapping[str, Sequence[Claim]] | None = None,
-    advice: str = "",
 ) -> tuple[str, ...]:
     """Return the UUIDs of the ``count`` devices, or the MIG instance, that fit best; see `freest`.
 
-    ``advice`` is the end of the message where too few do, but may later.
-
     Raises:
         SpecError: more devices are requested than there are.
-        DeviceError: not enough devices fit; the message names those that do not, and why.
+        DeviceError: not enough devices fit; the message names those that do not, and why. It is a
+            `NotYetError` where they may later.
     """
+    others = others or {}
     number = "1 GPU is" if count == 1 else f"{count} GPUs are"
     if count > len(devices):
         raise SpecError(f"{number} requested; {existing(devices)}")
@@ -129,11 +165,13 @@ def pick(
             f"{number} requested, but only {len(found)} of {len(devices)} are whole, and CUDA "
             "shows a process one MIG instance; write: auto"
         )
-    fitting = freest(found, wants, others or {})
+    fitting = freest(found, wants, others)
     if len(fitting) < count:
-        refused = ((d.instance or f"GPU {d.index}", refusal(d, wants)) for d in found)
-        reasons = "; ".join(f"{name}: {why}" for name, why in refused if why is not None)
-        helps = sum(may_fit_later(device, wants) for device in found) >= count
+        refused = {
+            d.instance or f"GPU {d.index}": refusal(d, wants, _claims(d, others)) for d in found
+        }
+        reasons = "; ".join(f"{name}: {why}" for name, why in refused.items() if why is not None)
+        later = sum(may_fit_later(device, wants) for device in found) >= count
         fit = f"only {len(fitting)} of {len(found)} GPUs fit" if fitting else "no GPU fits"
-        raise DeviceError(f"{fit}, {count} requested ({reasons}){advice if helps else ''}")
+        raise (NotYetError if later else DeviceError)(f"{fit}, {count} requested ({reasons})")
     return tuple(device.instance or uuid_of(device) for device in fitting[:count])

@@ -7,8 +7,8 @@ instance, it is an empty file in ``/dev/shm``. Who gets the exclusive lock is th
 it then with those that choose the GPU all the same. ``/proc/locks`` has the pids. A claim ends with
 its process, however that ends.
 
-Claims only order the GPUs that fit: none is refused because of one. Without ``flock`` (Windows)
-there are none.
+Claims order the GPUs that fit; who waits, or asks for an idle one, is refused a claimed one.
+Without ``flock`` (Windows) there are none.
 """
 
 from __future__ import annotations

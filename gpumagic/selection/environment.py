@@ -28,14 +28,22 @@ def write(change: Mapping[str, str | None]) -> None:
             "processes; change variables in place, by os.environ[NAME] = VALUE"
         )
     written = STATE.choice.variables
-    for name, found in now().items():
-        if name not in change and name not in written:
-            continue
-        last = written.get(name, WrittenVariable(found, found))
-        # A value that the user has written since the last choice is the one to restore.
-        before = last.before if found == last.after else found
-        written[name] = WrittenVariable(before, change.get(name, before))
-        set_variable(name, written[name].after)
+    for name, value in changed_by(change).items():
+        if name in change or name in written:
+            written[name] = WrittenVariable(_before(name), value)
+            set_variable(name, value)
+
+
+def changed_by(change: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Return the variables as `write` would leave them."""
+    return {name: change.get(name, _before(name)) for name in VARIABLES}
+
+
+def _before(name: str) -> str | None:
+    """Return a variable as it was before all choices, or as the user has written it since."""
+    found = os.environ.get(name)
+    last = STATE.choice.variables.get(name)
+    return found if last is None or found != last.after else last.before
 
 
 def set_variable(name: str, value: str | None) -> None:

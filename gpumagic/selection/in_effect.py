@@ -12,11 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gpumagic.cuda import (
-    device_table,
     driver,
     failure,
     init_trace,
-    nvml,
     probe,
     torch_cuda,
     visible_devices,
@@ -25,7 +23,7 @@ from gpumagic.cuda.process_state import STATE
 from gpumagic.cuda.visible_devices import MASK, VARIABLES, View, uuid_key
 from gpumagic.errors import DeviceError
 from gpumagic.render.units import spans
-from gpumagic.results.devices import Device, DeviceTable, variables
+from gpumagic.results.devices import Device, DeviceTable
 from gpumagic.results.selection import Selection, Status, WayOut
 from gpumagic.selection import environment
 from gpumagic.selection.spec import Spec
@@ -50,10 +48,10 @@ def verify(
     """
     now, state = environment.now(), driver.state()
     wanted = visible_devices.view(visible_devices.variables(now), table)
-    if table.cuda_missing:
+    if table.no_gpu is not None:
         wanted = View((), frozenset())
     # CUDA may see devices that NVML, which does not start, does not list.
-    unlisted = table.error not in (None, nvml.NOT_LOADED) and driver.installed()
+    unlisted = table.error is not None and table.no_gpu is None
     if unlisted and now[MASK] != visible_devices.HIDE_ALL:
         wanted = View(None, None)
     problem: str | None = None
@@ -68,19 +66,16 @@ def verify(
         known = not unlisted or state.uuids == ()
         if _is_late(wanted, seen, state, table):
             problem, where = f"Too late for '{spec.text}': {_library()}", init_trace.location()
-    elif state.initialized is None:
+    elif state.initialized is None and table.no_gpu is None:
         problem = f"'{spec.text}' not verified: the CUDA driver does not report what it shows"
     elif failure.suspected(table) and wanted.visible:
         problem, count = _query_runtime(spec, len(wanted.visible))
         if problem is not None:
             seen, known = (), count == 0
     notes += [f"GPU {device.index}: {device.error}" for device in seen if device.error]
-    if table.cuda_missing and spec.kind != "off":
-        notes.append(driver.MISSING)
     status: Status = "unchanged" if now == before else "applied"
     if problem is not None:
         status = "too-late"
-        notes.append(f"new child processes see the choice: {variables(now)}")
     notes += _fork_server(now)
     return Selection(
         requested=spec.text,
@@ -88,6 +83,7 @@ def verify(
         status=status,
         devices=seen,
         devices_known=known,
+        no_gpu=table.no_gpu,
         cuda_initialized=state.initialized,
         notes=tuple(notes),
         problem=problem,
@@ -123,16 +119,6 @@ def _proven(spec: Spec, wanted: View, table: DeviceTable) -> tuple[View, list[st
     if problem is not None and spec.kind in ("devices", "auto"):
         raise DeviceError(f"'{spec.text}' cannot be chosen: {problem}")
     return view or wanted, [] if problem is None else [problem]
-
-
-def as_initialised(spec: Spec) -> Selection | None:
-    """Write the mask with which CUDA was initialised, and verify; None where that is not known."""
-    then = init_trace.environment_then()
-    if then is None:
-        return None
-    before = environment.now()
-    environment.write({name: then.get(name) for name in VARIABLES})
-    return verify(spec, before, device_table.read(processes=False, usage=False))
 
 
 def _devices(wanted: View, table: DeviceTable) -> tuple[Device, ...]:

@@ -62,6 +62,18 @@ def _error(what: str) -> GateError:
     )
 
 
+def _index_of(original: Callable[..., int | None]) -> Callable[..., int]:
+    """Return torch's look-up of a device's index, which finds no current one behind the gate."""
+
+    def index(*arguments: object, **options: object) -> int:
+        found = original(*arguments, **options)
+        if found is None or found < 0:
+            raise _error("CUDA")
+        return found
+
+    return index
+
+
 def _refusing_mode(torch: Any) -> Any:
     """Return a function mode of torch that refuses new CUDA tensors.
 
@@ -139,6 +151,7 @@ def close(requested: str = "off") -> Selection:
     """
     lift()
     torch: Any = torch_cuda.require()
+    memory = torch.cuda.memory
     with ExitStack() as undo:
         # From torch 2.7 on those of the accelerator call torch.cuda; before, they call C++.
         for owner, name, new in (
@@ -148,6 +161,8 @@ def close(requested: str = "off") -> Selection:
             (torch.accelerator, "device_count", device_count),
             (torch.cuda, "_lazy_init", _refuse),
             (torch.cuda, "synchronize", synchronize),
+            # Of memory_allocated() and its like.
+            (memory, "_get_device_index", _index_of(memory._get_device_index)),
         ):
             undo.callback(setattr, owner, name, vars(owner)[name])
             setattr(owner, name, new)

@@ -18,14 +18,14 @@ from gpumagic.render.units import spans
 from gpumagic.results.devices import Device
 from gpumagic.system.text import did_you_mean, harmless, listed, noun
 
-_WORDS: Mapping[str, Literal["off", "on", "reset"]] = {
-    "off": "off",
-    "none": "off",
-    "cpu": "off",
-    "on": "on",
-    "all": "on",
-    "reset": "reset",
+_WORDS: Mapping[str, Literal["off", "on", "reset"]] = {"off": "off", "on": "on", "reset": "reset"}
+#: What people type, by what they mean by it.
+_MEANT = {
+    "off": "-1 cpu none no disable disabled hide false void",
+    "on": "all enable enabled show cuda gpu true",
+    "auto": "any best free idle",
 }
+_TABLE = ("status", "list", "ls", "info", "table", "smi", "top")
 #: No machine has more GPUs than four digits count.
 _RANGE = re.compile(r"(\d{1,4})(?:\s*-\s*(\d{1,4}))?")
 #: The GPUs that a message lists by UUID, and the characters of a UUID that name one.
@@ -106,12 +106,15 @@ def _item(item: str) -> Sequence[int | str]:
     parts = item.split()
     if len(parts) > 1 and all(map(_RANGE.fullmatch, parts)):
         raise SpecError(f"{_quoted(item)} is not a choice of GPUs; did you mean {','.join(parts)}?")
+    if item.lower() in _TABLE:
+        raise SpecError(f"{_quoted(item)} is not a choice of GPUs; %gpu alone shows the table")
+    meant = [word for word, typed in _MEANT.items() if item.lower() in typed.split()]
+    if (match := re.fullmatch(r"(?:cuda|gpu):?(\d{1,4})", item.lower())) is not None:
+        meant = [f"{match[1]} (nvidia-smi's number)"]
     words = [*_WORDS, "auto", "watch", "plot", "restart", "doctor"]
-    near = did_you_mean(item.lower(), words)
-    raise SpecError(
-        f"{_quoted(item)} is not a choice of GPUs{f'{near} Write' if near else '; write'} "
-        "off, on, reset, auto, nvidia-smi's index (0), a list (0,2), a range (1-3) or a UUID"
-    )
+    near = f"; did you mean {meant[0]}?" if meant else did_you_mean(item.lower(), words)
+    forms = "off, on, reset, auto, nvidia-smi's index (0), a list (0,2), a range (1-3) or a UUID"
+    raise SpecError(f"{_quoted(item)} is not a choice of GPUs{near or f'; write {forms}'}")
 
 
 def resolve(spec: Spec, devices: Sequence[Device]) -> tuple[str, ...]:

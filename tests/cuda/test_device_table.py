@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpumagic.cuda import device_table, driver
+from gpumagic.cuda import device_table
 from gpumagic.cuda.driver import DriverState
 from gpumagic.cuda.visible_devices import MASK
 from gpumagic.errors import DeviceError
@@ -109,7 +109,7 @@ def test_an_empty_list_is_complete_where_no_memory_is_in_use(
     ("table", "expected"),
     [
         (DeviceTable(error="no NVML"), "the GPUs cannot be listed: no NVML"),
-        (DeviceTable(cuda_missing=True), f"no GPU can be used: {driver.MISSING}"),
+        (DeviceTable(no_gpu="none"), "This machine has no GPU that CUDA can use: none. To try"),
     ],
 )
 def test_a_table_from_which_nothing_can_be_chosen(table: DeviceTable, expected: str) -> None:

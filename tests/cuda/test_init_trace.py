@@ -57,20 +57,27 @@ def test_the_statement_is_named(kernel: Callable[..., Kernel], cell: str, expect
     assert expected.format(n=number) in location(fresh)
 
 
-def test_the_module_is_named_without_a_choice(
-    kernel: Callable[..., Kernel], tmp_path: Path
+@pytest.mark.parametrize("first", ["import torch", "pass"])
+def test_the_module_that_an_import_runs_is_named(
+    kernel: Callable[..., Kernel], tmp_path: Path, first: str
 ) -> None:
-    """The one that does it, not only the user's import; below the table, and by the doctor."""
+    """Not only the notebook's statement: with file and line, below the table, and by the doctor.
+
+    Also where that module is the first to import torch.
+    """
     (tmp_path / "peftlike").mkdir()
     (tmp_path / "peftlike/__init__.py").write_text("from peftlike.tuners import lora")
-    (tmp_path / "peftlike/tuners.py").write_text("import torch; lora = torch.ones(1).cuda()")
-    fresh = kernel()
-    fresh.run(f"import sys, torch; sys.path.insert(0, {str(tmp_path)!r})")
+    module = tmp_path / "peftlike/tuners.py"
+    module.write_text("import torch\nlora = torch.ones(1).cuda()")
+    fresh = kernel(fresh=True)
+    finders = fresh.value("[*map(id, __import__('sys').meta_path)]")
+    fresh.run(f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{first}")
     number = fresh.run("from peftlike import lora").execution_count
     said = f"CUDA was initialised while cell [{number}] ran `from peftlike import lora` (line 1), "
-    said += "in module peftlike.tuners."
+    said += f"in module peftlike.tuners ({module}, line 2)."
     for asked in ("%gpu", "%gpu doctor"):
-        assert said in " ".join(fresh.run(asked).text.split())
+        assert "".join(said.split()) in "".join(fresh.run(asked).text.split())
+    assert fresh.value("[*map(id, sys.meta_path)]")[-len(finders) :] == finders
 
 
 def test_child_processes_do_not_get_the_variable(kernel: Callable[..., Kernel]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
-from gpumagic.cuda.visible_devices import came_too_late, hides_all, view
+from gpumagic.cuda.visible_devices import came_too_late, hides_all, list_ends_at, view
 from gpumagic.results.devices import Device, MigInstance
 
 UUIDS = ("GPU-aa11", "GPU-aa22", "GPU-bb33", "GPU-cc44")
@@ -95,6 +96,32 @@ def test_what_a_mask_shows(mask: str | None, indexes: tuple[int, ...]) -> None:
     assert seen.indexes == indexes
     assert seen.visible == frozenset(indexes)
     assert hides_all(environment, FOUR) == (mask is not None and not indexes)
+
+
+@pytest.mark.parametrize(
+    ("mask", "says"),
+    [
+        (None, None),
+        ("", None),
+        ("-1", None),
+        ("0,2,-1,1", None),  # there to end it
+        ("3,2", None),
+        ("0,1,", None),
+        ("GPU-bb33,GPU-aa11", None),
+        ("MIG-GPU-aa11/1/0,9", None),  # not known
+        ("0,9,1", "CUDA stops at '9' in CUDA_VISIBLE_DEVICES=0,9,1, .* it hides what follows"),
+        ("9", "CUDA stops at '9' in CUDA_VISIBLE_DEVICES=9, which is no GPU: it hides every GPU"),
+        ("all", "CUDA stops at 'all'"),
+        ("0;1,2", None),
+        ("GPU-bb33, GPU-aa11", "CUDA stops at ' GPU-aa11'"),
+        ("0,GPU-bb33", "CUDA stops at 'GPU-bb33'"),
+        ("0,0", "names a GPU twice: CUDA hides every GPU"),
+        ("GPU-bb33,GPU-b", "names a GPU twice: CUDA hides every GPU"),
+    ],
+)
+def test_where_cuda_stops_to_read_a_mask(mask: str | None, says: str | None) -> None:
+    found = list_ends_at({} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}, FOUR)
+    assert (found is None) if says is None else re.search(says, str(found))
 
 
 def test_numbers_are_ambiguous_where_cudas_order_is_not_known() -> None:

@@ -145,7 +145,9 @@ def test_only_gpus_that_can_be_used_count(monkeypatch: pytest.MonkeyPatch) -> No
     mixed = judged(table=table((5, 0), (9, 0)))
     assert mixed.verdict == "torch can use 1 of 2 GPUs here (1 without kernels in this torch)."
     first, second = table((9, 0), (9, 0))
-    lost = DeviceTable((first, replace(second, error="the GPU is lost", compute_capability=(5, 0))))
+    lost = DeviceTable(
+        (first, replace(second, error="the GPU is lost", lost=True, compute_capability=(5, 0)))
+    )
     result = judged(table=lost)
     assert (result.usable, result.verdict) == (1, "torch can use 1 of 2 GPUs here (1 lost).")
     for state, remedy in ((BEFORE, "%gpu 0"), (UP, "%gpu 0 --restart")):
@@ -291,6 +293,8 @@ def test_driver_and_build(
         ("1", "PCI_BUS_ID", UP, "warn", "'1', shows 1 of 2 GPUs: too late, this process sees"),
         ("0,1", "PCI_BUS_ID", UP, "ok", "in time"),
         ("-1", "PCI_BUS_ID", BEFORE, "bad", "'-1', shows 0 of 2 GPUs | %gpu on"),
+        ("0,9,1", "PCI_BUS_ID", BEFORE, "bad", "shows 1 of 2 GPUs. CUDA stops at '9'"),
+        ("9", "PCI_BUS_ID", BEFORE, "bad", "'9', shows 0 of 2 GPUs | %gpu on"),
         # Unequal GPUs in CUDA's own order: only the driver knows it.
         ("1", "", BEFORE, "unknown", "the driver does not report what it shows"),
     ],

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpumagic.doctor.diagnosis import Diagnosis, Finding
-from gpumagic.results.base import as_html
-from tests.support.drawing import check_drawing
+from gpumagic.results.base import as_html, as_text
 
 DIAGNOSIS = Diagnosis(
     "torch can use 1 GPU here.",
@@ -25,11 +24,18 @@ torch can use 1 GPU here.
 ✗  NVML    gone
 !  pynvml  not installed  %pip install nvidia-ml-py
 ? 1 check not known: device files
-✓ 1 check passed"""
+   Check         Found
+──────────────────────
+?  device files  none
+✓ 1 check passed
+   Check   Found
+─────────────────────────────
+✓  driver  version 1 <script>"""
 
 
-def test_what_is_wrong_is_shown_first_and_what_is_not_is_folded() -> None:
-    check_drawing(DIAGNOSIS, TEXT)
+def test_what_is_wrong_is_shown_first_and_what_is_not_is_folded_in_a_notebook() -> None:
+    assert as_text(DIAGNOSIS, 200) == TEXT
+    assert as_html(DIAGNOSIS).count("<details") == 2
     assert "<script>" not in as_html(DIAGNOSIS)
     assert repr(DIAGNOSIS) == "<Diagnosis: torch can use 1 GPU here.>"
 

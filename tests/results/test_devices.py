@@ -75,10 +75,10 @@ OWN_ORDER = "CUDA's own order (fastest first) is not known before it starts."
             f"{SEES} the GPU: CUDA_VISIBLE_DEVICES=-1 {LATE}",
         ),
         (
-            some("-"),
+            (),
             "0",
-            {"cuda_missing": True},
-            f"{SEES} none of 1 GPU: CUDA_VISIBLE_DEVICES=0; there is no CUDA driver.",
+            {"no_gpu": "no driver"},
+            "This machine has no GPU that CUDA can use: no driver.",
         ),
         (
             some("-", "?"),

@@ -46,6 +46,13 @@ def test_drawing_of_a_status(selection: Selection, text: str) -> None:
     check_drawing(selection, text)
 
 
+def test_where_there_is_no_gpu_nothing_is_said_to_be_applied() -> None:
+    none = Selection("off", {"CUDA_VISIBLE_DEVICES": None}, "unchanged", no_gpu="no driver")
+    text = "unchanged: this machine has no GPU that CUDA can use (no driver)"
+    check_drawing(none, text)
+    check_drawing(replace(none, notes=("CPU: 2 cores",)), f"{text}\nCPU: 2 cores")
+
+
 def test_the_colour_of_the_status() -> None:
     for status, color in (("applied", "good"), ("gated", "warn"), ("too-late", "bad")):
         assert STATES[color] in as_html(Selection("0", {}, status))  # type: ignore[arg-type, index]
@@ -57,15 +64,15 @@ TOO_LATE = """\
 ┃ To change that:
 ┃ %gpu off --restart  a fresh process
 ┃ %gpu off --soft     nothing is lost
-This process still sees 1 GPU"""
+This process still sees 1 GPU
+New child processes: CUDA_VISIBLE_DEVICES=-1"""
 
 
 def test_too_late_is_a_callout_with_commands_to_copy() -> None:
     """It is said once, and nowhere else."""
-    late = replace(LATE, notes=("new child processes see the choice: the variable",))
-    for shown in (as_text(late), as_html(late)):
+    for shown in (as_text(LATE), as_html(LATE)):
         assert shown.lower().replace("-", " ").count("too late") == 1
-        assert "CUDA_VISIBLE_DEVICES" not in shown
+        assert shown.count("CUDA_VISIBLE_DEVICES") == 1
     check_drawing(LATE, TOO_LATE)
     html = as_html(LATE)
     assert ">x = f()</code>" in html

@@ -47,7 +47,7 @@ def test_a_script_may_write_indexes_as_numbers(
         (True, "not bool"),
         ([0, None], "not list"),
         ([], "([0, 2]), not list; write, for example, select('0,2')"),
-        (-1, "'-1' is not a choice of GPUs; write off, on,"),
+        (-1, "'-1' is not a choice of GPUs; did you mean off?"),
     ],
 )
 def test_other_types_are_refused_in_one_line(written: Any, says: str) -> None:

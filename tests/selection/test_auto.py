@@ -8,7 +8,7 @@ import pytest
 
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.results.devices import Claim, Device, MigInstance, Process
-from gpumagic.selection.auto import Wants, freest, pick
+from gpumagic.selection.auto import NotYetError, Wants, freest, pick, without_own
 
 GIB = 2**30
 
@@ -31,15 +31,18 @@ def test_auto_counts_the_unknown_as_unfit() -> None:
 
 
 def test_auto_says_what_does_not_fit() -> None:
-    with pytest.raises(DeviceError) as caught:
-        pick(BUSY, 2, Wants(idle=True), advice="; wait")
+    with pytest.raises(NotYetError) as caught:
+        pick(BUSY, 2, Wants(idle=True))
     assert str(caught.value) == (
         "only 1 of 4 GPUs fit, 2 requested (GPU 1: 80 % utilised; GPU 2: in use by process 7; "
-        "GPU 3: its utilisation is not known); wait"
+        "GPU 3: its utilisation is not known)"
     )
     # What can never fit is not waited for.
-    with pytest.raises(DeviceError, match=r"^no GPU fits, 1 requested .GPU 0: only 10.*known\)$"):
-        pick(BUSY, 1, Wants(min_free=200 * GIB), advice="; wait")
+    with pytest.raises(
+        DeviceError, match=r"^no GPU fits, 1 requested .GPU 0: only 10.*known\)$"
+    ) as no:
+        pick(BUSY, 1, Wants(min_free=200 * GIB))
+    assert type(no.value) is DeviceError
     with pytest.raises(SpecError, match="9 GPUs are requested; this machine has GPUs 0–3"):
         pick(BUSY, 9)
 
@@ -47,15 +50,48 @@ def test_auto_says_what_does_not_fit() -> None:
 def test_what_is_not_known_is_not_waited_for() -> None:
     """By its name; a container's list without processes is no proof that nobody is there."""
     unknown = Device(0, uuid="GPU-a", memory_total=80 * GIB, utilization=0)
-    with pytest.raises(DeviceError, match=r"GPU 0: its processes are not known.$"):
-        pick([unknown], 1, Wants(idle=True), advice="; wait")
-    with pytest.raises(DeviceError, match=r"GPU 0: its free memory is not known.$"):
-        pick([unknown], 1, Wants(min_free=GIB), advice="; wait")
+    for wants, what in (
+        (Wants(idle=True), "processes are"),
+        (Wants(min_free=GIB), "free memory is"),
+    ):
+        with pytest.raises(DeviceError, match=f"GPU 0: its {what} not known.$") as never:
+            pick([unknown], 1, wants)
+        assert type(never.value) is DeviceError
     hidden = replace(unknown, processes=(), memory_used=30 * GIB)
-    listed = r"30\.0 GiB in use by processes that are not listed here.; wait$"
-    with pytest.raises(DeviceError, match=listed):
-        pick([hidden], 1, Wants(idle=True), advice="; wait")
+    with pytest.raises(
+        NotYetError, match=r"30\.0 GiB in use by processes that are not listed here"
+    ):
+        pick([hidden], 1, Wants(idle=True))
     assert pick([replace(hidden, memory_used=2**20)], 1, Wants(idle=True)) == ("GPU-a",)
+
+
+def test_who_waits_waits_for_an_idle_gpu_that_nobody_claims() -> None:
+    """Without a claim of another's a GPU may be idle, with one it will be used at once."""
+    claimed = {"GPU-a": [Claim(7)]}
+    idle, busy = (replace(device, memory_total=80 * GIB) for device in BUSY[:2])
+    for wants in (Wants(wait=60), Wants(idle=True), Wants(min_free=GIB, wait=60)):
+        with pytest.raises(NotYetError, match="GPU 0: claimed by process 7"):
+            pick([idle], 1, wants, claimed)
+        assert pick([idle], 1, wants) == ("GPU-a",)
+    assert pick([idle], 1, others=claimed) == ("GPU-a",)  # who does not wait shares it
+    with pytest.raises(NotYetError, match="80 % utilised"):
+        pick([busy], 1, Wants(wait=60))
+    assert pick([busy], 1, Wants(min_free=GIB, wait=60)) == ("GPU-b",)
+
+
+def test_for_a_fresh_process_what_this_one_uses_is_free() -> None:
+    mine = (Process(1, 60 * GIB, own=True),)
+    own = Device(
+        *(0, None, "GPU-a", None, 80 * GIB, 62 * GIB, 18 * GIB, 90),
+        processes=mine,
+        memory_own=60 * GIB,
+    )
+    with pytest.raises(NotYetError):
+        pick([own], 1, Wants(min_free=70 * GIB))
+    assert pick([without_own(own)], 1, Wants(min_free=70 * GIB, idle=True)) == ("GPU-a",)
+    shared = without_own(replace(own, processes=(*mine, Process(2, GIB, own=False))))
+    assert (shared.memory_free, shared.utilization) == (78 * GIB, 90)
+    assert without_own(replace(own, memory_own=None)).memory_free == 18 * GIB
 
 
 def test_own_memory_does_not_make_a_device_busy() -> None:

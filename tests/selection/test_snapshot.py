@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpumagic.cuda.process_state import STATE, Choice, WrittenVariable
+from gpumagic.cuda.process_state import STATE, AutoChoice, Choice, WrittenVariable
 from gpumagic.cuda.visible_devices import MASK, ORDER
 from gpumagic.selection import claims, cpu_threads, environment, snapshot, soft_off
 from tests.virtual_gpu import default_uuid
@@ -53,6 +53,7 @@ def effects() -> dict[str, Any]:
     return {
         "variables": environment.now(),
         "threads": torch.get_num_threads(),
+        "auto": STATE.choice.auto and STATE.choice.auto.uuids,
         "claim": [uuid for uuid in UUIDS if is_locked(claims.path_of(uuid))],
         "gated": (
             torch.cuda.is_available.__qualname__,
@@ -66,6 +67,7 @@ CHANGES: dict[str, Callable[[], Any]] = {
     "variables": lambda: environment.write({MASK: "-1"}),
     "threads": lambda: cpu_threads.use(THREADS + 1),
     "claim": lambda: claims.hold(UUIDS[:1]),
+    "auto": lambda: setattr(STATE.choice, "auto", AutoChoice(UUIDS[:1], None)),
     "gated": lambda: soft_off.close(),
 }
 
@@ -86,6 +88,7 @@ def test_restore_undoes_a_choice(name: str, earlier: tuple[str, ...]) -> None:
         "variables": lambda: environment.write({MASK: "1", ORDER: None}),
         "claim": lambda: claims.hold(UUIDS[1:]),
         "gated": soft_off.lift if earlier else soft_off.close,
+        "auto": lambda: setattr(STATE.choice, "auto", AutoChoice(UUIDS[1:], None)),
     }
     {**CHANGES, **others}[name]()
     assert getattr(STATE.choice, name) != getattr(before.choice, name)

@@ -47,6 +47,9 @@ def test_device_agnostic_code_goes_to_the_cpu_and_what_names_a_gpu_is_refused(
     assert gated.value("str(m.weight.device)") == "cpu"
     for new in NEW:
         refused(gated, new)
+    for figure in ("memory_allocated", "max_memory_reserved", "memory_summary", "mem_get_info"):
+        refused(gated, f"torch.cuda.{figure}()")
+    assert gated.value("torch.cuda.memory_allocated(0)") == 4096  # what is there goes on
     gated.run("more = old + 1; torch.cuda.synchronize(); assert more.is_cuda")
 
 

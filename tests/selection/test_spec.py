@@ -16,7 +16,7 @@ UUIDS = ("GPU-aa11", "GPU-aa22", "GPU-bb33", "GPU-cc44")
 FOUR = tuple(Device(i, uuid=u, name="H100", memory_free=2**33) for i, u in enumerate(UUIDS))
 
 
-WORDS = {"off": "off none cpu OFF", "on": "on all", "reset": "reset", "auto": "auto"}
+WORDS = {"off": "off OFF", "on": "on", "reset": "reset", "auto": "auto Auto"}
 
 
 @pytest.mark.parametrize("kind", WORDS)
@@ -51,7 +51,12 @@ def test_devices(text: str, uuids: list[str]) -> None:
         ("0-2,1", "GPU 1 is named twice"),
         ("0,GPU-aa11", "GPU-aa11 is named twice"),
         ("1-", "'1-' is not a choice of GPUs; write off, on,"),
-        ("-1", "'-1' is not a choice of GPUs; write off, on,"),
+        ("-1", "'-1' is not a choice of GPUs; did you mean off?"),
+        ("CPU", "'CPU' is not a choice of GPUs; did you mean off?"),
+        ("disable", "did you mean off?"),
+        ("all", "did you mean on?"),
+        ("best", "did you mean auto?"),
+        ("status", "'status' is not a choice of GPUs; %gpu alone shows the table"),
         ("3-1", "runs backwards; write 1-3"),
         ("0-100000", "'0-100000' is not a choice of GPUs"),
         ("9" * 5000, "is not a choice of GPUs"),
@@ -64,10 +69,11 @@ def test_devices(text: str, uuids: list[str]) -> None:
         ),
         ("0 1", "'0 1' is not a choice of GPUs; did you mean 0,1?"),
         ("2, 0-1 3", "'0-1 3' is not a choice of GPUs; did you mean 0-1,3?"),
-        ("cuda:0,1", "'cuda:0' is not a choice of GPUs; write off, on,"),
+        ("cuda:0,1", "'cuda:0' is not a choice of GPUs; did you mean 0 (nvidia-smi's number)?"),
+        ("gpu2", "did you mean 2 (nvidia-smi's number)?"),
         ("auto 0", "to hide all GPUs write: off"),
         ("auto two", "'auto' takes a number of GPUs, not 'two'"),
-        ("0,offf", "did you mean off? Write off, on,"),
+        ("0,offf", "did you mean off?"),
         ("0,off", "'off' is no part of a list; write it alone: off"),
         ("auto,0", "'auto' is no part of a list; write it alone: auto"),
     ],

@@ -18,7 +18,7 @@ from gpumagic.magics.argument_types import size
 from gpumagic.magics.live_display import LiveDisplay
 from gpumagic.magics.shell_state import Magics
 from gpumagic.results.selection import Selection, Status
-from gpumagic.selection import apply, cpu_threads, environment, in_effect, snapshot, soft_off
+from gpumagic.selection import apply, cpu_threads, environment, snapshot, soft_off
 from gpumagic.selection.auto import Wants
 from gpumagic.selection.spec import Spec
 from gpumagic.system.shell import Shell
@@ -80,7 +80,7 @@ def choose_here(magics: Magics, spec: Spec, options: argparse.Namespace) -> Sele
             raise SpecError(f"--soft goes with off; for other GPUs: %gpu {spec.text} --restart")
         lifted = spec.kind in ("on", "reset") and soft_off.lift()
         # An earlier choice is in effect again: 'on' here undoes only the gate.
-        again = in_effect.as_initialised(spec) if lifted and spec.kind == "on" else None
+        again = apply.choose_as_started(spec) if lifted and spec.kind == "on" else None
         chosen = again or _choose_by_variables(magics, spec, options)
         if options.soft and chosen.status == "too-late":
             snapshot.restore(before)
@@ -120,8 +120,11 @@ def warn(chosen: Selection, *, shown: bool) -> None:
     if not shown:
         delivery.warn(str(chosen.problem))
         return
-    known = "in effect in this process" if chosen.cuda_initialized else "verified"
-    delivery.warn(f"the choice '{chosen.requested}' is not {known}: see above")
+    delivery.warn(f"the choice '{chosen.requested}' is {_not_so(chosen)}: see above")
+
+
+def _not_so(late: Selection) -> str:
+    return f"not {'in effect in this process' if late.cuda_initialized else 'verified'}"
 
 
 # --- ``%%gpu SPEC``: for one cell -----------------------------------------------------------------
@@ -141,13 +144,20 @@ def run_cell(
         nonlocal selected
         before = snapshot.take()
         chosen = choose_here(magics, spec, options)
+        if chosen.status == "too-late":
+            snapshot.restore(before)
+            if options.quiet:
+                raise DeviceError(f"the cell did not run: {chosen.problem}")
+            delivery.show(shell, replace(chosen, environment=environment.now()))
+            raise DeviceError(
+                f"the cell did not run: '{spec.text}' is {_not_so(chosen)}: see above"
+            )
         failed = STATE.init_failure.failed
         outer, STATE.cell_thread = STATE.cell_thread, get_ident()
         try:
             selected = chosen = cpu_threads.with_threads(chosen, spec, options.threads)
             if not options.quiet:
                 delivery.show(shell, chosen)
-            warn(chosen, shown=not options.quiet)
             yield
         finally:
             STATE.cell_thread = outer

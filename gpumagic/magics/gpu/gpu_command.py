@@ -13,7 +13,7 @@ from gpumagic.magics.gpu.gpu_options import LASTING
 from gpumagic.magics.parsing import MagicLine, split
 from gpumagic.magics.shell_state import Magics
 from gpumagic.results.base import Result
-from gpumagic.results.devices import DeviceTable
+from gpumagic.results.devices import VIRTUAL, DeviceTable
 from gpumagic.results.selection import Selection
 from gpumagic.selection import soft_off
 from gpumagic.selection.spec import parse
@@ -70,8 +70,9 @@ def _hint(magics: Magics, table: DeviceTable) -> None:
         return
     magics.state.has_hinted = True
     more = "Try next: %%cudatime above a cell for its GPU time, %gpumem for GPU memory"
-    none = "Try next: %gpu doctor for why there is none, %gpu? for all that it does"
-    say(magics.shell, more if table.devices else none)
+    say(
+        magics.shell, more if table.no_gpu is None else f"{VIRTUAL}; why there is none: %gpu doctor"
+    )
 
 
 def _table(*, processes: bool) -> DeviceTable:

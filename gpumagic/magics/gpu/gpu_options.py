@@ -23,10 +23,15 @@ def grammar() -> Grammar:
     auto = _choice("auto")
     add = auto.section("auto [N]: the N GPUs with the most free memory that nobody claims")
     add("--min-free SIZE", "with at least so much free memory, e.g. 20GiB", size)
-    add("--idle", "without other processes, and not busy")
-    add("--wait SECONDS", "wait for such GPUs", duration_or_zero, default=0.0)
+    add("--idle", "without other processes, not busy, claimed by nobody")
+    add(
+        "--wait SECONDS",
+        "wait for such GPUs, that nobody claims; without --min-free for idle ones",
+        duration_or_zero,
+        default=0.0,
+    )
     auto.apart("--wait", ("--soft", "--cluster"))
-    watch = Parser("%gpu watch [off]", "a panel beside the cells; off ends it")
+    watch = Parser("%gpu watch [on|off]", "a panel beside the cells; off ends it")
     about = "between two updates (default: 1)"
     watch.section("watch")("--every SECONDS", about, duration, default=1.0)
     cluster = Parser("%gpu cluster [PROFILE]", "the GPUs of ipyparallel's engines, on all hosts")
@@ -51,7 +56,7 @@ def grammar() -> Grammar:
         cluster,
         pin,
         restart,
-        words=("off", "none", "cpu", "on", "all", "reset", "auto"),
+        words=("off", "on", "reset", "auto"),
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import IO, Any
 
 from gpumagic.cuda import driver, torch_cuda
+from gpumagic.cuda.process_state import STATE
 from gpumagic.magics.delivery import hand_over
 from gpumagic.magics.gpu import session
 from gpumagic.render.units import bytes_
@@ -53,6 +54,7 @@ def _report(
         took += f", and {payload['keeping'] + time.time() - began:.1f} s for the variables"
     took += ". Numbering and inputs go on, Out does not."
     environment.start_from(payload["started_with"])
+    STATE.choice.auto = payload["auto"]
     chosen = apply.after_restart(spec, claim=payload["claim"])
     cuda = driver.state().initialized
     if spec.kind == "same" and cuda is False:

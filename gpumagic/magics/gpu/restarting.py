@@ -85,6 +85,7 @@ def _begin(magics: Magics, spec: Spec, options: argparse.Namespace) -> NoReturn:
     payload: dict[str, Any] = {
         "began": began,
         "spec": spec,
+        "auto": STATE.choice.auto,
         "started_with": environment.started_with(),
         "options": {"output": options.output, "variable": options.variable},
         "quiet": options.quiet,

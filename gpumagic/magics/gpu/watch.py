@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
+from gpumagic.cuda import device_table
 from gpumagic.errors import SpecError
 from gpumagic.magics.delivery import hand_over, output_of, show_picture, store
 from gpumagic.magics.gpu.watch_history import (
@@ -83,8 +84,9 @@ def _panel(shell: Shell, options: argparse.Namespace) -> WatchHistory:
 
     Raises:
         SpecError: an option does not fit, or the output is captured.
-        DeviceError: NVML is missing or does not start.
+        DeviceError: there is no GPU that can be watched.
     """
+    device_table.check(device_table.read(processes=False, usage=False))
     if options.every < _LEAST:
         raise SpecError(f"--every: at least {_LEAST:g} s beside cells, not {options.every:g}")
     current = of(shell)

@@ -73,38 +73,47 @@ def test_off_before_torch_is_imported_and_after(fresh_kernel: Kernel) -> None:
 
 
 LOAD = "%load_ext gpumagic"
+VARIABLES = "{n: v for n, v in __import__('os').environ.items() if n.startswith('CUDA_')}"
 
 
 @pytest.mark.parametrize(
-    ("cells", "because"),
+    ("cells", "because", "of_children"),
     [
-        ((LOAD, TENSOR), "torch has initialised CUDA"),
+        ((LOAD, TENSOR), "torch has initialised CUDA", "-1"),
         (
             (LOAD, "import torch; torch.ones(2, requires_grad=True).sum().backward()"),
             "CUDA is already initialised, although torch.cuda.is_initialized() is False",
+            "",
         ),
         (
             ("import torch; assert torch.cuda.is_available()", LOAD),
             "CUDA is already initialised, although torch.cuda.is_initialized() is False",
+            "",
         ),
         (
             (LOAD, "import ctypes; assert ctypes.CDLL('libcuda.so.1').cuInit(0) == 0"),
             "a library other than torch has initialised CUDA",
+            "",
         ),
     ],
     ids=["a tensor", "a backward pass on the CPU", "a question before loading", "another library"],
 )
 def test_too_late_after(
-    kernel: Callable[..., Kernel], cells: tuple[str, ...], because: str
+    kernel: Callable[..., Kernel], cells: tuple[str, ...], because: str, of_children: str
 ) -> None:
-    """It says why, and the choice still holds for child processes."""
+    """It says why, and torch says afterwards what it said before.
+
+    It counts by the variable until it has initialised CUDA itself: only then is that set, for child
+    processes.
+    """
     late = kernel(load=False)
     for cell in cells:
         late.run(cell)
     result = choose(late, "off", status="too-late", cuda_initialized=True)
     assert len(result["devices"]) == 4
     assert "This process still sees 4 GPUs" in result["shown"]
-    assert "see the choice: CUDA_VISIBLE_DEVICES=-1" in result["shown"]
+    variable = f"={of_children}" if of_children else " is not set"
+    assert f"New child processes: CUDA_VISIBLE_DEVICES{variable}" in result["shown"]
     assert f"✗ Too late for 'off': {because}" in result["shown"]
     for way in ("%gpu off --restart", "%gpu off --soft"):
         assert f"┃ {way}  " in result["shown"]
@@ -113,10 +122,55 @@ def test_too_late_after(
     assert result["shown"].lower().replace("-", " ").count("too late") == 1
     assert result["shown"].count("CUDA_VISIBLE_DEVICES") == 1
     assert f"Too late for 'off': {because}" in late.run("%gpu off -q").stderr
-    assert late.value("__import__('torch').empty(1, device='cuda').is_cuda") is True
-    child = late.run("!echo $CUDA_VISIBLE_DEVICES")
+    child = late.run("!echo $CUDA_VISIBLE_DEVICES.")
     # A shell complains in its first line of a locale that is not installed.
-    assert child.stdout.strip().splitlines()[-1] == "-1"
+    assert child.stdout.strip().splitlines()[-1] == f"{of_children}."
+    late.run("import torch")
+    assert late.value(SEES) == (True, 4)
+    assert late.value("torch.empty(1, device='cuda').is_cuda") is True
+
+
+def test_the_same_line_leaves_the_same_state(fresh_kernel: Kernel) -> None:
+    """A notebook is run a second time: nothing is red, and child processes get the same GPUs."""
+    k = fresh_kernel
+    choose(k, "0-3", status="unchanged", cuda_initialized=False)  # it has these
+    assert k.value(VARIABLES) == {}
+    for line in ("auto 2", "auto 2 --idle", "auto 2 --restart"):
+        first = choose(k, line, status="applied", cuda_initialized=False)
+        chosen, variables = first["devices"], k.value(VARIABLES)
+        k.run(f"{TENSOR}; y = torch.ones(2**24, device='cuda')")
+        again = choose(k, line, status="unchanged", cuda_initialized=True)
+        assert [d["uuid"] for d in again["devices"]] == [d["uuid"] for d in chosen]
+        assert k.value(VARIABLES) == variables
+        late = choose(k, "auto", status="too-late")
+        assert [d["uuid"] for d in late["devices"]] == [d["uuid"] for d in chosen]
+        choose(k, line, status="applied")  # for child processes, again
+        assert k.value(VARIABLES) == variables
+        k.run("%gpu on --restart --keep none -q")
+
+
+def test_auto_is_kept_over_a_restart(fresh_kernel: Kernel) -> None:
+    """What comes back starts CUDA; the notebook's first line is then run again."""
+    k = fresh_kernel
+    first = choose(k, "auto 2", status="applied")
+    k.run(TENSOR)
+    k.run("%gpu restart")
+    again = choose(k, "auto 2", status="unchanged", cuda_initialized=True)
+    assert [d["uuid"] for d in again["devices"]] == [d["uuid"] for d in first["devices"]]
+
+
+def test_what_auto_chose_before_must_meet_what_is_wanted_now(
+    kernel: Callable[..., Kernel],
+) -> None:
+    """Of what this process uses itself it has enough."""
+    k = kernel(Scenario(devices=[GPU(memory=8 * 2**30), GPU(memory=16 * 2**30)]))
+    choose(k, "auto --min-free 4GiB", status="applied")
+    k.run("import torch; x = torch.empty(14 * 2**30, dtype=torch.uint8, device='cuda')")
+    for wants in ("4GiB", "6GiB", "15GiB"):
+        choose(k, f"auto --min-free {wants}", status="unchanged")
+    choose(k, "auto --min-free 15GiB --restart", status="unchanged")
+    refused = k.run("%gpu auto --min-free 100GiB", raising=False).stderr
+    assert "no GPU fits, 1 requested" in refused
 
 
 def test_what_is_already_so_is_not_too_late(fresh_kernel: Kernel) -> None:
@@ -124,10 +178,11 @@ def test_what_is_already_so_is_not_too_late(fresh_kernel: Kernel) -> None:
     k = fresh_kernel
     k.run(TENSOR)
     choose(k, "on", status="unchanged")
-    choose(k, "0-3", status="applied", cuda_initialized=True)
+    choose(k, "0-3", status="unchanged", cuda_initialized=True)
     for spec in ("3,2,1,0", "off"):
         choose(k, spec, status="too-late")
     assert k.value("torch.cuda.device_count()") == 4
+    choose(k, "0-3", status="applied", cuda_initialized=True)  # for child processes, again
     k.run("import gpumagic\nwith gpumagic.cudatime() as timed: y = torch.ones(5, device='cuda')")
     assert k.value("(timed.gpu is None, gpumagic.gpumem().devices[0].allocated)") == (False, 1024)
 
@@ -289,7 +344,9 @@ def test_waiting_for_gpus(kernel: Callable[..., Kernel]) -> None:
     busy = kernel(Scenario(devices=[GPU(utilization=90), GPU(utilization=0)]))
     message = busy.submit("%gpu auto 2 --idle --wait 60")
     published = busy.client.get_iopub_msg(timeout=300)
-    while "waiting for GPUs: 2 asked for, 1 free" not in str(published["content"]):
+    while "waiting for GPUs: only 1 of 2 GPUs fit, 2 requested (GPU 0: 90 %" not in str(
+        published["content"]
+    ):
         published = busy.client.get_iopub_msg(timeout=300)
     busy.interrupt()
     reply = busy.wait(message)
@@ -297,10 +354,15 @@ def test_waiting_for_gpus(kernel: Callable[..., Kernel]) -> None:
     assert reply.stderr == "UsageError: interrupted; nothing was changed\n"
     assert busy.value("'CUDA_VISIBLE_DEVICES' in __import__('os').environ") is False
     reply = busy.run("%gpu auto 2 --idle --wait 0.2", raising=False)
-    expected = "UsageError: only 1 of 2 GPUs fit, 2 requested (GPU 0: 90 % utilised)\n"
-    assert reply.stderr == expected
+    expected = "UsageError: only 1 of 2 GPUs fit, 2 requested (GPU 0: 90 % utilised)"
+    assert reply.stderr == f"{expected}\n"
+    assert busy.run("%gpu auto 2 --wait 0.2", raising=False).stderr == f"{expected}\n"
+    reply = busy.run("%gpu auto 2 --idle", raising=False)
+    assert reply.stderr == f"{expected}; --wait SECONDS waits for them\n"
     busy.run("import torch; torch.ones(1, device='cuda')")  # what is free later is too late now
-    assert busy.run("%gpu auto 2 --idle --wait 3600", raising=False).stderr == expected
+    reply = busy.run("%gpu auto 2 --idle --wait 3600", raising=False)
+    late = "not waited for, as CUDA has started here: add --restart"
+    assert reply.stderr == f"{expected}; {late}\n"
 
 
 def test_what_is_not_known_is_refused_at_once(kernel: Callable[..., Kernel]) -> None:

@@ -32,11 +32,11 @@ def test_processes_are_shown_where_they_are_asked_for(run_cell: Callable[..., An
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("line", ["%gpu off", "%gpu off -q -v chosen", "%%gpu off\nran = True"])
+@pytest.mark.parametrize("line", ["%gpu off", "%gpu off -q -v chosen"])
 def test_a_warning_that_is_an_error_comes_below_the_result(
     run_cell: Callable[..., Any], line: str
 ) -> None:
-    """Without the rest of the cell; from Python 3.11 on without a frame of ours.
+    """From Python 3.11 on without a frame of ours.
 
     Earlier ones raise an exception again with the traceback that it had when it was caught.
     """
@@ -49,7 +49,6 @@ def test_a_warning_that_is_an_error_comes_below_the_result(
     assert "GpuMagicWarning" in ran.stdout
     if sys.version_info >= (3, 11):
         assert "gpumagic/magics" not in ran.stdout
-    assert run_cell("'ran' in globals()").value is False
     if quiet:
         assert run_cell("chosen.status").value == "too-late"
 
@@ -120,7 +119,8 @@ def test_doctor_is_shown_and_returned(
     shown = run_cell("%gpu doctor")
     # Another test may have started CUDA in this process: the doctor says so then.
     assert re.match(r"torch can use 4 GPUs here\.( CUDA [^\n]*\.)?\n✓ ", shown.text)
-    assert re.search(r"✓ \d+ checks passed$", shown.text)
+    assert re.search(r"^✓ \d+ checks passed\n", shown.text, re.MULTILINE)
+    assert re.search(r"^✓  driver", shown.text, re.MULTILINE)
     assert "#2e9e44" in shown.html
     quiet = run_cell("%gpu doctor -o -q -v report")
     assert quiet.text == ""

@@ -76,6 +76,24 @@ def test_a_copy_that_cannot_be_made_is_no_affair_of_the_cells(fresh_kernel: Kern
     assert "'1' is not verified" in result["stderr"]
 
 
+def test_a_cell_whose_choice_is_too_late_does_not_run(fresh_kernel: Kernel) -> None:
+    """What was to run without a GPU would run on it; what it changes is as before."""
+    k = fresh_kernel
+    k.run(TENSOR + "; import os; ran = []")
+    reply = k.run("%%gpu off\nran.append(1)", raising=False)
+    assert reply.status == "error"
+    assert "✗ Too late for 'off': torch has initialised CUDA" in reply.shown
+    assert "New child processes: CUDA_VISIBLE_DEVICES is not set" in reply.shown
+    line = "UsageError: the cell did not run: 'off' is not in effect in this process: see above\n"
+    assert reply.stderr == line
+    quiet = k.run("%%gpu off -q\nran.append(1)", raising=False)
+    assert quiet.shown.count("Too late") == 1
+    assert k.value("(ran, os.environ.get('CUDA_VISIBLE_DEVICES'))") == ([], None)
+    assert k.value("torch.cuda.device_count()") == 4
+    k.run("%%gpu 0-3\nran.append(1)")  # it has these
+    assert k.value("ran") == [1]
+
+
 def test_what_makes_nothing_permanent(fresh_kernel: Kernel) -> None:
     """A cell that leaves CUDA alone."""
     fresh_kernel.run("import torch\n" + COUNTING)

@@ -137,7 +137,7 @@ def test_without_a_gpu_it_is_one_line(
     assert not panel.shown
     assert not threads()
     shown = run_cell("%gpu watch").text  # in a terminal; it ends at once
-    assert shown.startswith("No GPU to show: NVML lists none on this machine.")
+    assert shown.startswith("This machine has no GPU that CUDA can use: NVML lists none.")
     for line, says in (("%gpu watch off", "no panel is running"), ("%gpu plot", "nothing to draw")):
         with pytest.raises(UsageError, match=says):
             run_cell(line)
