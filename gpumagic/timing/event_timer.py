@@ -61,10 +61,10 @@ class Clocks:
     #: The host's, in seconds.
     host: Callable[[], float] = perf_counter
     #: Seconds from one event to another, by the GPU's clock.
-    between: Callable[[Any, Any], float] = lambda first, last: first.elapsed_time(last) / 1e3
+    between: Callable[[Any, Any], float] = torch_cuda.seconds_between
 
 
-_CLOCKS = Clocks()
+CLOCKS = Clocks()
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Started:
     note: str | None
     cpu: float
     at: float
-    clocks: Clocks = _CLOCKS
+    clocks: Clocks = CLOCKS
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def wait_for_earlier_work() -> None:
         ready_devices()
 
 
-def start(*, quiet: bool = False, clocks: Clocks = _CLOCKS) -> Started:
+def start(*, quiet: bool = False, clocks: Clocks = CLOCKS) -> Started:
     """Record a start event on each device in use, and read the clocks when it was reached."""
     devices, reached, note = tuple[DeviceTimer, ...](), dict[int, tuple[float, float]](), None
     try:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gpumagic.cells.line_sources import CodeLine
 from gpumagic.cuda import streams, torch_cuda
 from gpumagic.results.timing import is_bound
-from gpumagic.timing.event_timer import DRIFT
+from gpumagic.timing.event_timer import CLOCKS, DRIFT, Clocks
 
 if TYPE_CHECKING:
     from torch.cuda import Stream
@@ -42,14 +42,15 @@ _COMPARED = 3
 class DeviceMarks:
     """The events on one device that has a context."""
 
-    def __init__(self, ordinal: int, unused_until: float = inf) -> None:
+    def __init__(self, ordinal: int, unused_until: float = inf, clocks: Clocks = CLOCKS) -> None:
         """Wait until the device is idle: once for each device, mostly before the cell.
 
         Args:
             ordinal: The device.
             unused_until: When the line began that has used the device first.
+            clocks: What times are read from.
         """
-        self.ordinal = ordinal
+        self.ordinal, self._between = ordinal, clocks.between
         self._unused_until = inf
         torch: Any = torch_cuda.loaded()
         #: torch's C functions: what Python adds to them takes longer, and a cell may replace it.
@@ -115,7 +116,7 @@ class DeviceMarks:
         before = self._seconds
         for event in events:
             # From mark to mark: CUDA's seconds are 32-bit floats.
-            passed = self._event_base.elapsed_time(self._last, event) / 1e3
+            passed = self._between(self._last, event)
             if passed > 0.0:
                 self._seconds += passed
                 self._last, event = event, self._last
@@ -199,8 +200,8 @@ class LineTimes:
     `LineTime`.
     """
 
-    def __init__(self, *, has_gpu: bool = True) -> None:
-        self.has_gpu = has_gpu
+    def __init__(self, *, has_gpu: bool = True, clocks: Clocks = CLOCKS) -> None:
+        self.has_gpu, self._clocks = has_gpu, clocks
         #: Seconds that tracing takes at each boundary, beside what is measured here.
         self.tracing = 0.0
         #: Those that have a context.
@@ -266,7 +267,7 @@ class LineTimes:
         new = [ordinal for ordinal in torch_cuda.contexts() if ordinal not in known]
         with streams.Relaxed():
             if new and not streams.under_way(new):
-                self._devices += [DeviceMarks(ordinal, began) for ordinal in new]
+                self._devices += [DeviceMarks(i, began, self._clocks) for i in new]
 
     def _mark(self, ended: float) -> None:
         """Record a mark; none while a graph is captured."""

@@ -15,6 +15,7 @@ from gpumagic.cells.line_tracer import LineTracer
 from gpumagic.results.lines import BETWEEN, LineTiming, LineTimings, SourceTimings
 from gpumagic.results.timing import CudaTiming, is_bound
 from gpumagic.system import text
+from gpumagic.timing.event_timer import CLOCKS, Clocks
 from gpumagic.timing.line_times import LineTime, LineTimes, surely_worked
 from gpumagic.timing.summary import summarize
 from gpumagic.timing.times import Times
@@ -42,9 +43,9 @@ class LineProfiler:
     exception: a failure leaves the lines without GPU times, and the result says so.
     """
 
-    def __init__(self, sources: Sequence[CodeSource]) -> None:
+    def __init__(self, sources: Sequence[CodeSource], clocks: Clocks = CLOCKS) -> None:
         self._sources = sources
-        self._times = LineTimes()
+        self._times = LineTimes(clocks=clocks)
         self._tracer = LineTracer(sources, self._times)
         #: Why there are no GPU times of lines: the first error.
         self.note: str | None = None

@@ -9,11 +9,13 @@ from typing import Any
 
 from gpumagic.cells.line_sources import cell_source, defined_code, function_source
 from gpumagic.results.timing import CudaTiming
-from gpumagic.timing.event_timer import read, start, stop
+from gpumagic.timing.event_timer import CLOCKS, Clocks, read, start, stop
 from gpumagic.timing.lines import LineProfiler
 
 
-def measured(source: str, functions: tuple[Any, ...] = (), **names: Any) -> CudaTiming:
+def measured(
+    source: str, functions: tuple[Any, ...] = (), clocks: Clocks = CLOCKS, **names: Any
+) -> CudaTiming:
     """Run a cell with these names in its namespace, and return its timing with the lines.
 
     Its first line is 2, as below a magic. What it raises is not raised. ``functions`` are traced,
@@ -28,11 +30,11 @@ def measured(source: str, functions: tuple[Any, ...] = (), **names: Any) -> Cuda
         found = defined_code([code], each) if isinstance(each, str) else each.__code__
         assert found is not None, each
         sources.append(function_source(found.co_name, found))
-    profiler = LineProfiler(sources)
+    profiler = LineProfiler(sources, clocks)
     partial = True
     profiler.prepare()
     try:
-        started = start()
+        started = start(clocks=clocks)
         profiler.start()
         with contextlib.suppress(Exception):
             exec(code, names)

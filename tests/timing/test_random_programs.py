@@ -1,0 +1,109 @@
+"""Random programs, on GPUs whose clocks drift: no bound is false, by what the virtual GPU knows."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import pytest
+
+from gpumagic.cuda import torch_cuda
+from gpumagic.timing import event_timer, line_times
+from gpumagic.timing.event_timer import Clocks
+from tests.support.line_cells import measured
+
+#: So much of the time may a clock be wrong here: a hundred times as much as is allowed for.
+DRIFT = 0.01
+#: Seconds by which the truth itself is known, a kernel: work begins 2 µs after it was submitted.
+KNOWN = 3e-6
+SEEDS = range(24)
+
+
+class Program:
+    """Statements, each a line; and when each kernel that they launched began and ended."""
+
+    def __init__(self, seed: int, gpu_work: Any) -> None:
+        self._chance, self._work = random.Random(seed), gpu_work
+        self._torch = gpu_work.torch
+        self._streams = [
+            self._torch.cuda.current_stream(0),
+            self._torch.cuda.current_stream(1),
+            *(self._torch.cuda.Stream(device) for device in (0, 0, 1)),
+        ]
+        self._free = dict.fromkeys(range(len(self._streams)), 0.0)
+        self.intervals: dict[int, list[tuple[float, float]]] = {0: [], 1: []}
+        lines = [self._line() for _ in range(self._chance.randint(1, 9))]
+        if self._chance.random() < 0.3:
+            lines = [f"for i in range({self._chance.randint(1, 4)}):", *(f"    {x}" for x in lines)]
+        self.text = "\n".join(lines)
+
+    def _line(self) -> str:
+        seconds = self._chance.choice((0.0, 20e-6, 300e-6, 3e-3, 20e-3)) * self._chance.random()
+        stream = self._chance.randrange(len(self._streams))
+        return self._chance.choice(
+            (
+                *(f"p.kernel({seconds:.6f}, {stream})",) * 4,
+                f"time.sleep({seconds:.6f})",
+                f"p.wait_for_device({stream})",
+                f"p.wait_for_stream({stream})",
+            )
+        )
+
+    def kernel(self, seconds: float, stream: int) -> None:
+        on = self._streams[stream]
+        with self._torch.cuda.stream(on):
+            self._work.sleep(seconds, on.device_index)
+        begin = max(time.perf_counter(), self._free[stream])
+        self._free[stream] = begin + seconds
+        self.intervals[on.device_index].append((begin, begin + seconds))
+
+    def wait_for_device(self, stream: int) -> None:
+        self._torch.cuda.synchronize(self._streams[stream].device_index)
+
+    def wait_for_stream(self, stream: int) -> None:
+        self._streams[stream].synchronize()
+
+    def busy(self, *ordinals: int) -> float:
+        """Seconds for which one of the devices worked."""
+        total, until = 0.0, 0.0
+        for begin, end in sorted(each for i in ordinals for each in self.intervals[i]):
+            total += max(0.0, end - max(begin, until))
+            until = max(until, end)
+        return total
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_bound_is_false(seed: int, gpu_work: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (event_timer, line_times):
+        monkeypatch.setattr(module, "DRIFT", DRIFT)
+    drift = (-DRIFT, 0.0, DRIFT)[seed % 3]
+
+    def between(first: Any, last: Any) -> float:
+        return (1 + drift) * torch_cuda.seconds_between(first, last)
+
+    program = Program(seed, gpu_work)
+    timing = measured(program.text, clocks=Clocks(between=between), p=program, time=time)
+    assert not timing.partial
+    assert timing.gpu is not None
+    kernels = sum(map(len, program.intervals.values()))
+    about = KNOWN * (kernels + 2)
+    busy = program.busy(0, 1)
+    assert timing.gpu.median >= busy - about, "at most"
+    if timing.gpu_at_least is not None:
+        assert timing.gpu_at_least.median <= busy + about, "at least"
+    if not timing.gpu_at_most:
+        assert timing.gpu.median <= 1.06 * busy + about + 2 * DRIFT * timing.wall.median, "exact"
+    for ordinal, sample in timing.per_device.items():
+        assert sample.median >= program.busy(ordinal) - about, f"cuda:{ordinal}, at most"
+    assert timing.lines is not None
+    for line in timing.lines:
+        if line.gpu is None:
+            continue
+        assert line.gpu <= timing.wall.median * (1 + 2 * DRIFT) + about
+        for ordinal, seconds in line.per_device.items():
+            if ordinal not in line.bounds and line.hits:
+                slack = line.hits * line_times._MARKS + 3 * DRIFT * timing.wall.median
+                assert seconds <= program.busy(ordinal) + about + slack, (line, "exact")
+    if timing.limited_by is None and not timing.gpu_seen:
+        assert timing.gpu_at_least is None
