@@ -58,11 +58,13 @@ class _Pool:
         return self._used
 
     def _one(self) -> Any:
-        torch = torch_cuda.module()
-        if torch._C._cuda_getDevice() == self._ordinal:  # the scope takes longer than all the rest
+        # `torch.cuda.device`, without its Python: that takes longer than all the rest.
+        c_functions = torch_cuda.module()._C
+        before = c_functions._cuda_exchangeDevice(self._ordinal)
+        try:
             return self._take()
-        with torch.cuda.device(self._ordinal):
-            return self._take()
+        finally:
+            c_functions._cuda_maybeExchangeDevice(before)
 
 
 class Streams:

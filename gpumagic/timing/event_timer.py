@@ -229,8 +229,9 @@ def _ready(ordinal: int, of_device: streams.Streams, quiet: bool) -> DeviceTimer
     if not quiet:
         waits = [_waited(ordinal) for _ in range(4)][1:]
         idle_wait = _LONGER * max(waits) + SLACK
-    # An event is made when it is first recorded.
-    start, end = (torch_cuda.timing_event(of_device.current()) for _ in range(2))
+    # An event is made when it is first recorded; of an idle cell there is no end event.
+    start = torch_cuda.timing_event(of_device.current())
+    end = None if quiet else torch_cuda.timing_event(of_device.current())
     allocations = torch_cuda.allocations(ordinal)
     return DeviceTimer(ordinal, of_device, start, end, allocations, idle_wait)
 

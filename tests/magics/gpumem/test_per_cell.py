@@ -89,7 +89,7 @@ def test_what_runs_between_cells_is_not_the_next_ones(watched: Any, ip: Any, tor
     """A thread, a task, a widget, or what a front end runs for itself: it has a row of its own."""
     watched("import time")
     ip.user_ns["x"] = torch.zeros(MIB // 4, device="cuda:0")
-    ip.run_cell(f"y = {bytes_on(0, MIB)}", store_history=False)
+    ip.run_cell(f"y = {bytes_on(0, MIB)}; time.sleep(0.01)", store_history=False)
     assert watched("1").displays == []
     between, cell = log(watched)[-2:]
     assert (between.number, between.source) == (None, "(between cells)")
