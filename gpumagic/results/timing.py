@@ -164,7 +164,8 @@ class CudaTiming(StorableResult):
             parts[-1] = (*parts[-1], f" per loop ({_median_of(self)})")
         else:
             parts.append((f"CPU {cpu_seconds(self.cpu.median)}",))
-            if self.host is not None and _shows_host(self) and (leads or self.host != self.wall):
+            known = leads or self.wall_at_most or self.partial
+            if self.host is not None and known and _shows_host(self):
                 parts.append((f"Python returned after {seconds(self.host.median)}",))
         if self.gpu is not None and not leads:
             parts.append((not_seen(self.gpu.median),))

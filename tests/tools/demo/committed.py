@@ -21,7 +21,7 @@ VARIES = "varies"
 #: Lines that depend on how fast the machine is, or on its processors: why a time has ``≤``, what
 #: limits a cell, the CPU threads, a progress bar of another library.
 _OPTIONAL = re.compile(
-    r"^the GPU may have waited for Python|^no sign of GPU work|^the first timed run since CUDA"
+    r"^the GPU may have waited for Python|^the first timed run since CUDA"
     r"|^GPU-bound|^host-bound|^measuring the lines took|^line \d+ (takes|waited)|^CPU: |%\|"
 )
 #: What a time with ``≤`` is at least.
