@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from gpumagic.system.patching import patch
 from gpumagic.system.shell import Shell
 
 if TYPE_CHECKING:
@@ -59,8 +60,9 @@ class CellHooks:
         #: By thread, its running cells, the outermost first: IPython's `ExecutionInfo`, which
         #: identifies a cell when it ends, and what each hook's ``before`` returned for it.
         self._threads: dict[int, list[tuple[Any, dict[CellHook[Any], Any]]]] = {}
-        #: What the shell draws tracebacks with, and whether that is the shell's own attribute.
-        self._draw: tuple[Callable[..., Any], bool] = shell.showtraceback, False
+        #: What the shell draws tracebacks with, and what makes it do so again.
+        self._draw: Callable[..., Any] = shell.showtraceback
+        self._undo: Callable[[], None] = lambda: None
 
     def __iter__(self) -> Iterator[CellHook[Any]]:
         return iter(self._hooks)
@@ -109,8 +111,8 @@ class CellHooks:
         self._shell.events.register("pre_run_cell", self._before)
         self._shell.events.register("post_run_cell", self._after)
         # No event says that a cell has raised.
-        self._draw = self._shell.showtraceback, "showtraceback" in vars(self._shell)
-        self._shell.showtraceback = self._show_traceback
+        self._draw = self._shell.showtraceback
+        self._undo = patch(self._shell, "showtraceback", self._show_traceback)
 
     def _unregister(self) -> None:
         self._threads.clear()
@@ -118,11 +120,7 @@ class CellHooks:
             # The user may have emptied the list.
             if function in self._shell.events.callbacks[event]:
                 self._shell.events.unregister(event, function)
-        draw, is_own = self._draw
-        if vars(self._shell).get("showtraceback") == self._show_traceback:
-            del self._shell.showtraceback
-            if is_own:
-                self._shell.showtraceback = draw
+        self._undo()
 
     def _before(self, info: ExecutionInfo) -> None:
         self._running.append((info, {}))
@@ -155,7 +153,7 @@ class CellHooks:
                 hook.raised(begun)
 
         self._call(raised)
-        return self._draw[0](*args, **kwargs)
+        return self._draw(*args, **kwargs)
 
     def _ended(self, info: ExecutionInfo | None) -> dict[CellHook[Any], Any]:
         """Remove the cell that has ended, and those that it ran; return what its hooks returned."""

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from gpumagic.cells.hooks import CellHook, CellHooks
 from gpumagic.cuda.process_state import STATE
+from gpumagic.system.patching import patch
 from gpumagic.system.shell import Shell
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ class InitTrace:
         self._hook = CellHook(self._ended, before=self._begins, cancelled=self._cancelled)
         #: `gpumagic.cuda.driver`, once a statement has begun.
         self._driver: Any = None
-        self._traced_run: Callable[..., Any] | None = None
+        #: What puts back the shell's ``run_code``; None if that is not traced.
+        self._undo: Callable[[], None] | None = None
         #: The statement that is running; None between two cells.
         self._statement: _Statement | None = None
         self._last_cell: int | None = None
@@ -116,7 +118,7 @@ class InitTrace:
             try:
                 self.check()  # the previous statement may have initialised CUDA
                 self._statement = _Statement(code, getattr(result, "execution_count", None))
-                if self._traced_run is not None:
+                if self._undo is not None:
                     self._listen()
                     if "torch" not in sys.modules and _IMPORT in code.co_code[::2]:
                         self._finders = sys.meta_path
@@ -125,18 +127,17 @@ class InitTrace:
                 self.detach()
             return run_code(code, result, **options)
 
-        self._traced_run = self._shell.run_code = traced_run
+        self._undo = patch(self._shell, "run_code", traced_run)
         self._hooks.add(self._hook)
 
     def detach(self) -> None:
         """Stop tracing and restore what was replaced."""
-        traced, self._traced_run, self._statement = self._traced_run, None, None
+        undo, self._undo, self._statement = self._undo, None, None
         self._stop_finding()
         if self._torch_call in _torch_calls():
             _torch_calls().remove(self._torch_call)
-        if traced is not None:
-            if self._shell.__dict__.get("run_code") is traced:
-                del self._shell.run_code
+        if undo is not None:
+            undo()
             self._hooks.remove(self._hook)
 
     def check(self) -> None:
@@ -145,7 +146,7 @@ class InitTrace:
         Stops tracing then.
         """
         self._stop_finding()
-        if self._traced_run is None or not self._ready().is_initialized():
+        if self._undo is None or not self._ready().is_initialized():
             return
         where = "in the cell that loaded gpumagic, or before the next one"
         if self._last_cell is not None:

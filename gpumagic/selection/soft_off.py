@@ -4,7 +4,7 @@ Device-agnostic code uses the CPU, new CUDA tensors are refused, and nothing is 
 and documented as one: existing CUDA tensors can be used, other threads are gated only by the
 replaced functions, and a name that was copied earlier (``from torch.cuda import is_available``)
 still refers to the original. `lift` restores every object that `close` replaces, identical by
-``is``.
+``is``, but what the user has replaced since.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import GpuMagicError
 from gpumagic.results.selection import Selection
 from gpumagic.selection import environment
+from gpumagic.system.patching import patch
 
 NOTE = (
     "a gate is closed ('%gpu off --soft'): new code goes to the CPU, what is on a GPU goes on; "
@@ -164,8 +165,7 @@ def close(requested: str = "off") -> Selection:
             # Of memory_allocated() and its like.
             (memory, "_get_device_index", _index_of(memory._get_device_index)),
         ):
-            undo.callback(setattr, owner, name, vars(owner)[name])
-            setattr(owner, name, new)
+            undo.callback(patch(owner, name, new))
         mode = _refusing_mode(torch)
         mode.__enter__()
         undo.callback(_remove_mode, torch, mode)

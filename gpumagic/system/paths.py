@@ -60,6 +60,13 @@ def opened(text: str | Path) -> TextIO:
     return open(path, encoding="utf-8-sig", opener=opener)
 
 
+def of_another_user(path: Path) -> bool:
+    """Return whether another user, but the system's, has made the file or the link at a path."""
+    with suppress(OSError):
+        return hasattr(os, "geteuid") and path.lstat().st_uid not in (0, os.geteuid())
+    return False
+
+
 def shown(text: str | Path) -> str:
     """Return a path as a message names it."""
     return harmless(str(text), 200)

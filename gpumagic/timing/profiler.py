@@ -21,6 +21,7 @@ from typing import Any, cast
 from gpumagic.cuda import failure, streams, torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.results.kernels import Kernel, KernelReport
+from gpumagic.system.patching import patch
 from gpumagic.system.writing import replacing
 
 
@@ -97,7 +98,6 @@ def _before_other_profilers(call: Callable[[], None]) -> Iterator[None]:
     That one would cancel the session, and reading its results would crash the process.
     """
     module: Any = cast(Any, torch_cuda.loaded()).autograd.profiler
-    replaced = []
 
     def replacement(original: Callable[..., Any]) -> Callable[..., Any]:
         def start(*arguments: object, **named: object) -> Any:
@@ -107,17 +107,10 @@ def _before_other_profilers(call: Callable[[], None]) -> Iterator[None]:
         return start
 
     # What torch's profilers call for it, whatever their interface.
-    for name in ("_prepare_profiler", "_enable_profiler"):
-        original = getattr(module, name)
-        ours = replacement(original)
-        setattr(module, name, ours)
-        replaced.append((name, ours, original))
-    try:
+    with ExitStack() as undo:
+        for name in ("_prepare_profiler", "_enable_profiler"):
+            undo.callback(patch(module, name, replacement(getattr(module, name))))
         yield
-    finally:
-        for name, ours, original in replaced:
-            if getattr(module, name) is ours:
-                setattr(module, name, original)
 
 
 def _on_a_device_in_use() -> AbstractContextManager[Any]:

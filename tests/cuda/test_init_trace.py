@@ -152,6 +152,35 @@ def test_the_exact_location(
     assert str(trace.location).endswith(expected) or f"{expected} (line" in str(trace.location)
 
 
+def test_another_extensions_run_code_is_called_and_stays(
+    ip: Any, run_cell: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Set before ours, and set after it."""
+    seen, run_code = list[str](), ip.run_code
+
+    def theirs(code: Any, *more: Any, **named: Any) -> Any:
+        seen.append(code.co_filename)
+        return run_code(code, *more, **named)
+
+    monkeypatch.setattr(ip, "run_code", theirs, raising=False)
+    driver = SimpleNamespace(is_initialized=lambda: False)
+    trace = init_trace.InitTrace(ip, CellHooks(ip))
+    trace._driver = driver
+    trace.attach()
+    run_cell("1 + 1")
+    assert len(seen) == 1
+    trace.detach()
+    assert ip.run_code is theirs
+    trace.attach()
+
+    def later(*arguments: Any, **named: Any) -> Any:
+        return theirs(*arguments, **named)
+
+    ip.run_code = later
+    trace.detach()
+    assert ip.run_code is later
+
+
 def test_between_two_cells(trace: init_trace.InitTrace, run_cell: Callable[..., Ran]) -> None:
     """By a thread, or by a widget."""
     run_cell("import innocent_not", raising=False)
@@ -168,7 +197,7 @@ def test_an_error_of_the_trace_ends_only_the_trace(
 
     trace._driver.is_initialized = broken
     assert run_cell("40 + 2").value == 42
-    assert trace._traced_run is None
+    assert trace._undo is None
 
 
 def test_nothing_of_ours_is_on_the_stack(

@@ -95,6 +95,14 @@ def test_on_lifts_it_and_restores_every_object(gated: Kernel) -> None:
     gated.run("x = torch.empty(1, device='cuda')")
 
 
+def test_what_the_user_has_replaced_since_stays(gated: Kernel) -> None:
+    gated.run("mine = torch.cuda.device_count = lambda: 7")
+    gated.run("%gpu on")
+    assert gated.value("(torch.cuda.device_count is mine, torch.cuda.is_available())") == (
+        *(True, True),
+    )
+
+
 def test_on_keeps_the_choice_with_which_cuda_was_initialised(kernel: Callable[..., Kernel]) -> None:
     """Also after an 'off' that came too late, and that processes started from here would see."""
     chosen = kernel()
