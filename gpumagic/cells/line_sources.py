@@ -160,14 +160,19 @@ def _code_of(name: str, value: Any) -> CodeType:
         raise SpecError(_CLASS.format(name))
     if type(inner) is property:
         inner = inner.fget
-    elif not inspect.isroutine(inner):
-        kind = type(inner)
-        inner = introspection.find(kind, "forward") or introspection.find(kind, "__call__")
-    inner = inspect.unwrap(inner)
+    inner = inspect.unwrap(_called(inner))
+    inner = _called(inner)  # torch.compile wraps a module
     code = getattr(getattr(inner, "__func__", inner), "__code__", None)
     if not isinstance(code, CodeType):
         raise SpecError(f"-f {name} is no Python function: {type(value).__name__}")
     return code
+
+
+def _called(value: Any) -> Any:
+    """Return the function that a call of a module, or of another object, runs; or itself."""
+    if inspect.isroutine(value):
+        return value
+    return introspection.find(type(value), "forward") or introspection.find(type(value), "__call__")
 
 
 def function_source(name: str, code: CodeType) -> CodeSource:

@@ -33,17 +33,19 @@ def cached() -> None: ...
 
 
 def test_what_may_be_named(ip: Any) -> None:
-    named = {
+    named: dict[str, Any] = {
         "net": Net(),
         "forward": Net().forward,
         "part": functools.partial(Net.forward, None),
         "cached": cached,
+        "compiled": lambda *inputs: None,
     }
+    named["compiled"].__wrapped__ = Net()  # as torch.compile wraps the forward of a module
     ip.user_ns.update(named, Net=Net)
     cell = compile_cell(
         ip, "def own():\n    pass\nclass A:\n    def f(self): pass", header="%%gpumem --lines"
     )
-    names = ["own", "A.f", "net", "Net.forward", "forward", "part", "cached", "own"]
+    names = ["own", "A.f", "net", "Net.forward", "forward", "part", "compiled", "cached", "own"]
     whole, own, of_class, net, once = selected_sources(cell, names)
     assert (whole.name, whole.first) == ("cell", 2)
     assert [source.codes[0].co_firstlineno for source in (own, of_class)] == [2, 5]
