@@ -36,7 +36,7 @@ VARIABLES = {"model": object(), "optimizer": object(), "_hidden": 1, "step": lam
         ("%%cudatime -n 10 --li", ["--lines"]),
         ("%cudatime -n 10 mod", ["model"]),
         ("%gpumem --save f.json --fa", ["--fail-above"]),
-        ("%gpu watch o", ["off"]),
+        ("%gpu watch o", ["off", "on"]),
         ("%gpumem fre", ["free"]),
         ("%gpumem record o", ["on", "off"]),
         ("%%gpumem --li", ["--lines"]),

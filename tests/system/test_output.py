@@ -69,9 +69,10 @@ def test_a_stream_of_another_encoding(encoding: str, expected: str | None) -> No
 
 
 def test_what_means_something_is_not_a_question_mark() -> None:
-    """An upper bound stays one."""
+    """An upper bound stays one, and a minus a minus."""
     output = Output(io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
     assert output.printable("≤ 20.0 µs · wall 1 ms, 模型") == "< 20.0 us | wall 1 ms, ??"
+    assert output.printable("−256 MiB, 40 °C ✓ ✗") == "-256 MiB, 40 C + x"
 
 
 @pytest.mark.parametrize("stream", [None, Broken(), closed(), object()])

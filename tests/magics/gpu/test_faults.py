@@ -132,7 +132,7 @@ def test_a_device_that_needs_a_reset_is_said(virtual_gpu: Any) -> None:
     [
         (9, "the NVIDIA driver is not loaded"),
         (12, "NVML is not installed, though the CUDA driver is: libnvidia-ml.so.1 is missing"),
-        (15, "NVML reports: "),
+        (15, "the GPU is lost: it needs a reset"),
         (18, "the NVIDIA driver was upgraded and its parts do not match"),
         (999, "NVML reports: Unknown Error (error 999)"),
     ],
