@@ -13,7 +13,6 @@ from IPython.core.error import UsageError
 from gpumagic.cluster.connection import targets
 from gpumagic.errors import SpecError
 from tests.support.clusters import Cluster
-from tests.support.other_user import UID
 from tests.support.shells import Ran
 
 Run = Callable[..., Ran]
@@ -63,31 +62,6 @@ def test_px_comes_and_goes_with_gpumagic(two_engines: Cluster, ip: Any, run: Run
     ip.extension_manager.unload_extension("gpumagic")
     assert "px" not in ip.magics_manager.magics["cell"]
     ip.extension_manager.load_extension("gpumagic")
-
-
-@pytest.mark.parametrize("name", ["./lab", "lab.json/", "~", "-x"])
-def test_a_file_is_no_profile(run_cell: Run, name: str) -> None:
-    """No file of the working folder says where code is sent."""
-    with pytest.raises(UsageError, match=r"takes the name of a profile|unknown option"):
-        run_cell(f"%gpu cluster {name}")
-
-
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no owners and modes")
-def test_a_profile_whose_file_is_a_strangers(
-    two_engines: Cluster, run_cell: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
-    folder = tmp_path / "profile_default" / "security"
-    folder.mkdir(parents=True)
-    file = folder / "ipcontroller-client.json"
-    file.write_text(two_engines.file.read_text())
-    for mode, owner in ((0o620, os.getuid()), (0o602, os.getuid()), (0o600, UID)):
-        file.chmod(mode)
-        if owner == UID and os.geteuid() != 0:
-            break  # only root gives files away
-        os.chown(file, owner, -1)
-        with pytest.raises(UsageError, match=rf"can write it .owner {owner}, mode {mode:04o}."):
-            run_cell("%gpu cluster")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes in folders")

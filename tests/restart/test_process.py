@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -177,32 +174,6 @@ def test_a_gpumagic_that_only_the_notebook_finds(
         k.run(f"%load_ext gpumagic\n{FREEZE}")
         assert k.run("%gpu 1 --restart").text.startswith("restarted: ")
         assert k.value("__import__('os').environ.get('PYTHONPATH')") == ""
-
-
-def test_nobody_else_can_listen_on_the_ports(kernel: Kernels) -> None:
-    """Another user who tries all the time would get the next cell's text."""
-    k = kernel()
-    k.run(f"{FREEZE}; x = 1")
-    names = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
-    info, taken, running = k.client.get_connection_info(), list[int](), threading.Event()
-
-    def listen() -> None:
-        while not running.is_set():
-            for port in (info[name] for name in names):
-                with suppress(OSError):
-                    socket.create_server((info["ip"], port)).close()
-                    taken.append(port)
-
-    thread = threading.Thread(target=listen)
-    thread.start()
-    try:
-        for number in "12":
-            assert "restarted" in k.run(f"{FREEZE}\n%gpu {number} --restart --keep x").text
-    finally:
-        running.set()
-        thread.join()
-    assert taken == []
-    assert k.value("x") == 1
 
 
 @pytest.mark.parametrize("is_private", [True, False])

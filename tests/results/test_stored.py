@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -152,21 +151,6 @@ def test_the_bits_of_a_program_are_not_kept(tmp_path: Path) -> None:
     path.chmod(0o4751)
     TIMING.save(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o751
-
-
-@pytest.mark.skipif(not hasattr(fcntl, "F_SETLEASE"), reason="leases are Linux's")
-def test_reading_waits_for_no_lease(tmp_path: Path) -> None:
-    """Of whoever holds one the system breaks it after 45 s."""
-    path = TIMING.save(tmp_path / "step.json")
-    with path.open("r+") as held:
-        fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-        before = signal.signal(signal.SIGIO, signal.SIG_IGN)
-        try:
-            with pytest.raises(SpecError, match=r"cannot read .*temporarily unavailable"):
-                gpumagic.load(path)
-        finally:
-            fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-            signal.signal(signal.SIGIO, before)
 
 
 def test_an_interrupt_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import pytest
 import gpumagic
 from gpumagic.cuda import device_table
 from gpumagic.doctor import explanation
-from tests.support.other_user import BECOME, needs_root
+from tests.support.other_user import BECOME, UID, needs_root
 
 pytestmark = needs_root
 SECRET = "--token=hunter2"
@@ -59,6 +59,21 @@ def test_no_arguments_are_shown(virtual_gpu: Any, run_cell: Any) -> None:
         shown = run_cell("%gpu -p -o")
         assert f"{pid}" in shown.text
         assert SECRET not in shown.text + shown.html + shown.value.to_json()
+
+
+def test_no_name_controls_the_screen_or_hides(virtual_gpu: Any, run_cell: Any) -> None:
+    """A program may have any name, of any length."""
+    name = f"\x1b[31m\u202e\u3164\u200c<img>{'x' * 9999}"
+    with subprocess.Popen([name, "600"], executable="/bin/sleep", user=UID) as process:
+        virtual_gpu.add_process(0, process.pid, 2**30)
+        shown = run_cell("%gpu -p -o")
+        process.kill()
+    assert not {"\u202e", "\u3164", "\u200c"} & {*shown.text, *shown.html}
+    assert "\x1b[31m" not in shown.text + shown.html
+    assert "\ufffd[31m\ufffd<img" in shown.text
+    assert "&lt;img" in shown.html
+    assert "<img" not in shown.html
+    assert "x" * 99 not in shown.text + shown.html
 
 
 def test_the_report_on_an_out_of_memory_error_only_counts_them(virtual_gpu: Any) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import sys
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +18,7 @@ import pytest
 
 from gpumagic.errors import RestartError
 from gpumagic.restart import before, ports
-from tests.restart import PID
+from tests.restart import FREEZE, PID
 from tests.support.kernels import Kernel
 from tests.support.other_user import UID, needs_root, run_as_other_user
 from tests.support.planted_modules import PlantedModules
@@ -85,7 +88,7 @@ def test_a_folder_that_another_user_has_made_anew_is_not_entered(
     assert planted.used == []
 
 
-def test_nothing_of_the_working_folder_is_run(kernel: Kernels, tmp_path: Path) -> None:
+def test_a_restart_runs_no_file_of_the_working_folder(kernel: Kernels, tmp_path: Path) -> None:
     """No module that a library imports where it is there, and no entry point."""
     planted, k = PlantedModules(tmp_path), kernel()
     # What the old process imports comes from where it always did: the notebook's import path.
@@ -107,7 +110,33 @@ def test_nothing_of_the_working_folder_is_run(kernel: Kernels, tmp_path: Path) -
     assert planted.used == []
 
 
-def test_sockets_in_a_folder_of_others(tmp_path: Path) -> None:
+def test_nobody_else_can_listen_on_the_ports(kernel: Kernels) -> None:
+    """Another user who tries all the time would get the next cell's text."""
+    k = kernel()
+    k.run(f"{FREEZE}; x = 1")
+    names = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
+    info, taken, running = k.client.get_connection_info(), list[int](), threading.Event()
+
+    def listen() -> None:
+        while not running.is_set():
+            for port in (info[name] for name in names):
+                with suppress(OSError):
+                    socket.create_server((info["ip"], port)).close()
+                    taken.append(port)
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    try:
+        for number in "12":
+            assert "restarted" in k.run(f"{FREEZE}\n%gpu {number} --restart --keep x").text
+    finally:
+        running.set()
+        thread.join()
+    assert taken == []
+    assert k.value("x") == 1
+
+
+def test_sockets_in_a_folder_of_others_are_refused(tmp_path: Path) -> None:
     """Their names are free for a moment: in a private folder for nobody else."""
     private, shared = tmp_path / "private", tmp_path / "shared"
     private.mkdir(mode=0o700)

@@ -32,7 +32,7 @@ def test_a_use_is_recorded(planted: PlantedModules) -> None:
     assert "libcuda.so.1: " in done.stderr
 
 
-def test_torch_asked_in_a_child(planted: PlantedModules) -> None:
+def test_no_child_process_runs_a_file_of_the_working_folder(planted: PlantedModules) -> None:
     """Slow: how the child starts, and imports torch, is the question."""
     build, start = probe.in_child({}, timeout=600)
     assert (build.error, build.compiled, start.message) == (None, True, None)
@@ -106,7 +106,9 @@ def gpumagic(
     return run
 
 
-def test_the_command_line(planted: PlantedModules, gpumagic: Callable[..., str]) -> None:
+def test_the_command_runs_no_file_of_the_working_folder(
+    planted: PlantedModules, gpumagic: Callable[..., str]
+) -> None:
     """As its installed script starts it. Slow: the doctor asks torch in a child."""
     script = planted.folder.parent / "gpumagic"
     script.write_text("import sys\nfrom gpumagic.cli import main\nsys.exit(main())\n")

@@ -148,7 +148,9 @@ def _attacked(folder: Path, precious: Path) -> Iterator[None]:
             process.kill()
 
 
-def test_no_race_is_won(write: Any, group_folder: Path, precious: Path) -> None:
+def test_no_race_lets_another_user_choose_the_file(
+    write: Any, group_folder: Path, precious: Path
+) -> None:
     with _attacked(group_folder, precious):
         for _ in range(60):
             with suppress(UsageError):  # refused, for what has been put there

@@ -1,0 +1,62 @@
+"""Files that are read: who may have written them, and what they can make wait."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from IPython.core.error import UsageError
+
+import gpumagic
+from gpumagic.errors import SpecError
+from tests.support.other_user import UID
+from tests.support.shells import Ran
+
+fcntl = pytest.importorskip("fcntl", reason="of POSIX")
+Run = Callable[..., Ran]
+
+
+@pytest.mark.parametrize("name", ["./lab", "lab.json/", "~", "-x"])
+def test_no_file_of_the_working_folder_is_a_profile(run_cell: Run, name: str) -> None:
+    """No file of the working folder says where code is sent."""
+    with pytest.raises(UsageError, match=r"takes the name of a profile|unknown option"):
+        run_cell(f"%gpu cluster {name}")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no owners and modes")
+def test_a_connection_file_that_others_can_write_is_refused(
+    run_cell: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    folder = tmp_path / "profile_default" / "security"
+    folder.mkdir(parents=True)
+    file = folder / "ipcontroller-client.json"
+    file.write_text("{}")
+    for mode, owner in ((0o620, os.getuid()), (0o602, os.getuid()), (0o600, UID)):
+        file.chmod(mode)
+        if owner == UID and os.geteuid() != 0:
+            break  # only root gives files away
+        os.chown(file, owner, -1)
+        with pytest.raises(UsageError, match=rf"can write it .owner {owner}, mode {mode:04o}."):
+            run_cell("%gpu cluster")
+
+
+@pytest.mark.skipif(not hasattr(fcntl, "F_SETLEASE"), reason="leases are Linux's")
+def test_reading_a_result_waits_for_nothing(tmp_path: Path) -> None:
+    """Not for a pipe's writer, nor for who holds a lease, which the system breaks after 45 s."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SpecError, match="no regular file"):
+        gpumagic.load(tmp_path / "pipe")
+    path = gpumagic.cudatime("1", n=1, r=1).save(tmp_path / "step.json")
+    with path.open("r+") as held:
+        fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        before = signal.signal(signal.SIGIO, signal.SIG_IGN)
+        try:
+            with pytest.raises(SpecError, match=r"cannot read .*temporarily unavailable"):
+                gpumagic.load(path)
+        finally:
+            fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+            signal.signal(signal.SIGIO, before)
