@@ -10,7 +10,8 @@ from itertools import chain
 
 from gpumagic.cuda import failure, torch_cuda
 from gpumagic.errors import DeviceError, SpecError
-from gpumagic.memory.holders import Survey, objects_of, running_threads
+from gpumagic.memory.garbage import objects_of, running_threads
+from gpumagic.memory.holders import Survey
 from gpumagic.memory.roots import EXCEPTION, LAST, LOCAL, NotebookReferences
 from gpumagic.memory.torch_memory import UnreadableError
 from gpumagic.memory.walk import collector_paused
@@ -146,7 +147,7 @@ def _users_of_workspaces(notebook: NotebookReferences) -> Iterator[str]:
 def _staying(shell: Shell) -> Iterator[str]:
     """Yield what is still allocated, and who holds it."""
     survey, sizes = Survey.make(shell=shell), Counter[str]()
-    account = survey.result(survey.unreferenced())
+    account = survey.result(survey.unreferenced(collected=True))
     for device in account.devices.values():
         sizes.update({holder.name: holder.bytes for holder in device.holders})
         sizes.update(device.unreferenced())

@@ -1,41 +1,29 @@
-"""What holds GPU memory, to the byte: the blocks that each variable leads to, and all others.
+"""``%gpumem vars``: what holds GPU memory, to the byte: the blocks that each variable leads to.
 
-What no variable leads to is garbage in reference cycles, which is freed only when Python's
-collector comes to it, or held by live objects. Which it is is found as the collector finds it,
-without collecting: what has more references than those of other objects is held from outside, and
-so is all that it leads to.
+And all others: `garbage` finds whose those are that no variable leads to.
 """
 
 from __future__ import annotations
 
-import gc
 import sys
-import threading
-from collections import Counter
 from collections.abc import (
     Callable,
     Collection,
-    Container,
-    Iterable,
     Iterator,
     Mapping,
     Sequence,
     Set,
 )
 from dataclasses import dataclass, field
-from itertools import chain
-from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
-from gpumagic.cells import tracebacks
 from gpumagic.cells.tracebacks import CellOf
 from gpumagic.cuda import failure, torch_cuda
-from gpumagic.cuda.storages import plain_functions
+from gpumagic.memory.garbage import Unreferenced, running_threads, unreferenced
 from gpumagic.memory.roots import EXCEPTION, LAST, LOCAL, NotebookReferences, Places
-from gpumagic.memory.torch_memory import Block, Blocks, TorchGraph, UnreadableError
-from gpumagic.memory.walk import Name, Root, Walk, Walked, collector_paused
+from gpumagic.memory.torch_memory import Block, Blocks, UnreadableError
+from gpumagic.memory.walk import Name, Walk, Walked, collector_paused
 from gpumagic.results.holders import DeviceHolders, Holder, Holders
-from gpumagic.system import introspection
 from gpumagic.system.shell import Shell
 
 #: What references are called that are counted but not found: a thread's, a library's, C++'s.
@@ -43,8 +31,6 @@ ELSEWHERE = Name("another reference", "")
 #: Seconds of CPU time after which `holders` looks no further for each of what variables, garbage
 #: and other objects hold.
 SECONDS = 5.0
-#: The most objects of which garbage is looked for: some seconds on a slow machine.
-MOST = 1_000_000
 
 
 @collector_paused()
@@ -85,13 +71,6 @@ def holders(
     return survey.result(survey.unreferenced())
 
 
-class Unreferenced(NamedTuple):
-    """The places in `Blocks.all` of what no variable leads to; in neither: what C++ alone holds."""
-
-    garbage: Set[int] = frozenset()
-    live: Set[int] = frozenset()
-
-
 @dataclass
 class Survey:
     """The allocated blocks, and which of the roots lead to each."""
@@ -104,6 +83,9 @@ class Survey:
     owners: dict[int, list[Name]]
     #: Returns a walk as that which was made, to make another one.
     make_walk: Callable[[], Walk]
+    #: The ids of objects that lead to the whole process; the CPU time for each walk.
+    hubs: Set[int]
+    seconds: float | None
     cell_of: CellOf | None
 
     @classmethod
@@ -136,7 +118,8 @@ class Survey:
         known = {mask: _owners(names, mask) for mask in {*walked.owners.values()}}
         owners = {place: known[mask] for place, mask in walked.owners.items()}
         cell_of = None if notebook is None else notebook.cell_of
-        return cls(blocks, names, walked, owners, make_walk, cell_of)
+        hubs = {*map(id, excluded)}
+        return cls(blocks, names, walked, owners, make_walk, hubs, seconds, cell_of)
 
     def held_by(self, chosen: Callable[[Name], bool]) -> list[Block]:
         """Return the blocks that only the chosen roots hold."""
@@ -153,10 +136,19 @@ class Survey:
         }
         return [root for root in self.roots if root in found]
 
-    def unreferenced(self) -> Unreferenced | None:
-        """Return whose the blocks are that no root holds; None where that is not known."""
+    def unreferenced(self, *, collected: bool = False) -> Unreferenced | None:
+        """Return whose the blocks are that no root holds; None where that is not known.
+
+        ``collected``: Python's collector has just run.
+        """
         owned = {place for place, owners in self.owners.items() if owners}
-        return unreferenced(self.blocks, owned, self.make_walk) if self.walked.complete else None
+        if not self.walked.complete:
+            return None
+        return unreferenced(
+            *(self.blocks, owned, self.make_walk, self.hubs),
+            collected=collected,
+            seconds=self.seconds,
+        )
 
     # --- the result ------------------------------------------------------------------------------
 
@@ -249,88 +241,3 @@ class _Count:
         parts = {role or rest: size for role, size in self.parts.items()}
         counts = (self.blocks, self.frees, tuple(also))
         return Holder(root.name, root.kind, self.bytes, parts, *counts, root.by_notebook)
-
-
-# --- what no variable leads to --------------------------------------------------------------------
-
-
-def unreferenced(
-    blocks: Blocks, owned: Set[int], make_walk: Callable[[], Walk]
-) -> Unreferenced | None:
-    """Return whose the blocks are that are not ``owned``; None where that takes too long.
-
-    Python's objects are only counted where tensors among them hold such blocks.
-    """
-    with plain_functions():
-        if not _tensors(blocks, owned):
-            return Unreferenced()
-        garbage = _unreachable()
-        if garbage is None:
-            return None
-        # What has other references, too, also has the bit above that of the root.
-        alone = make_walk().run([Root(Name("", "garbage"), garbage)], [])
-        only = {place for place, mask in alone.owners.items() if mask == 1} - owned
-        others = Root(Name("", "live"), _tensors(blocks, owned | only))
-        used = make_walk().run([others])
-        if not (alone.complete and used.complete):
-            return None
-        live = used.owners.keys() - owned  # autograd's graph may be of both
-        return Unreferenced(only - live, live)
-
-
-def _tensors(blocks: Blocks, owned: Set[int]) -> list[Any]:
-    """Return Python's tensors whose blocks are not ``owned``."""
-    graph = TorchGraph()
-    found = objects_of(torch_cuda.module().Tensor)
-    places = [blocks.find(graph.address(tensor, storage=False)) for tensor in found]
-    paired = zip(found, places, strict=True)
-    return [tensor for tensor, place in paired if place is not None and place not in owned]
-
-
-def objects_of(base: type) -> list[Any]:
-    """Return all objects of a type and of those that derive from it."""
-    things = gc.get_objects()
-    # By `id`: the hash of a type may be the user's code.
-    kinds = {id(type(thing)): type(thing) for thing in things}
-    derived = {number for number, kind in kinds.items() if introspection.derives(kind, base)}
-    return [thing for thing in things if id(type(thing)) in derived]
-
-
-def _unreachable() -> list[Any] | None:
-    """Return the objects to which only each other refer; None where there are too many to look."""
-    things = gc.get_objects()
-    if len(things) > MOST:
-        return None
-    (own,) = map(sys.getrefcount, [object()])  # that of the list, and the call's
-    outside = [count - own for count in map(sys.getrefcount, things)]
-    rest = dict(zip(map(id, things), things, strict=True))
-    inside = Counter(_led_to(things, rest))
-    counted = zip(rest, outside, strict=True)
-    held = {number for number, count in counted if count > inside[number]}
-    while held:
-        held = set(_led_to([rest.pop(number) for number in held], rest))
-    return list(rest.values())
-
-
-def _led_to(things: Iterable[Any], among: Container[int]) -> Iterator[int]:
-    """Yield the ids of those ``among`` that things refer to, for each reference.
-
-    One thing at a time: its referents are a list, which may be longer than all that is kept.
-    """
-    referents = chain.from_iterable(map(gc.get_referents, things))
-    return filter(among.__contains__, map(id, referents))
-
-
-def running_threads(cell_of: CellOf | None) -> Iterator[str]:
-    """Yield what other threads run of the user's: ``thread engine runs In[3] line 2 in serve``.
-
-    Their variables are not read: before Python 3.13 that may change them.
-    """
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    for ident, running in sys._current_frames().items():
-        frame: FrameType | None = running
-        while frame and not tracebacks.is_users(frame.f_code.co_filename, cell_of):
-            frame = frame.f_back
-        if frame and ident != threading.get_ident():
-            where = tracebacks.described(frame, frame.f_lineno, cell_of)
-            yield f"thread {names.get(ident, ident)} runs {where}"

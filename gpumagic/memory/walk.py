@@ -15,6 +15,7 @@ from array import array
 from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from gpumagic.cuda import torch_cuda
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
 
 #: The most objects that a walk notes, and the most references between them: some 300 MiB.
 LIMIT, REFERENCES = 2_000_000, 10_000_000
-#: The length of the parts of a list that are first looked at by types.
+#: The length of the parts of a list that are first looked at as a whole; how many steps down, and
+#: at most how many times as many objects.
 LONG = 1000
+_DEEP, _MANY = 4, 20
 #: The objects that are visited between two looks at the clock.
 _AT_ONCE = 100
 #: Py_TPFLAGS_HAVE_GC: objects of other types refer to nothing that Python knows.
@@ -105,6 +108,11 @@ class _Rule(NamedTuple):
     #: Whether the references to them are not counted: running code has some, too.
     uncounted: bool = False
     in_cpp: Rule | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether the collector knows all to which they lead, and they are no memory."""
+        return not (self.array or self.tensor or self.storage or self.in_cpp)
 
 
 #: Where the numbers of objects are noted, at their end.
@@ -225,14 +233,42 @@ class Walk:
         if len(things) <= LONG:
             self._add_some(things, above, count, role)
             return
-        rules = self._rules
         for begin in range(0, len(things), LONG):
             if not self._go_on():
                 return
             part = things[begin : begin + LONG]
-            kinds = set(map(id, map(type, part)))
-            if not all(kind in rules and rules[kind].leaf for kind in kinds):
-                self._add_some(part, above, count, role)
+            classes = self._all_inside(part)
+            self._add_some(part if classes is None else classes, above, count, role)
+
+    def _all_inside(self, things: Sequence[Any]) -> list[Any] | None:
+        """Return the user's classes where some objects lead to nothing else; None where they do.
+
+        For many at once, in C: records of numbers and strings are not worth a number each.
+        """
+        classes: dict[int, Any] = {}
+        for _ in range(_DEEP):
+            kinds = dict(zip(map(id, map(type, things)), map(type, things), strict=True))
+            rules = {key: self._rules.get(key) or self._learn(kind) for key, kind in kinds.items()}
+            if not all(rule.plain for rule in rules.values()):
+                return None
+            inner = {key for key, rule in rules.items() if not rule.leaf}
+            found = [*compress(things, map(inner.__contains__, map(id, map(type, things))))]
+            new = dict(zip(map(id, found), found, strict=True))
+            if any(rule.classes for rule in rules.values()):
+                for key in [k for k, thing in new.items() if rules[id(type(thing))].classes]:
+                    each = new.pop(key)
+                    if self._is_users(each):
+                        classes[key] = each
+            for known in [*new.keys() & self._number.keys()]:
+                if self._number[known] >= 0:
+                    return None
+                del new[known]
+            if not new:
+                return list(classes.values())
+            things = gc.get_referents(*new.values())
+            if len(things) > _MANY * LONG:
+                return None
+        return None
 
     def _add_some(
         self, things: Sequence[Any], above: _Numbers, count: list[int] | None, role: str
@@ -336,8 +372,8 @@ class Walk:
         lists = [*(root.values for root in roots), places, self._excluded]
         # The attributes of an object are its own from Python 3.13 on: `vars` has no referents.
         held = (p.values() if type(p) is dict else gc.get_referents(p) for p in places)
-        for each in (each for some in (*lists, *held) for each in some):
-            number = self._number.get(id(each), -1)
+        # No variable of this function holds one of them meanwhile.
+        for number in (self._number.get(id(each)) for some in (*lists, *held) for each in some):
             if number in own:
                 own[number] += 1
         things = [self._kept[number] for number in leading]
