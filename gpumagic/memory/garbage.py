@@ -73,7 +73,8 @@ def unreferenced(
             walks = [make_walk().run([Root(Name("", ""), each)], [start]) for each in found]
             if not all(walked.complete for walked in walks):
                 return None
-            alone = {place for place, mask in walks[0].owners.items() if mask == 1} - owned
+            alone = {place for place, mask in walks[0].owners.items() if mask == 1}
+            alone -= owned | walks[0].staying
             garbage |= alone
             reached = alone | walks[1].owners.keys()
             waiting = [key for key in waiting if places[key] not in reached]

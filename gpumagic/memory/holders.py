@@ -25,12 +25,18 @@ from gpumagic.memory.torch_memory import Block, Blocks, UnreadableError
 from gpumagic.memory.walk import Name, Walk, Walked, collector_paused
 from gpumagic.results.holders import DeviceHolders, Holder, Holders
 from gpumagic.system.shell import Shell
+from gpumagic.system.text import listed
 
 #: What references are called that are counted but not found: a thread's, a library's, C++'s.
 ELSEWHERE = Name("another reference", "")
 #: Seconds of CPU time after which `holders` looks no further for each of what variables, garbage
 #: and other objects hold.
 SECONDS = 5.0
+#: Why the memory of some variables is not freed by deleting them.
+_STAYS = (
+    "{names}: autograd's graph refers to itself here, as backward(create_graph=True) makes it: del "
+    "frees nothing of that, 'tensor.grad = None' does"
+)
 
 
 @collector_paused()
@@ -122,9 +128,13 @@ class Survey:
         return cls(blocks, names, walked, owners, make_walk, hubs, seconds, cell_of)
 
     def held_by(self, chosen: Callable[[Name], bool]) -> list[Block]:
-        """Return the blocks that only the chosen roots hold."""
-        held = self.owners.items()
-        return [self.blocks.all[place] for place, by in held if by and all(map(chosen, by))]
+        """Return the blocks that the chosen roots alone hold, and that would be freed."""
+        held, staying = self.owners.items(), self.walked.staying
+        return [
+            self.blocks.all[place]
+            for place, by in held
+            if by and place not in staying and all(map(chosen, by))
+        ]
 
     def holding(self, names: Collection[str] | None = None) -> list[Name]:
         """Return the roots that hold any block; of those that ``names`` hold, if given."""
@@ -159,6 +169,10 @@ class Survey:
             for ordinal, allocated in self.blocks.allocated.items()
         }
         notes = [*self.walked.missed]
+        if self.walked.staying:
+            held = (self.owners.get(place, [])[:1] for place in self.walked.staying)
+            names = dict.fromkeys(name.name for owners in held for name in owners)
+            notes.append(_STAYS.format(names=listed([*names], 3)))
         if unreferenced and unreferenced.live:
             notes += running_threads(self.cell_of)
         if not self.blocks.consistent:
@@ -175,7 +189,8 @@ class Survey:
                 for owner in owners:
                     counts.setdefault(owner, _Count())
                 size, role = mine[place].requested, self.walked.roles.get(place, "")
-                counts[owners[0]].add(size, role, owners[1:])
+                stays = place in self.walked.staying
+                counts[owners[0]].add(size, role, owners[1:], stays=stays)
         counts.pop(ELSEWHERE, None)  # what is held from elsewhere is no row
         found = [count.holder(root) for root, count in counts.items()]
         found.sort(key=lambda holder: -holder.bytes)
@@ -222,11 +237,11 @@ class _Count:
     #: The other roots that hold some of it.
     others: list[Name] = field(default_factory=list)
 
-    def add(self, size: int, role: str, others: Sequence[Name]) -> None:
-        """Count a block."""
+    def add(self, size: int, role: str, others: Sequence[Name], *, stays: bool) -> None:
+        """Count a block; one that ``stays`` is freed with nothing."""
         self.bytes += size
         self.blocks += 1
-        self.frees += 0 if others else size
+        self.frees += 0 if others or stays else size
         self.parts[role] = self.parts.get(role, 0) + size
         self.others += others
 

@@ -11,8 +11,7 @@ import gc
 import sys
 import time
 import types
-from array import array
-from collections.abc import Iterable, Iterator, MutableSequence, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import compress
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.storages import plain_functions, tensor_base
+from gpumagic.memory.object_graph import Numbers, ObjectGraph, spread
 from gpumagic.memory.torch_memory import GRADIENTS, GRAPH, Blocks, Rule, TorchGraph
 from gpumagic.system import introspection
 
@@ -86,6 +86,8 @@ class Walked:
     owners: dict[int, int] = field(default_factory=dict)
     #: By a block's place, what it is to those: ``parameters``, ``gradients``…, or "".
     roles: dict[int, str] = field(default_factory=dict)
+    #: The places of the blocks that a reference cycle through C++ holds, which nothing breaks.
+    staying: set[int] = field(default_factory=set)
     #: What it could not look at; empty where it has visited everything.
     missed: tuple[str, ...] = ()
     #: Whether it has visited all objects.
@@ -113,10 +115,6 @@ class _Rule(NamedTuple):
     def plain(self) -> bool:
         """Whether the collector knows all to which they lead, and they are no memory."""
         return not (self.array or self.tensor or self.storage or self.in_cpp)
-
-
-#: Where the numbers of objects are noted, at their end.
-_Numbers = MutableSequence[int]
 
 
 class Walk:
@@ -152,12 +150,8 @@ class Walk:
         #: By id of an object, its number; -1 for those that are excluded.
         self._excluded = excluded
         self._number = {id(thing): -1 for thing in excluded}
-        #: Where the visited objects lead, one after another: without a list for each.
-        self._led_to = array("i")
-        #: By number: the object, its part of `_led_to` (from, up to), the references from Python
-        #: and C++ that were seen.
-        self._kept: list[Any] = []
-        self._from, self._up_to = array("i"), array("i")
+        self._objects = ObjectGraph()
+        #: By number, the references from Python and from C++ that were seen.
         self._seen: list[int] = []
         self._in_cpp: list[int] = []
         self._block_of: dict[int, int] = {}
@@ -173,11 +167,13 @@ class Walk:
         """
         with plain_functions():
             entries = self._visit(roots)
-            leading = self._leading()
+            leading = self._objects.leading(self._block_of)
             if places is not None:
-                entries.append(self._held_elsewhere(roots, places, leading))
-            masks = self._spread(entries, leading)
+                entries.append(self._held_elsewhere(roots, places, [*leading]))
+            masks = spread(entries, leading)
+            stay = self._objects.in_cycles_of_cpp(leading)
         found = Walked(missed=tuple(self._missed()), complete=not self._ended)
+        found.staying = {self._block_of[number] for number in stay & self._block_of.keys()}
         for number, block in self._block_of.items():
             found.owners[block] = found.owners.get(block, 0) | masks[number]
             found.roles[block] = _clearer(found.roles.get(block, GRAPH), self._roles[number])
@@ -208,7 +204,8 @@ class Walk:
         return entries
 
     def _visit_one(self, here: int) -> None:
-        thing, above = self._kept[here], self._led_to
+        objects = self._objects
+        thing, above = objects.things[here], objects.led_to
         rule = self._rules[id(type(thing))]
         inside: Sequence[Any]
         if rule.array:
@@ -219,15 +216,16 @@ class Walk:
             self._postponed.add(here)
             self._large.append(here)
             return
-        self._from[here] = len(above)
+        objects.begin[here] = len(above)
         self._add(inside, above, self._seen)
+        objects.cpp[here] = len(above)
         if rule.in_cpp is not None:
             for role, each in rule.in_cpp(thing):
                 self._add((each,), above, self._in_cpp, role)
-        self._up_to[here] = len(above)
+        objects.end[here] = len(above)
 
     def _add(
-        self, things: Sequence[Any], above: _Numbers, count: list[int] | None, role: str = ""
+        self, things: Sequence[Any], above: Numbers, count: list[int] | None, role: str = ""
     ) -> None:
         """Append the numbers of ``things`` to ``above``; new ones are to be visited."""
         if len(things) <= LONG:
@@ -271,7 +269,7 @@ class Walk:
         return None
 
     def _add_some(
-        self, things: Sequence[Any], above: _Numbers, count: list[int] | None, role: str
+        self, things: Sequence[Any], above: Numbers, count: list[int] | None, role: str
     ) -> None:
         numbers, rules = self._number, self._rules
         for thing in things:
@@ -280,10 +278,7 @@ class Walk:
                 continue
             number = numbers.get(id(thing))
             if number is None:
-                number = numbers[id(thing)] = len(self._kept)
-                self._kept.append(thing)
-                self._from.append(0)
-                self._up_to.append(0)
+                number = numbers[id(thing)] = self._objects.add(thing)
                 self._seen.append(0)
                 self._in_cpp.append(0)
                 self._pending.append(number)
@@ -303,7 +298,7 @@ class Walk:
             self._roles[number] = _clearer(role, PARAMETERS) if rule.parameter else role
 
     def _go_on(self) -> bool:
-        if len(self._kept) > LIMIT or len(self._led_to) > REFERENCES:
+        if len(self._objects.things) > LIMIT or len(self._objects.led_to) > REFERENCES:
             self._ended = "there are too many objects to visit them all"
         elif self._deadline is not None and time.thread_time() > self._deadline:
             self._ended = "there was no time to visit all objects"
@@ -345,24 +340,7 @@ class Walk:
             return [*inside, *plain.flat.__get__(array)]
         return inside
 
-    # --- who holds what --------------------------------------------------------------------------
-
-    def _edges(self, number: int) -> Sequence[int]:
-        """Return the numbers of those to which an object leads."""
-        return self._led_to[self._from[number] : self._up_to[number]]
-
-    def _leading(self) -> list[int]:
-        """Return the numbers of the objects that lead to memory."""
-        leads = bytearray(len(self._kept))
-        for number in self._block_of:
-            leads[number] = 1
-        changed = bool(self._block_of)
-        while changed:
-            changed = False
-            for number in range(len(leads) - 1, -1, -1):
-                if not leads[number] and any(map(leads.__getitem__, self._edges(number))):
-                    leads[number] = changed = True
-        return [number for number, leading in enumerate(leads) if leading]
+    # --- references that were not seen ------------------------------------------------------------
 
     def _held_elsewhere(
         self, roots: Sequence[Root], places: Sequence[Any], leading: list[int]
@@ -376,7 +354,7 @@ class Walk:
         for number in (self._number.get(id(each)) for some in (*lists, *held) for each in some):
             if number in own:
                 own[number] += 1
-        things = [self._kept[number] for number in leading]
+        things = [self._objects.things[number] for number in leading]
         (of_call,) = map(sys.getrefcount, [object()])
         counts = zip(leading, map(sys.getrefcount, things), strict=True)
         return [
@@ -387,7 +365,7 @@ class Walk:
 
     def _unseen(self, number: int, count: int) -> int:
         """Return the references to an object that were not seen, of ``count`` and those in C++."""
-        thing = self._kept[number]
+        thing = self._objects.things[number]
         rule = self._rules[id(type(thing))]
         if rule.classes or rule.storage or rule.uncounted:
             return 0
@@ -395,17 +373,3 @@ class Walk:
             uses = tensor_base()._use_count(thing)
             count += uses - 1 - (uses > 1)  # all of C++ refers once to Python's object
         return count - self._seen[number] - self._in_cpp[number]
-
-    def _spread(self, entries: list[list[int]], leading: list[int]) -> dict[int, int]:
-        """Return by number the roots that lead to an object."""
-        masks = dict.fromkeys(leading, 0)
-        edges = {here: [to for to in self._edges(here) if to in masks] for here in leading}
-        for root, numbers in enumerate(entries):
-            bit = 1 << root
-            work = [number for number in numbers if number in masks]
-            while work:
-                here = work.pop()
-                if not masks[here] & bit:
-                    masks[here] |= bit
-                    work += edges[here]
-        return masks
