@@ -17,6 +17,7 @@ from gpumagic.memory.torch_memory import UnreadableError
 from gpumagic.memory.walk import collector_paused
 from gpumagic.render.units import bytes_
 from gpumagic.results.allocator import Freed, FreeStep, Held
+from gpumagic.results.holders import IN_CPP
 from gpumagic.system import introspection, text
 from gpumagic.system.shell import Shell
 
@@ -68,14 +69,9 @@ def free(shell: Shell, names: Sequence[str] = (), local: Container[str] = ()) ->
         if notebook.release(holding):
             notes.append(NO_DEBUG)
         steps.append(FreeStep(f"forget {', '.join(places)}", _held()))
-    gc.collect()
+    _collect()
     steps.append(FreeStep("collect garbage", _held()))
-    user = next(_users_of_workspaces(notebook), None) if torch_cuda.contexts() else None
-    if user is not None:
-        notes.append(f"cuBLAS's work space stays: {user}")
-    elif torch_cuda.contexts():
-        torch_cuda.c_functions()._cuda_clearCublasWorkspaces()  # which allocates it anew
-        steps.append(FreeStep("clear cuBLAS's work space", _held()))
+    steps += _clear_libraries(user := _user_of_workspaces(notebook))
     try:
         torch_cuda.empty_cache()
     except RuntimeError as error:
@@ -85,7 +81,7 @@ def free(shell: Shell, names: Sequence[str] = (), local: Container[str] = ()) ->
             "if CUDA goes on to fail, %gpu restart starts it again"
         ) from None
     steps.append(FreeStep("empty the cache", _held()))
-    notes += _staying(shell) if survey else [unknown]
+    notes += _staying(shell, user) if survey else [unknown]
     return Freed(tuple(steps), before, tuple(names), tuple(notes), torch_cuda.uncounted())
 
 
@@ -134,23 +130,59 @@ def _check(notebook: NotebookReferences, names: Sequence[str], local: Container[
             )
 
 
-def _users_of_workspaces(notebook: NotebookReferences) -> Iterator[str]:
-    """Yield what may use cuBLAS's work space without asking torch for it again.
+def _collect() -> None:
+    """Collect garbage until that frees nothing: what garbage held in C++ may be garbage then."""
+    held = None
+    while held != (held := _held()):
+        gc.collect()
+
+
+def _user_of_workspaces(notebook: NotebookReferences) -> str | None:
+    """Return what may use cuBLAS's work space without asking torch for it again; None if nothing.
 
     A CUDA graph has its address, and a thread may be about to start a kernel with it.
     """
+    if not torch_cuda.contexts():
+        return None
     if objects_of(torch_cuda.module().cuda.CUDAGraph):
-        yield "a CUDA graph may use it"
-    yield from running_threads(notebook.cell_of)
+        return "a CUDA graph may use it"
+    return next(running_threads(notebook.cell_of), None)
 
 
-def _staying(shell: Shell) -> Iterator[str]:
-    """Yield what is still allocated, and who holds it."""
+def _clear_libraries(user: str | None) -> Iterator[FreeStep]:
+    """Clear what libraries keep, and make again when they need it; yield what that has freed."""
+    if not torch_cuda.contexts():
+        return
+    clearing = {"clear autocast's cache": torch_cuda.module().clear_autocast_cache}
+    if user is None:
+        # From torch 2.15 on nothing is kept.
+        clear = torch_cuda.c_functions()._cuda_clearCublasWorkspaces
+        clearing["clear cuBLAS's work space"] = clear
+    for what, clear in clearing.items():
+        before = _held()
+        clear()
+        if _held() != before:
+            yield FreeStep(what, _held())
+
+
+def _staying(shell: Shell, user: str | None) -> Iterator[str]:
+    """Yield what is still allocated, and who holds it; and what stays reserved.
+
+    ``user`` uses cuBLAS's work space.
+    """
     survey, sizes = Survey.make(shell=shell), Counter[str]()
     account = survey.result(survey.unreferenced(collected=True))
     for device in account.devices.values():
         sizes.update({holder.name: holder.bytes for holder in device.holders})
         sizes.update(device.unreferenced())
+    if user is not None and sizes[IN_CPP]:
+        yield f"cuBLAS's work space stays: {user}"
+    for ordinal, size in torch_cuda.in_private_pools().items():
+        if size:
+            yield (
+                f"cuda:{ordinal}: {bytes_(size)} stay reserved in private pools, of CUDA graphs or "
+                "torch.cuda.MemPool, until those are deleted"
+            )
     held = [f"{name} {bytes_(size)}" for name, size in sizes.most_common() if size]
     if held:
         yield f"still allocated: {text.listed(held, 5)}"

@@ -20,12 +20,12 @@ _NAME = 18
 _LONGEST = 44
 #: What memory without a known variable is called; and where it is known whose it is.
 NO_VARIABLE = "not referenced by any variable"
-GARBAGE, _LIVE, _IN_CPP = "garbage in cycles", "running code, libraries", "C++ alone"
+GARBAGE, _LIVE, IN_CPP = "garbage in cycles", "running code, libraries", "C++ alone"
 _MEANS = {
     NO_VARIABLE: "there was no time to see whether it is garbage or in use",
     GARBAGE: "no variable leads to it; %gpumem free gives it back",
     _LIVE: "objects in use that no variable leads to, such as a running thread's",
-    _IN_CPP: "mostly work space of libraries; %gpumem free gives back that of cuBLAS",
+    IN_CPP: "no object of Python's has it: libraries' work space, tensors of C++ code",
     "!": "kept by the notebook, not by a variable; %gpumem free gives it back",
 }
 
@@ -81,7 +81,7 @@ class DeviceHolders:
         if self.garbage is None or self.live is None:
             return {NO_VARIABLE: self.unattributed}
         rest = self.unattributed - self.garbage - self.live
-        return {GARBAGE: self.garbage, _LIVE: self.live, _IN_CPP: rest}
+        return {GARBAGE: self.garbage, _LIVE: self.live, IN_CPP: rest}
 
     def __getitem__(self, name: str) -> Holder:
         """Return the holder of that name.

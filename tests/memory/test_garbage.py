@@ -33,7 +33,8 @@ def new(**options): return torch.ones(1000, device="cuda", **options)
 MADE = {
     "a cycle": "x = Thing(); x.me = x; x.held = new()",
     "a list": "x = [new()]; x.append(x)",
-    "a function": "def outer():\n    held = new()\n    def f(): return f, held\n    return f\nx = outer()",
+    "a function": "def outer():\n    held = new()\n    def f(): return f, held\n"
+    "    return f\nx = outer()",
     "a generator": "def g():\n    held = new(); me = x; yield held\nx = g(); next(x)",
     "an exception": "x = Thing()\ntry:\n    def fail():\n        held = new(); raise ValueError\n"
     "    fail()\nexcept ValueError as e:\n    x.error = e; e.x = x",

@@ -35,7 +35,7 @@ _VERBS = {
     "plot [FILE]": "the cells until now as a picture",
     "vars": "what holds the memory: variables, the notebook, and the rest; adds up to the byte",
     "free [NAMES]": "delete these variables (x*: all that begin so) and what the notebook itself "
-    "keeps, collect garbage, clear cuBLAS's work space, empty the cache; says what stays",
+    "keeps, collect garbage, clear what libraries keep, empty the cache; says what stays",
     "limit [SIZE|PERCENT|off]": "at most so much of each GPU for torch: 16GiB, 50%",
     "record [on|off]": "the allocator's history, by torch",
     "cells": "live memory by the cell that allocated it",
