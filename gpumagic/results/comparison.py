@@ -9,6 +9,7 @@ import types
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
@@ -239,8 +240,10 @@ def load(path: str | Path) -> CudaTiming | MemoryDelta:
         if content.get("gpumagic") != VERSION:
             raise SpecError(f"{shown(path)} was written by another version; save it again")
         result: CudaTiming | MemoryDelta = _read(_KINDS[content["kind"]], content["result"])
-        if isinstance(result, CudaTiming) and min(result.loops, result.repeat) < 1:
-            raise ValueError("no run")
+        if isinstance(result, CudaTiming):
+            kernels = () if result.kernels is None else result.kernels.kernels
+            if min(result.loops, result.repeat, *(each.count for each in kernels)) < 1:
+                raise ValueError("no run")
     except (ValueError, KeyError, TypeError, RecursionError):
         raise SpecError(f"{shown(path)} holds no result of gpumagic; {how}") from None
     return result
@@ -255,8 +258,8 @@ def _read(kind: object, data: object) -> Any:
     """
     origin, arguments = get_origin(kind), get_args(kind)
     if is_dataclass(kind) and isinstance(kind, type) and isinstance(data, dict):
-        hints, names = get_type_hints(kind), [each.name for each in fields(kind)]
-        return kind(**{name: _read(hints[name], data[name]) for name in names if name in data})
+        hints = _hints(kind)
+        return kind(**{name: _read(hints[name], data[name]) for name in hints if name in data})
     if origin in (Union, types.UnionType):
         for each in arguments:
             with suppress(ValueError):
@@ -276,6 +279,13 @@ def _read(kind: object, data: object) -> Any:
     if kind in (str, bool, int, float, type(None)) and type(data) is kind:
         return data
     raise ValueError(f"{type(data).__name__} where {kind} is expected")
+
+
+@cache
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    """Return the annotations of a dataclass's fields."""
+    hints = get_type_hints(kind)
+    return {each.name: hints[each.name] for each in fields(kind)}
 
 
 def _number(text: str) -> float:

@@ -92,6 +92,7 @@ def test_what_is_no_result_is_refused(text: str, tmp_path: Path) -> None:
         ("loops", 0),
         ("repeat", -1),
         ("notes", ["x"] * 1000),
+        ("kernels", {"kernels": [{"name": "k", "count": 0, "total": 1.0}]}),
         ("wall", {"all": []}),
         ("wall", {"all": [0.5, -1e-9]}),
         ("wall", {"all": [0.5, 1e18]}),
