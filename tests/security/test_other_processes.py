@@ -46,11 +46,11 @@ def test_the_length_of_a_command_line_costs_nothing(virtual_gpu: Any) -> None:
         gpumagic.devices()  # with what is imported for it
         tracemalloc.start()
         try:
-            (one,) = gpumagic.devices()[0].processes or ()
+            listed = gpumagic.devices()[0].processes or ()
             assert tracemalloc.get_traced_memory()[1] < 2**20
         finally:
             tracemalloc.stop()
-    assert (one.pid, one.command) == (pid, f"{Path(sys.executable).name} -c")
+    assert f"{Path(sys.executable).name} -c" in [each.command for each in listed if each.pid == pid]
 
 
 def test_no_arguments_are_shown(virtual_gpu: Any, run_cell: Any) -> None:
