@@ -60,7 +60,11 @@ def load(shell: Shell) -> None:
 
         undo(keep_numbers(shell.compile))
     init_trace.attach(shell, state.hooks)
-    state.hooks.add(CellHook(after=lambda _, result: explain(state, result.error_in_exec)))
+    shown = CellHook[int](
+        before=lambda info, outer: id(getattr(sys, "last_value", None)),
+        after=lambda before, result: explain(state, result.error_in_exec or _drawn_since(before)),
+    )
+    state.hooks.add(shown)
     if "torch" in sys.modules:
         # All GPUs may have been hidden when torch tried to initialise CUDA.
         from gpumagic.cuda import failure
@@ -124,6 +128,15 @@ def _add(state: ShellState, to: list[Any], function: object) -> None:
             to.remove(function)
 
     state.undo.callback(undo)
+
+
+def _drawn_since(before: int | None) -> BaseException | None:
+    """Return the exception that IPython has drawn last; None if it is still that of this id.
+
+    It draws some itself, and the cell succeeds: those of ``%run``, for example.
+    """
+    error: BaseException | None = getattr(sys, "last_value", None)
+    return None if before is None or id(error) == before else error
 
 
 def explain(state: ShellState, error: BaseException | None) -> None:

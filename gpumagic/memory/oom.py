@@ -75,7 +75,9 @@ def explain(error: BaseException, shell: Shell) -> OutOfMemory | Explanation | N
         )
     notebook = NotebookReferences(shell)
     where, source = _place(found, error, notebook)
-    known = OutOfMemory(device, None, _size(_REQUESTED, text), where, source)
+    known = OutOfMemory(
+        device, None, _size(_REQUESTED, text), where, source, rounded_by=_rounding(text)
+    )
     if device is None:
         return known
     known = _with_figures(known, device, text)
@@ -150,6 +152,12 @@ def _has_failed(device: int | None) -> bool:
 
 def _size(pattern: re.Pattern[str], text: str) -> int | None:
     return next(_sizes(pattern, text), None)
+
+
+def _rounding(text: str) -> int:
+    """Return the bytes by which more, or less, may have been requested: half a hundredth."""
+    match = _REQUESTED.search(text)
+    return 0 if match is None or match[2] == "bytes" else _UNITS[match[2]] // 200
 
 
 def _sizes(pattern: re.Pattern[str], text: str) -> Iterator[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -22,7 +23,7 @@ class OutOfMemory(Result):
     #: The CUDA ordinal; None where the exception does not name it.
     device: int | None = None
     name: str | None = None
-    #: The requested bytes, to the two decimals of torch's message.
+    #: The requested bytes, to the two decimals of torch's message; see ``rounded_by``.
     requested: int | None = None
     #: The user's line that failed: ``In[5] line 3 in forward``; and its source.
     where: str | None = None
@@ -53,18 +54,33 @@ class OutOfMemory(Result):
     with_replaced: int | None = None
     #: The environment variable that helps where enough is reserved and unused, in small pieces.
     fragmented: str | None = None
+    #: The bytes by which the request may have been more, or less, than ``requested``.
+    rounded_by: int = 0
     notes: tuple[str, ...] = ()
 
     @property
     def missing(self) -> int | None:
-        """The bytes by which the request exceeded the free memory; None where not known."""
+        """The bytes that are surely enough; None where not known, or the request did fit."""
+        found = self._short()
+        return None if found is None or found <= 0 else found + self.rounded_by
+
+    def _short(self) -> int | None:
+        """Return the bytes by which the request exceeded the free memory, as it is rounded."""
         if self.requested is None or self.free is None or self.fragmented:
             return None
         free = self.free
         if self.limit is not None and self.reserved is not None:
             # Negative where the process is over its limit: so much must be freed first.
             free = min(free, self.limit - self.reserved)
-        return self.requested - free if self.requested > free else None
+        return self.requested - free
+
+    def _missing_text(self) -> str:
+        if self.missing is None:
+            return ""
+        least = self.missing - 2 * self.rounded_by
+        if bytes_(least) == bytes_(self.missing):
+            return f", {bytes_(least)} short"
+        return f", at least {bytes_(least)} short" if least > 0 else ""
 
     def _blocks(self) -> Iterator[Block]:
         yield self._headline()
@@ -83,9 +99,8 @@ class OutOfMemory(Result):
         name = f" ({self.name})" if self.name else ""
         tried = "" if self.requested is None else f" tried to allocate {bytes_(self.requested)}"
         call = f": {self.where or 'the failed call'}{tried}" if tried or self.where else ""
-        missing = f", {bytes_(self.missing)} short" if self.missing else ""
         head = Styled(f"✗ Out of memory on {device}{name}", "bad")
-        return Line.join(head, call, Styled(missing, "strong"))
+        return Line.join(head, call, Styled(self._missing_text(), "strong"))
 
     def _figures(self) -> Iterator[Line]:
         """Yield where the memory was: ``2 GiB free of 80 GiB · 70 GiB allocated · …``; and is."""
@@ -126,6 +141,12 @@ class OutOfMemory(Result):
             if size:
                 gives = f" gives {least}{bytes_(size)}"
                 yield Line.join(Styled(command, "command"), gives, Styled(f": {why}", "dim"))
+        if self.others and self.others >= (self.missing or math.inf):
+            why = f": other processes hold {bytes_(self.others)} of this one; variables are kept"
+            yield Line.join(
+                *(Styled("%gpu auto --restart", "command"), " takes another GPU"),
+                Styled(why, "dim"),
+            )
         if self.fragmented:
             text = "Enough is cached, in pieces that are too small: restart with "
             yield Line.join(text, Styled(self.fragmented, "command"))

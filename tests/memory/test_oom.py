@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import re
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -189,7 +192,7 @@ def test_a_limit_of_ones_own(torch: ModuleType, cells: Any, ip: Any) -> None:
     assert found.limit is not None
     assert found.limit < 20 * GIB
     assert "is the limit of this process" in str(found)
-    assert found.missing == 30 * GIB + found.reserved - found.limit
+    assert found.missing == 30 * GIB + found.rounded_by + found.reserved - found.limit
 
 
 NESTED = {
@@ -313,3 +316,27 @@ def test_nvml_is_not_started_for_the_report(cells: Any, ip: Any, virtual_gpu: An
     outside = explained(ip).outside
     assert outside is not None
     assert 2**27 < outside < GIB  # the context
+
+
+def test_below_run(cells: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """IPython itself shows what a script raises, and the cell succeeds; once, not again."""
+    monkeypatch.chdir(tmp_path)
+    Path("script.py").write_text("import torch\nx = torch.empty(2**40, device='cuda')\n")
+    assert "Out of memory on cuda:0" in cells("%run script.py").text
+    assert "Out of memory" not in cells("1").text
+
+
+def test_what_is_short_is_no_rounded_figure(cells: Any) -> None:
+    """torch's message says 1.01 GiB of 1,029 MiB, which is 10 MiB above 1 GiB."""
+    cells("%gpumem limit 1GiB")
+    said = cells("x = torch.empty(1029 * 2**20, dtype=torch.uint8, device='cuda')", raising=False)
+    cells("%gpumem limit off")
+    found = re.search(r"at least ([\d.]+) MiB short", said.text)
+    assert found is not None
+    assert 4 < float(found[1]) <= 6
+
+
+def test_where_others_hold_the_gpu_another_one_is_named(cells: Any, virtual_gpu: Any) -> None:
+    found = OutOfMemory(0, "H100", 4 * GIB, total=80 * GIB, free=GIB, others=60 * GIB)
+    assert "%gpu auto --restart takes another GPU: other processes hold 60.0 GiB" in str(found)
+    assert "another GPU" not in str(replace(found, others=GIB))

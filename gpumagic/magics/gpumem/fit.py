@@ -49,7 +49,7 @@ def run(magics: Magics, options: argparse.Namespace, cell: CompiledCell) -> Any:
     if kind is not int:
         is_now = f"{name} is a {introspection.name_of(kind)}"
         raise SpecError(f"--fit: {is_now}, which a number would replace; rename one of them")
-    search, shell = FitSearch(low, high), magics.shell
+    search, shell = FitSearch(low, high, allocated=_allocated()), magics.shell
     said = (
         f"--fit: {name} will be the largest value that fits; the cell runs several times, "
         f"{RUNS} at most: {name} = "
@@ -75,7 +75,7 @@ def run(magics: Magics, options: argparse.Namespace, cell: CompiledCell) -> Any:
             used = max(devices, key=lambda i: devices[i].peak, default=None)
             peak = devices[used].peak if used is not None else 0
             search.runs.append(FitRun(value, peak if fits else None))
-            search.left.append(sum(torch_cuda.memory_held(i)[0] for i in torch_cuda.contexts()))
+            search.left.append(_allocated())
             if used is not None:
                 # Less where the first run has created what stays: an optimizer's state.
                 search.available = _available(used)
@@ -86,6 +86,10 @@ def run(magics: Magics, options: argparse.Namespace, cell: CompiledCell) -> Any:
     if not all(run.fits for run in search.runs):
         found = replace(found, notes=(*_held_by_notebook(shell), *found.notes))
     return hand_over(shell, found, options)
+
+
+def _allocated() -> int:
+    return sum(torch_cuda.memory_held(each)[0] for each in torch_cuda.contexts())
 
 
 def _available(ordinal: int) -> int:
@@ -113,13 +117,16 @@ def _run_once(cell: CompiledCell, name: str, value: int) -> tuple[bool, _Deltas]
             replace(cell, locals=local).run(measurement)
             if local.get(name) is not value:
                 raise SpecError(f"--fit {name}: the cell sets {name} itself; leave that out")
-    except RuntimeError as error:
-        if not _ran_out(error):
+    except Exception as error:
+        linked = [*introspection.linked(error, shown=True)]
+        if not any(map(_ran_out, linked)):
             raise
         failed = True
-        # Its frames hold what the run had allocated.
-        traceback.clear_frames(error.__traceback__)
-        error.__traceback__ = error.__context__ = None
+        # Their frames hold what the run had allocated.
+        for each in linked:
+            traceback.clear_frames(each.__traceback__)
+            each.__traceback__ = each.__context__ = each.__cause__ = None
+        del each
     gc.collect()
     torch_cuda.empty_cache()
     devices = measurement.result.devices
@@ -140,12 +147,12 @@ def _restored(namespace: dict[str, Any]) -> Iterator[dict[str, Any]]:
         before.clear()  # a traceback may have this frame
 
 
-def _ran_out(error: RuntimeError) -> bool:
+def _ran_out(error: BaseException) -> bool:
     """Return whether memory ran out: torch's allocator says so, or a library that allocates."""
     torch: Any = torch_cuda.loaded()
     if torch is not None and isinstance(error, torch.cuda.OutOfMemoryError):
         return True
-    said = introspection.message(error)
+    said = introspection.message(error) if isinstance(error, RuntimeError) else ""
     return "CUDA error: out of memory" in said or "STATUS_ALLOC_FAILED" in said
 
 
@@ -173,12 +180,12 @@ def _result(name: str, search: FitSearch) -> Fit:
         f"the cell ran {times}; what it changes in place stays changed, as a model that it trains",
     ]
     # Above what the first run has made for all others: gradients, an optimizer's state.
-    kept = max(search.left[:-1], default=0) - search.left[0]
-    if kept > _PRECISION * max((run.peak or 0 for run in search.runs), default=0):
+    lacked = max(search.left[:-1], default=0) - search.left[0]
+    if lacked > _PRECISION * max((run.peak or 0 for run in search.runs), default=0):
         notes.insert(
             0,
-            f"the runs left {bytes_(kept)} allocated, which later runs lacked: without it more may "
-            "fit; %gpumem vars shows what holds it",
+            f"the runs left {bytes_(search.left[-1] - search.allocated)} allocated, which later "
+            "runs lacked: without it more may fit; %gpumem vars shows what holds it",
         )
     return Fit(name, largest, tuple(search.runs), search.is_exact, tuple(notes))
 
@@ -203,7 +210,8 @@ class FitSearch:
     #: The bytes that the code may allocate above its start; None where not known.
     available: int | None = None
     runs: list[FitRun] = field(default_factory=list)
-    #: The bytes that were still allocated after each run.
+    #: The bytes that were allocated before the first run, and those after each.
+    allocated: int = 0
     left: list[int] = field(default_factory=list)
 
     @property

@@ -10,6 +10,7 @@ import pytest
 from IPython.core.error import UsageError
 
 from gpumagic.memory.limit import LIMIT
+from gpumagic.render.units import bytes_
 from tests.support.kernels import Kernel
 from tests.support.shells import Ran
 
@@ -294,3 +295,24 @@ def test_the_first_run_may_be_the_first_use_of_a_gpu(kernel: Callable[..., Kerne
     k.run("import torch\nfull = torch.empty(15 * 2**27, dtype=torch.int8, device='cuda:0')")
     k.run("%%gpumem --fit n=1:4096 -v found\nx = torch.empty(n, 2**26, dtype=torch.int8, device=1)")
     assert k.value("(n, found.exact, len(found.runs) <= 8)") == (32, True, True)
+
+
+def test_an_error_that_is_raised_again_from_another(torch: Any, run_cell: Any) -> None:
+    run_cell(
+        "import torch\ndef step(n):\n    try:\n        return torch.empty(n * 2**30, "
+        "dtype=torch.uint8, device='cuda')\n    except torch.cuda.OutOfMemoryError as e:\n"
+        "        raise ValueError('too large') from e"
+    )
+    ran = run_cell("%%gpumem --fit n=1:1000\nstep(n).shape")
+    assert ran.error is None
+    assert "does not" in ran.text or "is the largest that fits" in ran.text
+
+
+def test_what_all_runs_left_is_counted(torch: Any, run_cell: Any) -> None:
+    run_cell("import torch; leak = []\n%gpumem limit 1GiB")
+    before = torch.cuda.memory_allocated()
+    said = run_cell("%%gpumem --fit n=1:1000\nleak.append(torch.ones(n, 2**18, device='cuda'))")
+    left = bytes_(torch.cuda.memory_allocated() - before)
+    run_cell("%gpumem limit off")
+    run_cell("leak.clear()")
+    assert f"the runs left {left} allocated" in said.text
