@@ -13,8 +13,8 @@ from gpumagic.system.shell import Shell
 
 if TYPE_CHECKING:
     from gpumagic.magics.gpu.watch_thread import Watch
+    from gpumagic.memory.history import History
     from gpumagic.memory.peak_ledger import CellMemoryMeter
-    from gpumagic.memory.torch_memory import History
     from gpumagic.results.base import Result
     from gpumagic.results.memory import MemoryReport
     from gpumagic.results.timing import CudaTiming

@@ -10,11 +10,11 @@ from itertools import chain
 
 from gpumagic.cuda import failure, torch_cuda
 from gpumagic.errors import DeviceError, SpecError
-from gpumagic.memory.garbage import objects_of, running_threads
 from gpumagic.memory.holders import Survey
-from gpumagic.memory.roots import EXCEPTION, LAST, LOCAL, NotebookReferences
-from gpumagic.memory.torch_memory import UnreadableError
-from gpumagic.memory.walk import collector_paused
+from gpumagic.memory.objects.blocks import UnreadableError
+from gpumagic.memory.objects.garbage import objects_of, running_threads
+from gpumagic.memory.objects.roots import EXCEPTION, LAST, LOCAL, NotebookReferences
+from gpumagic.memory.objects.walk import collector_paused
 from gpumagic.render.units import bytes_
 from gpumagic.results.allocator import Freed, FreeStep, Held
 from gpumagic.results.holders import IN_CPP

@@ -19,10 +19,10 @@ from typing import Any
 
 from gpumagic.cells.tracebacks import CellOf
 from gpumagic.cuda import failure, torch_cuda
-from gpumagic.memory.garbage import Unreferenced, running_threads, unreferenced
-from gpumagic.memory.roots import EXCEPTION, LAST, LOCAL, NotebookReferences, Places
-from gpumagic.memory.torch_memory import Block, Blocks, UnreadableError
-from gpumagic.memory.walk import Name, Walk, Walked, collector_paused
+from gpumagic.memory.objects.blocks import Block, Blocks, UnreadableError
+from gpumagic.memory.objects.garbage import Unreferenced, running_threads, unreferenced
+from gpumagic.memory.objects.roots import EXCEPTION, LAST, LOCAL, NotebookReferences, Places
+from gpumagic.memory.objects.walk import Name, Walk, Walked, collector_paused
 from gpumagic.results.holders import DeviceHolders, Holder, Holders
 from gpumagic.system.shell import Shell
 from gpumagic.system.text import listed

@@ -17,9 +17,9 @@ from gpumagic.cells import tracebacks
 from gpumagic.cuda import torch_cuda
 from gpumagic.memory.holders import Survey
 from gpumagic.memory.limit import memory_limit
-from gpumagic.memory.roots import NotebookReferences
-from gpumagic.memory.torch_memory import UnreadableError
-from gpumagic.memory.walk import collector_paused
+from gpumagic.memory.objects.blocks import UnreadableError
+from gpumagic.memory.objects.roots import NotebookReferences
+from gpumagic.memory.objects.walk import collector_paused
 from gpumagic.results.base import Explanation
 from gpumagic.results.out_of_memory import OutOfMemory
 from gpumagic.system import introspection

@@ -34,7 +34,7 @@ CELLS = (
     "%gpu reset",
     "%gpu watch",
     "%gpu watch off\n%gpu plot gpus.png",
-    "%%gpu 0\npass",
+    "%%gpu on\npass",
     "%gpu?",
     "%cudatime pass",
     "%cudatime -n 2 -r 2 f(x)",

@@ -17,7 +17,7 @@ import pytest
 
 import gpumagic
 from gpumagic.memory.holders import holders
-from gpumagic.memory.torch_memory import Blocks
+from gpumagic.memory.objects.blocks import Blocks
 from gpumagic.results.holders import DeviceHolders, Holders
 from tests.support.allocator import MIB
 
@@ -140,7 +140,7 @@ def test_what_there_was_no_time_for_is_said(
         many.append(new(MIB))
         del many
         if bound == "objects":
-            monkeypatch.setattr("gpumagic.memory.walk.LIMIT", 3000)
+            monkeypatch.setattr("gpumagic.memory.objects.walk.LIMIT", 3000)
         found = holders({"x": new(777)}, seconds=None if bound == "objects" else 1e-9)
     finally:
         gc.enable()
@@ -158,7 +158,7 @@ def test_with_too_many_objects_the_look_ends(
     many: list[Any] = []
     same = [[many] for i in range(900)]
     many += [[many] for i in range(30_000)] if bound == "LIMIT" else [[*same] for _ in range(300)]
-    monkeypatch.setattr(f"gpumagic.memory.walk.{bound}", 20_000)
+    monkeypatch.setattr(f"gpumagic.memory.objects.walk.{bound}", 20_000)
     found = holders({"many": many, "x": new(777)})
     assert [holder.name for holder in found.devices[0].holders] == ["x"]
     assert found.notes[0] == "there are too many objects to visit them all: more may hold memory"

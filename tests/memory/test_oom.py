@@ -295,7 +295,7 @@ def test_one_large_variable_does_not_hide_the_others(
     torch: ModuleType, cells: Any, ip: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the time ends; and what is unknown is not told."""
-    monkeypatch.setattr("gpumagic.memory.walk.LIMIT", 40_000)
+    monkeypatch.setattr("gpumagic.memory.objects.walk.LIMIT", 40_000)
     cells("first = {}; first.update((i, (i, [first])) for i in range(60_000))")
     cells("a = new(8); listed = [1, new(4)]")
     cells("forward(a)", raising=False)

@@ -11,7 +11,7 @@ import pytest
 from IPython.core.error import UsageError
 
 from gpumagic.errors import SpecError
-from gpumagic.memory import torch_memory
+from gpumagic.memory import history
 from gpumagic.system import paths
 from gpumagic.system.writing import output_path
 from tests.support.other_user import needs_root, run_as_other_user
@@ -85,7 +85,7 @@ def test_nothing_is_written_into_a_pipe(
     """Opening it for writing would wait for a reader."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    monkeypatch.setattr(torch_memory, "write_snapshot", None)  # not even the snapshot is made
+    monkeypatch.setattr(history, "write_snapshot", None)  # not even the snapshot is made
     for line in (f"%gpumem snapshot '{pipe}'", f"%cudatime --trace '{pipe}' 1"):
         with pytest.raises(UsageError, match="that is no regular file"):
             run_cell(line)

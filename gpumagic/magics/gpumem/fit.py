@@ -159,7 +159,7 @@ def _ran_out(error: BaseException) -> bool:
 def _held_by_notebook(shell: Shell) -> Iterator[str]:
     """Yield what the notebook's own references hold, which was not there for the cell."""
     from gpumagic.memory.holders import SECONDS, Survey
-    from gpumagic.memory.torch_memory import UnreadableError
+    from gpumagic.memory.objects.blocks import UnreadableError
 
     try:
         held = Survey.make(shell=shell, seconds=SECONDS).held_by(lambda root: root.by_notebook)

@@ -8,7 +8,7 @@ from typing import Any
 from gpumagic.errors import SpecError
 from gpumagic.magics.delivery import hand_over, say, show_below, show_picture, store
 from gpumagic.magics.shell_state import Magics, ShellState
-from gpumagic.memory import torch_memory
+from gpumagic.memory import history
 from gpumagic.memory.limit import LIMIT
 from gpumagic.memory.peak_ledger import CellMemoryMeter
 from gpumagic.results.base import Result
@@ -67,12 +67,12 @@ def _result(
         own = () if local_ns is None or local_ns is shell.user_ns else local_ns
         return free(shell, names, own)
     if verb == "snapshot":
-        return torch_memory.write_snapshot(output_path(options.file))
+        return history.write_snapshot(output_path(options.file))
     if verb == "cells":
-        return torch_memory.live_by_cell(shell)
+        return history.live_by_cell(shell)
     if verb == "record":
-        history = _history(magics.state)
-        return {"on": history.on, "off": history.off, None: history.state}[options.switch]()
+        record = _history(magics.state)
+        return {"on": record.on, "off": record.off, None: record.state}[options.switch]()
     if options.size == 0:
         LIMIT.lift()
     elif options.size is not None:
@@ -89,9 +89,9 @@ def _ledger(state: ShellState) -> CellMemoryMeter:
     return state.cell_memory
 
 
-def _history(state: ShellState) -> torch_memory.History:
+def _history(state: ShellState) -> history.History:
     if state.memory_history is None:
-        state.memory_history = torch_memory.History()
+        state.memory_history = history.History()
         state.undo.callback(state.memory_history.release)
     return state.memory_history
 

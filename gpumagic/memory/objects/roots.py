@@ -24,7 +24,7 @@ from typing import Any
 from gpumagic.cells import tracebacks
 from gpumagic.cells.compile import cell_of
 from gpumagic.cuda import torch_cuda
-from gpumagic.memory.walk import Name, Root
+from gpumagic.memory.objects.walk import Name, Root
 from gpumagic.system import introspection
 from gpumagic.system.shell import Shell
 

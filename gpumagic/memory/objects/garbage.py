@@ -24,8 +24,9 @@ from gpumagic.cells import tracebacks
 from gpumagic.cells.tracebacks import CellOf
 from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.storages import plain_functions, tensor_base
-from gpumagic.memory.torch_memory import Blocks, TorchGraph
-from gpumagic.memory.walk import Name, Root, Walk
+from gpumagic.memory.objects.blocks import Blocks
+from gpumagic.memory.objects.torch_graph import TorchGraph
+from gpumagic.memory.objects.walk import Name, Root, Walk
 from gpumagic.system import introspection
 
 #: The objects of which a pass looks for what refers to them: each takes time, and each pass does.
@@ -101,10 +102,10 @@ def _start(blocks: Blocks, owned: Set[int]) -> tuple[dict[int, Any], dict[int, i
 
 def objects_of(base: type) -> list[Any]:
     """Return all objects of a type and of those that derive from it."""
-    things = gc.get_objects()
-    # By `id`: the hash of a type may be the user's code.
-    kinds = dict(zip(map(id, map(type, things)), map(type, things), strict=True))
-    derived = {number for number, kind in kinds.items() if introspection.derives(kind, base)}
+    kinds = [base]
+    for kind in kinds:  # which grows; by `type`: a metaclass may have its own
+        kinds += type.__subclasses__(kind)
+    derived, things = {*map(id, kinds)}, gc.get_objects()
     return [*compress(things, map(derived.__contains__, map(id, map(type, things))))]
 
 

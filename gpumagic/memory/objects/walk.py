@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.storages import plain_functions, tensor_base
-from gpumagic.memory.object_graph import Numbers, ObjectGraph, spread
-from gpumagic.memory.torch_memory import GRADIENTS, GRAPH, Blocks, Rule, TorchGraph
+from gpumagic.memory.objects.blocks import Blocks
+from gpumagic.memory.objects.object_graph import Numbers, ObjectGraph, spread
+from gpumagic.memory.objects.torch_graph import GRADIENTS, GRAPH, Rule, TorchGraph
 from gpumagic.system import introspection
 
 if TYPE_CHECKING:
@@ -245,22 +246,26 @@ class Walk:
         """
         classes: dict[int, Any] = {}
         for _ in range(_DEEP):
-            kinds = dict(zip(map(id, map(type, things)), map(type, things), strict=True))
-            rules = {key: self._rules.get(key) or self._learn(kind) for key, kind in kinds.items()}
+            kinds = set(map(id, map(type, things)))
+            if not kinds <= self._rules.keys():
+                for thing in things:
+                    if id(type(thing)) not in self._rules:
+                        self._learn(type(thing))
+            rules = {kind: self._rules[kind] for kind in kinds}
             if not all(rule.plain for rule in rules.values()):
                 return None
-            inner = {key for key, rule in rules.items() if not rule.leaf}
-            found = [*compress(things, map(inner.__contains__, map(id, map(type, things))))]
+            inner = {kind for kind, rule in rules.items() if not rule.leaf}
+            found = things
+            if inner != kinds:
+                found = [*compress(things, map(inner.__contains__, map(id, map(type, things))))]
             new = dict(zip(map(id, found), found, strict=True))
             if any(rule.classes for rule in rules.values()):
                 for key in [k for k, thing in new.items() if rules[id(type(thing))].classes]:
                     each = new.pop(key)
                     if self._is_users(each):
                         classes[key] = each
-            for known in [*new.keys() & self._number.keys()]:
-                if self._number[known] >= 0:
-                    return None
-                del new[known]
+            if not self._number.keys().isdisjoint(new.keys()):
+                return None
             if not new:
                 return list(classes.values())
             things = gc.get_referents(*new.values())
