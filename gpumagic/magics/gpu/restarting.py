@@ -113,13 +113,18 @@ def _begin(magics: Magics, spec: Spec, options: argparse.Namespace) -> NoReturn:
             watch.end("the process was restarted")
         of(shell).hooks.clear()  # nothing is said of this cell
 
-    before.restart(
-        *(shell, _REPORT, variables, payload),
-        file=file,
-        inherited=claimed,
-        target=target,
-        last=last,
-    )
+    try:
+        before.restart(
+            *(shell, _REPORT, variables, payload),
+            file=file,
+            inherited=claimed,
+            target=target,
+            last=last,
+        )
+    except Exception:  # not `Restarting`, which the new process follows
+        if file is not None:
+            file.close()
+        raise
 
 
 def _wait_for_gpus(live: LiveDisplay) -> None:
