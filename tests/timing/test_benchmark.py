@@ -92,8 +92,8 @@ def test_cold_empties_the_cache(gpu_work: Any) -> None:
     after = [cuda.max_memory_allocated(), cuda.memory_reserved(), *cuda.mem_get_info()]
     assert after == before
     assert "L2 cache flushed before each loop: cuda:0 50 MiB" in str(timing)
-    # It is not in the times.
-    assert timing.gpu.best == pytest.approx(1e-3, rel=0.03)
+    # It is not in the times: it takes a third of this, and a T4's calls some hundredths.
+    assert timing.gpu.best == pytest.approx(1e-3, rel=0.1)
 
 
 def test_setup_of_the_function() -> None:
