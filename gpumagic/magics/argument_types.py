@@ -119,7 +119,7 @@ def expanded(text: str, variables: Mapping[str, Any]) -> str:
     from IPython.utils.text import DollarFormatter
 
     try:
-        return DollarFormatter().vformat(text, (), variables)
+        return DollarFormatter().vformat(text, (), {**variables})  # IPython 7 evaluates in a dict
     except NameError:
         missing = [name for name in _VARIABLE.findall(text) if name not in variables]
         if not missing:
