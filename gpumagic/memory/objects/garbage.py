@@ -139,7 +139,9 @@ def _above(
         wanted = [key for key in known if key in free - searched and outside[key] > 0]
         if not wanted:
             seeds = [key for key in searched if outside[key] > 0 and not _in_cpp(known[key])]
-            return _Above([known[key] for key in free], [known[key] for key in seeds])
+            found = _Above([known[key] for key in free], [known[key] for key in seeds])
+            known.clear()  # Python 3.12 frees it late, and a `Walk` would count its references
+            return found
         searched.update(wanted[-_AT_ONCE:])
         _add_referrers(known, wanted[-_AT_ONCE:], hubs)
     return None
