@@ -14,7 +14,7 @@ from gpumagic.results.devices import Device, DeviceTable, errors, memory_cell
 from gpumagic.results.memory import DeviceMemoryDelta
 from gpumagic.results.selection import status_cell
 from gpumagic.results.timing import Sample, at_most
-from gpumagic.system.text import grouped, noun, plural
+from gpumagic.wording import grouped, noun, plural
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from gpumagic.cuda.visible_devices import MASK
 from gpumagic.errors import DeviceError
 from gpumagic.selection.spec import parse
 from gpumagic.system import text
-from gpumagic.system.text import plural
+from gpumagic.wording import plural
 
 if TYPE_CHECKING:
     from ipyparallel import AsyncResult, Client

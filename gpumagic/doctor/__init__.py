@@ -14,7 +14,7 @@ from gpumagic.doctor import build, machine, process
 from gpumagic.doctor.diagnosis import Diagnosis, Finding
 from gpumagic.doctor.facts import Facts
 from gpumagic.selection import soft_off
-from gpumagic.system.text import plural
+from gpumagic.wording import plural
 
 __all__ = ["diagnose", "judge"]
 

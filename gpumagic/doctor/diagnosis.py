@@ -8,7 +8,7 @@ from typing import Literal
 
 from gpumagic.render.blocks import Block, Column, Fold, Grid, Line, Style, Styled
 from gpumagic.results.base import Series
-from gpumagic.system.text import plural
+from gpumagic.wording import plural
 
 Health = Literal["ok", "warn", "bad", "unknown"]
 

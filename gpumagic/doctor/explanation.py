@@ -16,7 +16,7 @@ from gpumagic.doctor.facts import Facts
 from gpumagic.render.units import bytes_
 from gpumagic.results.base import Explanation
 from gpumagic.system import introspection
-from gpumagic.system.text import plural
+from gpumagic.wording import plural
 
 #: Limits on the exceptions, and on the characters of each, that are searched.
 _EXCEPTIONS, _CHARACTERS = 100, 20_000

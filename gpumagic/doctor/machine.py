@@ -13,7 +13,7 @@ from gpumagic.doctor.diagnosis import Finding
 from gpumagic.doctor.facts import Facts
 from gpumagic.errors import DeviceError
 from gpumagic.system import child_process, system_files
-from gpumagic.system.text import plural
+from gpumagic.wording import plural
 
 _WITH_GPUS = (
     "start the container with its GPUs (docker run --gpus all), and where it sets "

@@ -9,7 +9,7 @@ from gpumagic.doctor.diagnosis import Finding
 from gpumagic.doctor.facts import Facts
 from gpumagic.render.units import spans
 from gpumagic.selection import soft_off
-from gpumagic.system.text import plural
+from gpumagic.wording import plural
 
 FORK_REMEDY = (
     "start workers by 'spawn' (multiprocessing.set_start_method('spawn'), DataLoader(…, "

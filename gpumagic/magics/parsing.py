@@ -18,7 +18,7 @@ from gpumagic.cells.semicolon import take_semicolon
 from gpumagic.errors import SpecError
 from gpumagic.magics.argument_types import expanded
 from gpumagic.magics.forms import HELP, PLAIN, SPEC, Parser
-from gpumagic.system.text import did_you_mean
+from gpumagic.wording import did_you_mean
 
 #: A word in quotes, perhaps joined to its option; within other words quotes are themselves, since
 #: they are code: -s x='a'. A backslash is one, since paths of Windows have them.

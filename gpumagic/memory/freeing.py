@@ -20,6 +20,7 @@ from gpumagic.results.allocator import Freed, FreeStep, Held
 from gpumagic.results.holders import IN_CPP
 from gpumagic.system import introspection, text
 from gpumagic.system.shell import Shell
+from gpumagic.wording import did_you_mean, listed
 
 NO_DEBUG = "the last exception is gone: %debug and %tb have nothing to show"
 
@@ -121,7 +122,7 @@ def _check(notebook: NotebookReferences, names: Sequence[str], local: Container[
             namespace = introspection.names(notebook.namespace)
             users = [each for each, value in namespace if not notebook.is_notebooks(each, value)]
             part = f"; of a part: del {name}, then %gpumem free"
-            hint = text.did_you_mean(name, users) if name.isidentifier() else part
+            hint = did_you_mean(name, users) if name.isidentifier() else part
             raise SpecError(f"%gpumem free: there is no variable {name!r}{hint}")
         if notebook.is_notebooks(name, notebook.namespace[name]):
             raise SpecError(
@@ -185,7 +186,7 @@ def _staying(shell: Shell, user: str | None) -> Iterator[str]:
             )
     held = [f"{name} {bytes_(size)}" for name, size in sizes.most_common() if size]
     if held:
-        yield f"still allocated: {text.listed(held, 5)}"
+        yield f"still allocated: {listed(held, 5)}"
     yield from account.notes
 
 

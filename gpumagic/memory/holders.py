@@ -25,7 +25,7 @@ from gpumagic.memory.objects.roots import EXCEPTION, LAST, LOCAL, NotebookRefere
 from gpumagic.memory.objects.walk import Name, Walk, Walked, collector_paused
 from gpumagic.results.holders import DeviceHolders, Holder, Holders
 from gpumagic.system.shell import Shell
-from gpumagic.system.text import listed
+from gpumagic.wording import listed
 
 #: What references are called that are counted but not found: a thread's, a library's, C++'s.
 ELSEWHERE = Name("another reference", "")

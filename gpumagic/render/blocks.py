@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from gpumagic.render.units import bytes_
-from gpumagic.system.text import listed
+from gpumagic.wording import listed
 
 #: The parts of a line of source.
 Code = Literal["keyword", "string", "number", "comment", "name"]

@@ -31,6 +31,7 @@ from gpumagic.restart.unpickler import Unpickler, on_host
 from gpumagic.system import host_memory, text
 from gpumagic.system.introspection import is_a
 from gpumagic.system.shell import Shell
+from gpumagic.wording import noun, plural
 
 if TYPE_CHECKING:
     pass
@@ -81,7 +82,7 @@ def write(
                 _check_room(kept, environment)
                 _write_data(file, kept, pickler)
                 if left:
-                    say(f"trying to load {text.plural(len(left), 'variable')} in a new process")
+                    say(f"trying to load {plural(len(left), 'variable')} in a new process")
                     found = trial.outcome(kept, file, extension, environment)
                     bad = {name: _named(shell, name, why) for name, why in found.failed.items()}
             held.missing.update(found.missing)
@@ -123,7 +124,7 @@ def _refuse(missed: Mapping[str, str], lacking: Mapping[str, str], again: str) -
     found = [f"cannot keep {_reasons(missed)}"] if missed else []
     found += [f"{name} would come back without {what}" for name, what in lacking.items()]
     if found:
-        which = text.noun(len(missed) + len(lacking), "this", "these")
+        which = noun(len(missed) + len(lacking), "this", "these")
         raise RestartError(f"{'; '.join(found)}. Nothing was lost; {again} loses just {which}")
 
 

@@ -19,7 +19,7 @@ from gpumagic.cuda.device_table import command_name
 from gpumagic.errors import RestartError
 from gpumagic.system import introspection
 from gpumagic.system.shell import Shell
-from gpumagic.system.text import listed, noun
+from gpumagic.wording import listed, noun
 
 #: Names that Python, a front end or torch's compiler binds in the notebook's namespace, and `_`,
 #: which by convention is for what is not needed. IPython's own are known by what they are bound to.

@@ -26,6 +26,7 @@ from gpumagic.restart.handover import Kept
 from gpumagic.restart.held import Held, Reference, type_name
 from gpumagic.system import child_process, import_path, text
 from gpumagic.system.paths import working_folder
+from gpumagic.wording import listed
 
 #: Seconds for a child to load all variables.
 _TIMEOUT = 600.0
@@ -163,7 +164,7 @@ def _lacking(kept: Kept, descriptor: int, shell: Any) -> Iterator[tuple[str, str
             continue
         lacks = sorted(each for _, each in then - leaves(out.getvalue()[start:], after))
         if not all(each.startswith("'_") for each in lacks):  # a class may drop what is its own
-            yield name, text.harmless(text.listed(lacks), text.REASON)
+            yield name, text.harmless(listed(lacks), text.REASON)
 
 
 def run(file: IO[bytes], descriptor: int) -> NoReturn:

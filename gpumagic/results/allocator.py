@@ -9,7 +9,7 @@ from typing import Any
 from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled, Text
 from gpumagic.render.units import bytes_, share, spans
 from gpumagic.results.base import Result
-from gpumagic.system.text import grouped
+from gpumagic.wording import grouped
 
 _VIZ = "https://docs.pytorch.org/memory_viz"
 _RECORDED = (

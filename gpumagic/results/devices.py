@@ -10,7 +10,7 @@ from typing import ClassVar
 from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled, Text, shortened
 from gpumagic.render.units import DASH, bytes_, percent, rounded, spans
 from gpumagic.results.base import Series
-from gpumagic.system.text import grouped, plural
+from gpumagic.wording import grouped, plural
 
 NO_GPU = "This machine has no GPU that CUDA can use"
 VIRTUAL = "To try gpumagic without one: make demo, in its repository, has a virtual GPU"

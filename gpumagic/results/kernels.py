@@ -10,7 +10,7 @@ from typing import Any
 from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled, shortened
 from gpumagic.render.units import percent, seconds
 from gpumagic.results.base import Result
-from gpumagic.system.text import plural
+from gpumagic.wording import plural
 
 #: The most kernels that are shown, those of the longest total.
 _SHOWN = 20

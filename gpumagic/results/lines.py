@@ -12,7 +12,7 @@ from gpumagic.render.source_code import source_cells
 from gpumagic.render.units import DASH, seconds
 from gpumagic.results.base import Result, Series
 from gpumagic.results.memory import MemoryDelta
-from gpumagic.system.text import plural
+from gpumagic.wording import plural
 
 #: Of more than so many lines in a row without figures, the first and last few are shown.
 _LONGEST_GAP, _EDGE = 8, 2

@@ -14,7 +14,7 @@ from gpumagic.render.units import DASH, bytes_, cpu_seconds, seconds
 from gpumagic.results.base import Result, Series
 from gpumagic.results.memory import DeviceMemoryDelta, change_line, only_changed
 from gpumagic.results.timing import at_most, not_seen
-from gpumagic.system.text import plural
+from gpumagic.wording import plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

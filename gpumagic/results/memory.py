@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from gpumagic.render.blocks import USES, Block, Column, Figures, Grid, Line, Styled, Use
 from gpumagic.render.units import DASH, bytes_, spans
 from gpumagic.results.base import Conditions, Result, StorableResult
-from gpumagic.system.text import grouped, plural
+from gpumagic.wording import grouped, plural
 
 #: The least pinned bytes that are worth a line.
 _FEW_PINNED = 2**20

@@ -11,7 +11,7 @@ from gpumagic.render.blocks import Block, Callout, Column, Grid, Line, Style, St
 from gpumagic.render.units import bytes_, spans
 from gpumagic.results.base import Result
 from gpumagic.results.devices import NO_GPU, Device, variables
-from gpumagic.system.text import plural
+from gpumagic.wording import plural
 
 #: The lines of a restart's report, on a screen of so many columns.
 _LINES, _WIDTH = 8, 80

@@ -22,7 +22,7 @@ from gpumagic.render.units import DASH, cpu_seconds, seconds, share
 from gpumagic.results.base import Conditions, StorableResult
 from gpumagic.results.kernels import KernelReport
 from gpumagic.results.lines import LineTimings
-from gpumagic.system.text import plural
+from gpumagic.wording import plural
 
 Limit = Literal["gpu", "host"]
 StoppedBy = Literal["precision", "max-time"]

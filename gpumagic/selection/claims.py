@@ -25,7 +25,8 @@ from gpumagic.cuda.device_table import notebook
 from gpumagic.cuda.process_state import STATE
 from gpumagic.results.devices import Claim, Device
 from gpumagic.system import system_files
-from gpumagic.system.text import grouped, reason
+from gpumagic.system.text import reason
+from gpumagic.wording import grouped
 
 #: The claims of other processes, by UUID.
 Others = Mapping[str, Sequence[Claim]]

@@ -14,7 +14,7 @@ from gpumagic.errors import DeviceError
 from gpumagic.results.selection import Selection
 from gpumagic.selection.spec import Spec
 from gpumagic.system import system_files
-from gpumagic.system.text import plural
+from gpumagic.wording import plural
 
 #: The files of a control group's limit and its period, in version 2 and in version 1.
 _QUOTA_FILES = (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us"))

@@ -27,7 +27,7 @@ from gpumagic.results.devices import Device, DeviceTable
 from gpumagic.results.selection import Selection, Status, WayOut
 from gpumagic.selection import environment
 from gpumagic.selection.spec import Spec
-from gpumagic.system.text import plural
+from gpumagic.wording import plural
 
 
 def verify(

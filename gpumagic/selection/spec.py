@@ -16,7 +16,8 @@ from gpumagic.cuda.visible_devices import MASK, ORDER
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.render.units import spans
 from gpumagic.results.devices import Device
-from gpumagic.system.text import did_you_mean, harmless, listed, noun
+from gpumagic.system.text import harmless
+from gpumagic.wording import did_you_mean, listed, noun
 
 _WORDS: Mapping[str, Literal["off", "on", "reset"]] = {"off": "off", "on": "on", "reset": "reset"}
 #: What people type, by what they mean by it.

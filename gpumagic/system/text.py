@@ -1,4 +1,4 @@
-"""Text from outside gpumagic in one line; an exception in one line; counts with their nouns.
+"""Text from outside gpumagic in one line; an exception in one line.
 
 The names of processes, hosts and users, the errors of engines and exceptions are chosen by others:
 they must not control the terminal, reverse the direction of the text after them, hide words in a
@@ -7,10 +7,7 @@ notebook or fill it.
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Hashable, Iterable, Sequence
-from typing import TypeVar
 
 #: The most characters that are shown of a text, and of an exception.
 LONGEST, REASON = 2000, 300
@@ -18,7 +15,6 @@ LONGEST, REASON = 2000, 300
 _LINES = 40
 #: Where an object is in memory, as Python writes it: ``<function f at 0x7f…>``.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-_Key = TypeVar("_Key", bound=Hashable)
 #: Unicode's Default_Ignorable_Code_Point, as far as Python takes them for printable, with the
 #: joiners; and the Braille pattern without a dot.
 _INVISIBLE = re.compile(
@@ -66,33 +62,3 @@ def named(error: BaseException) -> str:
     """Return an exception's type and the first line of its message."""
     name, message = harmless(type(error).__name__, REASON), reason(error)
     return f"{name}: {message}" if message != name else name
-
-
-def listed(names: Sequence[str], most: int = 8) -> str:
-    """Return the names, or the first ``most`` of them and how many more there are."""
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a hint at the known word that is like ``word``; empty where none is."""
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.7)
-    return f"; did you mean {near[0]}?" if near else ""
-
-
-def grouped(pairs: Iterable[tuple[_Key, int]]) -> dict[_Key, list[int]]:
-    """Return the numbers that go with each key, in the order in which they came, each once."""
-    numbers: dict[_Key, dict[int, None]] = {}
-    for key, number in pairs:
-        numbers.setdefault(key, {})[number] = None
-    return {key: [*found] for key, found in numbers.items()}
-
-
-def plural(count: int, one: str, many: str | None = None) -> str:
-    """Return a count with its noun: ``1 GPU``, ``2 GPUs``, ``1,024 GPUs``."""
-    return f"{count:,} {noun(count, one, many)}"
-
-
-def noun(count: int, one: str, many: str | None = None) -> str:
-    """Return the form of a noun that agrees with ``count``; ``many`` if it is not ``one`` + s."""
-    return one if count == 1 else many or f"{one}s"

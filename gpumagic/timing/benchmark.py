@@ -14,7 +14,6 @@ from time import perf_counter
 
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.results.timing import EXACT, CudaTiming, StoppedBy, is_bound
-from gpumagic.system.text import plural
 from gpumagic.timing import repeat_plan, run_conditions
 from gpumagic.timing.event_timer import Started, read, start, stop
 from gpumagic.timing.summary import (
@@ -26,6 +25,7 @@ from gpumagic.timing.summary import (
     summarize,
 )
 from gpumagic.timing.times import Times
+from gpumagic.wording import plural
 
 #: Seconds of warm-up after the first loop, back to back: a GPU that was idle needs a while to reach
 #: its clock (triton's ``do_bench`` has 25 ms).

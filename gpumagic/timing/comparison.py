@@ -19,8 +19,8 @@ from gpumagic.results.comparison import (
     Verdict,
 )
 from gpumagic.results.timing import CudaTiming, Sample
-from gpumagic.system.text import plural
 from gpumagic.timing.repeat_plan import LEAST_REPEATS, median_interval
+from gpumagic.wording import plural
 
 
 def compare(

@@ -14,8 +14,8 @@ from typing import Any
 from gpumagic.cuda import failure, torch_cuda
 from gpumagic.cuda.device_table import conditions
 from gpumagic.results.timing import CudaTiming, Limit, Sample, is_bound
-from gpumagic.system.text import plural
 from gpumagic.timing.times import Times
+from gpumagic.wording import plural
 
 WAITED = "the GPU may have waited for Python"
 #: Where waiting for the device took long.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpumagic.system.text import plural
+from gpumagic.wording import plural
 from tests.benchmarks.process import SHELL, script
 from tests.benchmarks.row import Row
 from tests.virtual_gpu import Scenario, environment

@@ -1,4 +1,4 @@
-"""`gpumagic.system.text`: foreign text and exceptions in one line, counts with their nouns."""
+"""`gpumagic.system.text`: foreign text and exceptions in one line."""
 
 from __future__ import annotations
 
@@ -75,20 +75,3 @@ class BrokenError(Exception):
 def test_an_exception_in_one_line(error: Exception, reason: str, named: str) -> None:
     assert text.reason(error) == reason
     assert text.named(error) == named
-
-
-def test_a_count_with_its_noun() -> None:
-    assert text.plural(0, "GPU") == "0 GPUs"
-    assert text.plural(1, "GPU") == "1 GPU"
-    assert text.plural(2048, "GPU") == "2,048 GPUs"
-    assert text.plural(1, "launch", "launches") == "1 launch"
-    assert text.plural(2, "launch", "launches") == "2 launches"
-    assert f"{text.noun(2, 'engine')} 0, 3" == "engines 0, 3"
-    assert text.noun(1, "engine") == "engine"
-
-
-def test_a_list_of_names() -> None:
-    assert text.listed([]) == ""
-    assert text.listed(["a", "b"], 2) == "a, b"
-    assert text.listed([*"abcd"], 2) == "a, b and 2 more"
-    assert text.listed(["n"] * 2008).endswith(", n and 2,000 more")

@@ -22,7 +22,7 @@ from gpumagic.restart.handover import Kept
 from gpumagic.selection import apply, cpu_threads, environment
 from gpumagic.system.introspection import imported_as, is_a, is_imported, names, slot
 from gpumagic.system.shell import Shell
-from gpumagic.system.text import listed
+from gpumagic.wording import listed
 
 #: Names that are shown of a list.
 _MOST = 10

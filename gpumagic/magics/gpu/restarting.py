@@ -24,6 +24,7 @@ from gpumagic.selection.spec import Spec
 from gpumagic.system import text
 from gpumagic.system.introspection import is_imported
 from gpumagic.system.shell import Shell
+from gpumagic.wording import did_you_mean
 
 #: Seconds of waiting after which it is said.
 _SILENT = 0.5
@@ -240,7 +241,7 @@ def _wanted(shell: Shell, words: Sequence[str] | None) -> dict[str, bool] | None
         return {**dict.fromkeys(losses.unnamed(shell), False), **dict.fromkeys(mine, True)}
     unknown = [name for name in names if name not in shell.user_ns]
     if unknown:
-        hint = text.did_you_mean(unknown[0], mine)
+        hint = did_you_mean(unknown[0], mine)
         raise RestartError(f"there is no variable {' or '.join(unknown)} to keep{hint}")
     # What a notebook imports costs no memory, and the next cells need it.
     imported = [name for name, value in mine.items() if is_imported(value)]

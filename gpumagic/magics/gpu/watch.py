@@ -24,7 +24,7 @@ from gpumagic.magics.shell_state import of as state_of
 from gpumagic.results.base import as_html
 from gpumagic.results.devices import DeviceTable
 from gpumagic.system.shell import Shell
-from gpumagic.system.text import plural
+from gpumagic.wording import plural
 
 #: The least seconds between two samples of a panel beside running cells.
 _LEAST = 0.1

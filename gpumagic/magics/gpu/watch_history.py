@@ -16,7 +16,7 @@ from gpumagic.render.colors import BAD, INK, NEUTRAL, SERIES
 from gpumagic.render.units import bytes_, percent, rounded, seconds
 from gpumagic.results.base import Result
 from gpumagic.results.devices import Device, device_grid, ordinal_cell
-from gpumagic.system.text import plural
+from gpumagic.wording import plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -29,7 +29,7 @@ from gpumagic.results.allocator import Fit, FitRun
 from gpumagic.results.memory import DeviceMemoryDelta
 from gpumagic.system import introspection
 from gpumagic.system.shell import Shell
-from gpumagic.system.text import plural
+from gpumagic.wording import plural
 
 _Deltas = Mapping[int, DeviceMemoryDelta]
 

@@ -14,8 +14,8 @@ from gpumagic.memory.peak_ledger import CellMemoryMeter
 from gpumagic.results.base import Result
 from gpumagic.results.logs import CellLog
 from gpumagic.system.shell import Shell
-from gpumagic.system.text import plural
 from gpumagic.system.writing import output_path
+from gpumagic.wording import plural
 
 _MESSAGES = {
     "on": "A line with the change follows each cell that changed GPU memory; '%gpumem off' ends "
