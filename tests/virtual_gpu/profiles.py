@@ -1,8 +1,7 @@
 """What calls and first uses take on a real card: the profiles that ``VGPU_PROFILE`` names.
 
 `H100` is by what an H200 in a virtual machine answered (torch 2.11, CUDA 13.0, driver 580) where it
-was asked, else by what others published. `T4`, as in Colab, and `WSL`, a GeForce under Windows, are
-estimates throughout.
+was asked, else by what others published. `T4`, as in Colab, is an estimate.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ class Profile:
 
     `calls`: CPU time of a call by its name without ``cuda`` or ``cu``, or by NVML's whole name.
     `launch`: of whatever is submitted to a stream: a kernel, a copy, a product, a graph.
-    `persistence`: whether NVML finds the driver attached to the GPUs.
     """
 
     calls: Mapping[str, float] = field(default_factory=dict)
@@ -38,7 +36,6 @@ class Profile:
     resolution: float = 0
     event: float = 0
     attach: float = 0
-    attach_cold: float = 0
     clock_ramp: float = 0
     clock_fall: float = 0
     idle_clock: int = 1980
@@ -46,7 +43,6 @@ class Profile:
     context_mib: float = 500
     stream_mib: float = 0
     spins: int = 0
-    persistence: bool = True
 
 
 #: Of the driver and the runtime; what Python and torch need for a call is theirs.
@@ -116,7 +112,6 @@ H100 = Profile(
     seen_late=1.5,
     resolution=0.032,
     attach=6_600,
-    attach_cold=1_500_000,
     idle_clock=345,
     full_clock=1980,
     context_mib=527,
@@ -137,7 +132,6 @@ T4 = replace(
     latency=6,
     seen_late=3,
     resolution=0.5,
-    attach_cold=2_000_000,
     clock_ramp=50_000,
     clock_fall=10_000_000,
     idle_clock=300,
@@ -145,26 +139,7 @@ T4 = replace(
     context_mib=180,
     stream_mib=1 / 16,
 )
-WSL = replace(
-    T4,
-    calls=_H100_NVML
-    | {name: 5 * cost for name, cost in _H100_CALLS.items()}
-    | {"DeviceSynchronize": 30, "CtxSynchronize": 30, "StreamSynchronize": 30, "MemGetInfo": 200},
-    launch=8,
-    initialize=200_000,
-    context=300_000,
-    module=15_000,
-    first_product=300_000,
-    latency=20,
-    seen_late=20,
-    attach_cold=10_000,
-    clock_ramp=150_000,
-    clock_fall=2_000_000,
-    idle_clock=210,
-    full_clock=2500,
-    context_mib=250,
-)
-PROFILES = {"free": Profile(), "h100": H100, "t4": T4, "wsl": WSL}
+PROFILES = {"free": Profile(), "h100": H100, "t4": T4}
 
 
 def profile(name: str | None = None) -> Profile:
@@ -183,7 +158,7 @@ def profile(name: str | None = None) -> Profile:
 def nanoseconds(profile: Profile) -> dict[str, int]:
     """The fields of ``struct vg_profile``."""
     fields = asdict(profile)
-    for name in ("calls", "launch", "persistence"):
+    for name in ("calls", "launch"):
         del fields[name]
     units = {name: fields.pop(name) for name in ("idle_clock", "full_clock", "spins")}
     units |= {

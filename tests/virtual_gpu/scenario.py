@@ -212,7 +212,6 @@ def set_fields(state: Any, **fields: Any) -> None:
 
 def fill_profile(state: Any, profile: profiles.Profile) -> None:
     """Store what calls and first uses take."""
-    state.persistence = profile.persistence
     state.launch_cost_ns = round(1000 * profile.launch)
     for name, value in profiles.nanoseconds(profile).items():
         setattr(state.profile, name, value)

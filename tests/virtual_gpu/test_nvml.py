@@ -81,16 +81,6 @@ def test_processes_ours_and_theirs(virtual_gpu: World, first: Any) -> None:
     assert nvml.nvmlDeviceGetGraphicsRunningProcesses(first) == []
 
 
-def test_pids_of_the_host(virtual_gpu: World, first: Any) -> None:
-    """In a container NVML may report pids that mean nothing there."""
-    torch.zeros(1, device="cuda:0")
-    virtual_gpu.set_host_pids(True)
-    pids = [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(first)]
-    assert pids
-    assert os.getpid() not in pids
-    assert code(nvml.nvmlSystemGetProcessName, pids[0]) == nvml.NVML_ERROR_NOT_FOUND
-
-
 @pytest.mark.parametrize(
     ("field", "call"),
     [
@@ -115,21 +105,6 @@ def test_unsupported_fields(virtual_gpu: World, first: Any, field: str, call: st
     getattr(nvml, call)(nvml.nvmlDeviceGetHandleByIndex(1))
 
 
-def test_memory_that_only_the_old_call_tells(virtual_gpu: World, first: Any) -> None:
-    """Some drivers fail the second version."""
-    virtual_gpu.set_gpu(0, unsupported={"memory_v2"})
-    assert code(nvml.nvmlDeviceGetMemoryInfo, first, nvml.nvmlMemory_v2) == 3
-    assert nvml.nvmlDeviceGetMemoryInfo(first).total == 80 * GIB
-
-
-def test_processes_without_their_memory(virtual_gpu: World, first: Any) -> None:
-    """N/A of each process, which nvidia-ml-py turns into None."""
-    virtual_gpu.add_process(0, 42424242, GIB)
-    virtual_gpu.set_gpu(0, unsupported={"process_memory"})
-    processes = nvml.nvmlDeviceGetComputeRunningProcesses(first)
-    assert [p.usedGpuMemory for p in processes if p.pid == 42424242] == [None]
-
-
 def test_faults(virtual_gpu: World, first: Any) -> None:
     """At once, after a number of calls, for a number of calls, for all of a prefix."""
     virtual_gpu.fault("nvmlDeviceGetPowerUsage", 4)
@@ -144,18 +119,6 @@ def test_faults(virtual_gpu: World, first: Any) -> None:
     virtual_gpu.fault("nvml*", 18)
     assert code(nvml.nvmlDeviceGetUUID, first) == nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
     assert code(nvml.nvmlInit) == nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
-
-
-def test_a_lost_device(virtual_gpu: World, first: Any) -> None:
-    """Every question about it is answered 15, and the others live on."""
-    handle = nvml.nvmlDeviceGetHandleByIndex(1)
-    virtual_gpu.lose(1)
-    assert code(nvml.nvmlDeviceGetName, handle) == nvml.NVML_ERROR_GPU_IS_LOST
-    assert code(nvml.nvmlDeviceGetHandleByIndex, 1) == nvml.NVML_ERROR_GPU_IS_LOST
-    assert nvml.nvmlDeviceGetName(first)
-    assert nvml.nvmlDeviceGetCount() >= 2
-    virtual_gpu.find(1)
-    assert nvml.nvmlDeviceGetName(handle)
 
 
 def test_nothing_before_init() -> None:

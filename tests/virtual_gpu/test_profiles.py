@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from tests.support import forks
-from tests.support.device import ROOT
 
 from . import SLEEP_CYCLES_PER_SECOND, Scenario, World
 from .profiles import PROFILES
@@ -55,15 +54,15 @@ def test_a_call_takes_its_cpu_time(used: Any, clock: None, virtual_gpu: World) -
     event.record()
     cuda.synchronize()
     taken = {}
-    for name in ("free", "wsl"):
+    for name in ("free", "t4"):
         virtual_gpu.set_profile(name)
         begin, cpu = time.perf_counter(), time.thread_time()
         for _ in range(100):
             event.query()
         taken[name] = time.perf_counter() - begin, time.thread_time() - cpu
-    cost = 100e-6 * PROFILES["wsl"].calls["EventQuery"]
-    for free, wsl in zip(*taken.values(), strict=True):
-        assert wsl - free >= cost > free
+    cost = 100e-6 * PROFILES["t4"].calls["EventQuery"]
+    for free, t4 in zip(*taken.values(), strict=True):
+        assert t4 - free >= 0.99 * cost
 
 
 @pytest.mark.parametrize(
@@ -123,27 +122,20 @@ def test_first_uses(child_environment: Any, tmp_path: Path) -> None:
 def test_the_clock_rises_with_work_and_falls_without(
     used: Any, clock: None, virtual_gpu: World
 ) -> None:
-    virtual_gpu.set_profile("wsl")
+    virtual_gpu.set_profile("t4")
     nvml.nvmlInit()
     handle = nvml.nvmlDeviceGetHandleByIndex(0)
 
     def megahertz() -> int:
         return int(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
 
-    time.sleep(2.1)
-    assert megahertz() == 210
+    time.sleep(10.1)
+    assert megahertz() == 300
     assert nvml.nvmlDeviceGetCurrentClocksEventReasons(handle) == 1
-    assert 350 < by_events(work(0.3)) < 400  # 150 of it at half the clock
-    assert megahertz() == 2500
+    assert 310 < by_events(work(0.3)) < 350  # 50 of it at about half the clock
+    assert megahertz() == 1590
     assert by_events(work(0.05)) == pytest.approx(50, abs=0.1)
     nvml.nvmlShutdown()
-
-
-def test_a_neighbour_takes_turns(used: Any, clock: None, virtual_gpu: World) -> None:
-    virtual_gpu.share(0, ours=2e-3, theirs=4e-3)
-    assert by_events(work(0.04)) == pytest.approx(120, abs=5)
-    virtual_gpu.share(0, ours=0, theirs=0)
-    assert by_events(work(0.04)) == pytest.approx(40, abs=0.1)
 
 
 def test_events_tell_apart_what_the_profile_says(
@@ -154,41 +146,17 @@ def test_events_tell_apart_what_the_profile_says(
     assert steps == pytest.approx(round(steps), abs=1e-3)
 
 
-ATTACH = """
-import json, os, time
-import pynvml as nv
-from tests.virtual_gpu import World
-world = World.current()
-def clients():
-    found.append((world.sessions(os.getpid()), world.clients(0)))
-def taken():
-    begin = time.perf_counter()
-    nv.nvmlDeviceGetHandleByIndex(0)
-    found.append(time.perf_counter() - begin)
-found = []
-clients()
-world.set_persistence(False)
-nv.nvmlInit()
-clients()
-taken()
-clients()
-taken()
-nv.nvmlShutdown()
-clients()
-world.set_persistence(True)
-nv.nvmlInit()
-taken()
-print(json.dumps(found))
-"""
-
-
-def test_nvml_attaches_to_a_gpu_once(child_environment: Any) -> None:
-    """At length where persistence mode is off and nobody has it; the session keeps it in use."""
-    environment = child_environment(Scenario(profile="t4"), {"PYTHONPATH": str(ROOT)})
-    done = forks.run([sys.executable, "-c", ATTACH], env=environment)
-    assert done.returncode == 0, done.stderr
-    before, opened, cold, attached, again, shut, warm = json.loads(done.stdout)
-    assert (before, opened, attached, shut) == ([0, 0], [1, 0], [1, 1], [0, 0])
-    assert cold >= 2
-    assert warm >= 0.006
-    assert again < min(cold, warm)
+def test_nvml_attaches_to_a_gpu_once(used: Any, virtual_gpu: World) -> None:
+    """With the first handle; the session counts until it is shut down."""
+    virtual_gpu.set_profile("t4")
+    before = virtual_gpu.sessions()
+    nvml.nvmlInit()
+    assert virtual_gpu.sessions() >= max(before, 1)
+    taken = []
+    for _ in range(2):
+        begin = time.perf_counter()
+        nvml.nvmlDeviceGetHandleByIndex(3)
+        taken.append(time.perf_counter() - begin)
+    nvml.nvmlShutdown()
+    assert taken[0] >= PROFILES["t4"].attach / 1e6
+    assert virtual_gpu.sessions() == before

@@ -7,7 +7,6 @@ import mmap
 import os
 import shutil
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -106,43 +105,13 @@ class World:
         for call in self._state.calls:
             call.cost_ns = costs.get(call.name, 0)
 
-    def share(self, index: int, ours: float, theirs: float) -> None:
-        """Somebody else's work and ours have GPU `index` in turns, for so many seconds each."""
-        gpu = self._gpu(index)
-        gpu.slice_ns, gpu.theirs_ns = round(ours * 1e9), round(theirs * 1e9)
-
-    def set_persistence(self, on: bool) -> None:
-        """Whether the driver stays attached to GPUs that nobody uses."""
-        self._state.persistence = on
-
-    def lose(self, index: int, seconds: float = 0) -> None:
-        """GPU `index` falls off the bus, now or in `seconds`: NVML answers 15, CUDA 999."""
-        gpu = self._gpu(index)
-        gpu.lost, gpu.lost_at = not seconds, time.monotonic_ns() + round(seconds * 1e9)
-
-    def find(self, index: int) -> None:
-        """GPU `index` is back on the bus."""
-        self._gpu(index).lost = self._gpu(index).lost_at = 0
+    def lose(self, index: int) -> None:
+        """GPU `index` falls off the bus: NVML answers 15, CUDA 999."""
+        self._gpu(index).lost = 1
 
     def set_gpu(self, index: int, **fields: Any) -> None:
         """Changes fields of `GPU`: `set_gpu(0, utilization=93, unsupported={"power"})`."""
         set_fields(self._gpu(index), **fields)
-
-    def set_host_pids(self, host_pids: bool) -> None:
-        """Whether NVML reports pids of another namespace."""
-        self._state.host_pids = host_pids
-
-    def hide_processes(self, hide: bool) -> None:
-        """Whether NVML's lists of processes are empty, whoever uses the GPUs."""
-        self._state.hide_processes = hide
-
-    def early_reads(self) -> int:
-        """Copies to the host, since the last reset, that another stream was still at work beside.
-
-        What that stream was to write they may have missed. That the copy waited counts, whether
-        by a synchronisation or by an event.
-        """
-        return int(self._state.early_reads)
 
     def add_process(
         self, device_index: int, pid: int, memory_bytes: int, name: str = "python"
@@ -154,12 +123,6 @@ class World:
                 fill_external(slot, process)
                 return
         raise ValueError(f"at most {CONSTANTS['MAX_EXTERNAL']} external processes")
-
-    def end_process(self, pid: int) -> None:
-        """Somebody else's process ends."""
-        for slot in self._state.external:
-            if slot.active and slot.pid == pid:
-                slot.active = 0
 
     def calls(self, name: str) -> int:
         """How often `name` ("nvml*": all of a prefix) was called since the last reset."""
@@ -192,14 +155,6 @@ class World:
             process.sessions
             for process in self._state.processes
             if process.pid and (pid is None or process.pid == pid)
-        )
-
-    def clients(self, index: int) -> int:
-        """Our processes that keep GPU `index` in use, by a context or NVML: they bar its reset."""
-        return sum(
-            bool(process.attached[index]) or any(process.has_context[index])
-            for process in self._state.processes
-            if process.pid
         )
 
     def used(self, index: int, pid: int | None = None) -> int:

@@ -381,13 +381,6 @@ static int blocked_by_capture(const struct vg_stream *stream)
     return error;
 }
 
-static int to_host(const struct vg_work *work)
-{
-    struct vg_allocation found;
-    return work->from && work->bytes && engine_find(work->from, &found) == VG_OK && found.kind == VG_DEVICE_MEMORY &&
-           (engine_find(work->to, &found) != VG_OK || found.kind == VG_HOST_MEMORY || found.kind == VG_REGISTERED_MEMORY);
-}
-
 int engine_submit(struct vg_stream *handle, const struct vg_work *work)
 {
     struct vg_stream *stream;
@@ -404,11 +397,7 @@ int engine_submit(struct vg_stream *handle, const struct vg_work *work)
     }
     error = blocked_by_capture(stream);
     if (!error) {
-        int64_t start = earliest(stream);
-        if (to_host(work))
-            for (const struct vg_stream *other = stream->device->streams; other; other = other->next)
-                vg_state()->early_reads += other->ready > start;
-        stream->ready = vg_end_of(stream->device->hardware, start, work->cost_ns);
+        stream->ready = vg_end_of(stream->device->hardware, earliest(stream), work->cost_ns);
         unsigned at = stream->queued++ % QUEUE;
         room_at = stream->queue[at];
         stream->queue[at] = stream->ready;

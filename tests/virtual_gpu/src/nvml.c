@@ -122,10 +122,7 @@ VG_EXPORT int nvmlShutdown(void)
 /* The first question about a GPU attaches the driver to it: at once where it is attached already. */
 static void attach(int gpu)
 {
-    const struct vg_profile *profile = &vg_state()->profile;
-    int first, first_of_any;
-    vg_attach(gpu, &first, &first_of_any);
-    int64_t cost = !first ? 0 : first_of_any && !vg_state()->persistence ? profile->attach_cold : profile->attach;
+    int64_t cost = vg_attach(gpu) ? vg_state()->profile.attach : 0;
     struct timespec pause = {cost / 1000000000, cost % 1000000000};
     while (cost && clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, &pause))
         ;
@@ -305,7 +302,7 @@ NUMBER(nvmlDeviceGetArchitecture, 0, architecture(gpu->compute_capability))
 NUMBER(nvmlDeviceGetNumGpuCores, 0, VG_MULTIPROCESSORS * 128)
 NUMBER(nvmlDeviceGetMemoryBusWidth, 0, 5120)
 NUMBER(nvmlDeviceGetComputeMode, 0, gpu->compute_mode)
-NUMBER(nvmlDeviceGetPersistenceMode, 0, vg_state()->persistence)
+NUMBER(nvmlDeviceGetPersistenceMode, 0, 1)
 NUMBER(nvmlDeviceGetDisplayMode, 0, 0)
 NUMBER(nvmlDeviceGetDisplayActive, 0, 0)
 NUMBER(nvmlDeviceGetAccountingMode, 0, 0)

@@ -1,4 +1,4 @@
-/* How fast a GPU works at a moment: its clock rises with the work and falls without, and a neighbour takes the GPU in turns. */
+/* How fast a GPU works at a moment: its clock rises with the work and falls without. */
 #include "pace.h"
 
 #define STEP 50000 /* ns */
@@ -34,21 +34,7 @@ static int64_t at_the_clock(struct vg_gpu *gpu, int64_t start, int64_t cost_ns)
     return gpu->busy_until = start + (int64_t)left;
 }
 
-/* First we have the GPU for a slice, then the neighbour for its own. */
-static int64_t in_turns(const struct vg_gpu *gpu, int64_t start, int64_t cost_ns)
-{
-    int64_t slice = gpu->slice_ns, turn = slice + gpu->theirs_ns, at = start % turn;
-    if (at >= slice) {
-        start += turn - at;
-        at = 0;
-    }
-    return start + cost_ns + (at + cost_ns) / slice * gpu->theirs_ns;
-}
-
 int64_t vg_end_of(struct vg_gpu *gpu, int64_t start, int64_t cost_ns)
 {
-    int64_t end = start + cost_ns;
-    if (vg_state()->profile.clock_ramp && cost_ns > 0)
-        end = at_the_clock(gpu, start, cost_ns);
-    return gpu->slice_ns > 0 && gpu->theirs_ns > 0 ? in_turns(gpu, start, end - start) : end;
+    return vg_state()->profile.clock_ramp && cost_ns > 0 ? at_the_clock(gpu, start, cost_ns) : start + cost_ns;
 }

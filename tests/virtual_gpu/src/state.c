@@ -285,7 +285,7 @@ static uint64_t used_locked(int gpu, int mig)
 
 int vg_lost(const struct vg_gpu *gpu)
 {
-    return gpu->lost || (gpu->lost_at && vg_now() >= gpu->lost_at);
+    return gpu->lost;
 }
 
 uint64_t vg_used(int gpu, int mig)
@@ -366,22 +366,15 @@ int vg_taken(int gpu)
     return taken;
 }
 
-void vg_attach(int gpu, int *first, int *first_of_any)
+int vg_attach(int gpu)
 {
-    const struct vg_state *state = vg_state();
     vg_lock();
-    vg_reap();
-    *first_of_any = 1;
-    for (int i = 0; i < VG_MAX_PROCESSES; i++) {
-        const struct vg_process *process = &state->processes[i];
-        if ((process->pid && process->attached[gpu]) || has_context(process, gpu))
-            *first_of_any = 0;
-    }
     struct vg_process *process = own_entry(1);
-    *first = process && !process->attached[gpu];
+    int first = process && !process->attached[gpu];
     if (process)
         process->attached[gpu] = 1;
     vg_unlock();
+    return first;
 }
 
 void vg_forget_process(void)

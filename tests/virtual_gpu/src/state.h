@@ -69,14 +69,11 @@ struct vg_gpu {
     uint32_t pci_bus;
     uint32_t integrated;
     uint32_t lost;
-    int64_t lost_at; /* or from this moment on, where not 0 */
     uint32_t mig_mode;
     uint32_t compute_mode; /* 0 anybody's, 2 nobody's, 3 one process's */
     uint32_t n_mig;
     int64_t ramp_from;  /* when the clock began to rise, and until when there is work */
     int64_t busy_until;
-    int64_t slice_ns;   /* beside a neighbour: how long this GPU is ours at a time, and how long theirs */
-    int64_t theirs_ns;
     struct vg_mig mig[VG_MAX_MIG];
 };
 
@@ -111,7 +108,6 @@ struct vg_profile {
     int64_t resolution;      /* of an event */
     int64_t event;           /* of the GPU's time, to reach one */
     int64_t attach;          /* of NVML's first handle of a GPU */
-    int64_t attach_cold;     /* the same without persistence mode, where nobody has the GPU in use */
     int64_t clock_ramp;      /* from the idle clock to the full one; 0: it never moves */
     int64_t clock_fall;      /* of idleness before the clock falls */
     int64_t idle_clock;      /* MHz */
@@ -158,12 +154,10 @@ struct vg_state {
     int32_t cuda_version; /* 13000 */
     int32_t host_pids;
     int32_t hide_processes; /* NVML lists none */
-    int32_t early_reads;    /* copies to the host while another stream of the device was at work */
     int32_t any_dead; /* whether a process may have a dead context */
     char driver_version[80];
     int32_t cuda_order[VG_MAX_GPUS]; /* nvidia-smi's index of each CUDA ordinal, fastest first */
     int64_t launch_cost_ns; /* that a launch keeps the host for, at least */
-    int32_t persistence; /* mode: the driver stays attached to the GPUs */
     struct vg_profile profile;
     struct vg_cost costs[VG_MAX_COSTS];
     struct vg_gpu gpus[VG_MAX_GPUS];
@@ -209,8 +203,8 @@ void vg_mark_context(int gpu, int mig, int present);
 void vg_count_session(int change);
 /* Whether another process has a context there. */
 int vg_taken(int gpu);
-/* NVML takes a GPU in use for this process: whether it is the first that asks for it, and the first of any. */
-void vg_attach(int gpu, int *first, int *first_of_any);
+/* NVML takes a GPU in use for this process: whether that is new. */
+int vg_attach(int gpu);
 /* Forgets this process's use: at exit, and when exec put a new image in place of an old one. */
 void vg_forget_process(void);
 void vg_lock(void);
