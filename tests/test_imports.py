@@ -24,7 +24,7 @@ LAYOUT: dict[str, set[str]] = {
     "render": {"errors", "wording", "system"},
     "results": {"errors", "wording", "system", "render"},
     "cells": {"errors", "system"},
-    "cuda": {"_version", "errors", "system", "results", "cells"},
+    "cuda": {"_version", "errors", "system", "results"},
     "selection": {"errors", "wording", "system", "render", "results", "cells", "cuda"},
     "timing": {"errors", "wording", "system", "results", "cells", "cuda"},
     "memory": {"errors", "wording", "system", "render", "results", "cells", "cuda"},

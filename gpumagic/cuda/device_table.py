@@ -20,7 +20,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from gpumagic._version import __version__
-from gpumagic.cuda import driver, init_trace, nvml, torch_cuda, visible_devices
+from gpumagic.cuda import driver, initialization, nvml, torch_cuda, visible_devices
 from gpumagic.errors import DeviceError
 from gpumagic.results.base import Conditions
 from gpumagic.results.devices import NO_GPU, VIRTUAL, Device, DeviceTable, Process
@@ -71,7 +71,7 @@ def read(*, processes: bool = True, usage: bool = True) -> DeviceTable:
         "environment": environment,
         "cuda_initialized": state.initialized,
         "cuda_failed": state.failed,
-        "where": init_trace.location() if state.initialized else None,
+        "where": initialization.location() if state.initialized else None,
         "show_processes": processes,
     }
     try:

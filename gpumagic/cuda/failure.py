@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
 
-from gpumagic.cuda import driver, init_trace, probe, torch_cuda, visible_devices
+from gpumagic.cuda import driver, initialization, probe, torch_cuda, visible_devices
 from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import DeviceError
 from gpumagic.results.devices import DeviceTable
@@ -70,7 +70,8 @@ def query_start(*, hidden: bool = False) -> probe.Start:
         state.failed = start.count == 0
         state.suspected = state.failed or hidden
         if state.failed:
-            init_trace.withdraw_nvml_check()  # with it torch would return NVML's count of devices
+            # With it torch would return NVML's count of devices.
+            initialization.withdraw_nvml_check()
     return start
 
 

@@ -99,12 +99,12 @@ class ProcessState:
     choice: Choice = field(default_factory=Choice)
     #: The environment at the process's start.
     started_with: dict[str, str] = field(default_factory=_environment_at_start)
-    #: Whether loading has set the variable `init_trace.NVML_CHECK`.
+    #: Whether loading has set the variable `initialization.NVML_CHECK`.
     nvml_check_set: bool = False
     init_failure: InitFailure = field(default_factory=InitFailure)
     #: What destroyed this process's CUDA context (`failure`); None while nothing is known.
     dead_context: str | None = None
-    #: The `init_trace.InitTrace` that is attached, or that has found where CUDA was initialised.
+    #: The `selection.init_trace.InitTrace` that is attached, or has found where it was.
     init_trace: Any = None
     #: The thread that runs a cell with a choice of its own (``%%gpu``); subshells have others.
     cell_thread: int | None = None

@@ -9,7 +9,7 @@ import itertools
 import re
 from collections.abc import Callable
 
-from gpumagic.cuda import device_table, driver, failure, init_trace, probe
+from gpumagic.cuda import device_table, driver, failure, initialization, probe
 from gpumagic.cuda.probe import Build, Start
 from gpumagic.doctor import CHECKS, machine, process
 from gpumagic.doctor.facts import Facts
@@ -81,7 +81,7 @@ def _diagnosed(otherwise: str) -> Callable[[str], str]:
 
 
 def _forked(_: str) -> str:
-    location = init_trace.location()
+    location = initialization.location()
     where = "" if location is None else f" ({location})"
     return (
         f"the worker was forked from this process, in which CUDA was initialised{where}; "
@@ -90,7 +90,7 @@ def _forked(_: str) -> str:
 
 
 def _before_a_launcher(_: str) -> str:
-    location = init_trace.location() or "CUDA is initialised in this process"
+    location = initialization.location() or "CUDA is initialised in this process"
     return f"{location}. To do: %gpu restart; what it keeps on a GPU would initialise CUDA again"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from gpumagic.cuda import failure, init_trace, torch_cuda, visible_devices
+from gpumagic.cuda import failure, initialization, torch_cuda, visible_devices
 from gpumagic.doctor.diagnosis import Finding
 from gpumagic.doctor.facts import Facts
 from gpumagic.render.units import spans
@@ -53,7 +53,7 @@ def mask(facts: Facts) -> Finding:
 
 def variables(_: Facts) -> Finding | None:
     """Warn of variables that were changed after they were read, and of ones that make CUDA slow."""
-    then, settings = init_trace.environment_then(), torch_cuda.allocator_settings()
+    then, settings = initialization.environment_then(), torch_cuda.allocator_settings()
     read = {} if then is None else {name: then.get(name) for name in _AT_INIT}
     given = [name for name in _ALLOCATOR if name in os.environ]  # the newer takes precedence
     if given and settings is not None:
@@ -94,7 +94,7 @@ def cuda(facts: Facts) -> Finding:
         return Finding(subject, "ok", f"CUDA is not initialised{choice}")
     count = "" if state.uuids is None else f", sees {plural(len(state.uuids), 'device')}"
     contexts = ", ".join(f"cuda:{ordinal}" for ordinal in state.contexts) or "no device"
-    location = init_trace.location()
+    location = initialization.location()
     where = "" if location is None else f". {location}"
     evidence = f"CUDA is initialised{count}; contexts on {contexts}{where}"
     if state.uuids == ():

@@ -16,11 +16,12 @@ from weakref import WeakSet
 from IPython.core.extensions import ExtensionManager
 
 from gpumagic.cells.hooks import CellHook
-from gpumagic.cuda import init_trace
+from gpumagic.cuda import initialization
 from gpumagic.cuda.process_state import STATE
 from gpumagic.magics import commands
 from gpumagic.magics.magic_class import GpuMagic
 from gpumagic.magics.shell_state import NAME, ShellState, find
+from gpumagic.selection import init_trace
 from gpumagic.system.shell import Shell
 
 if TYPE_CHECKING:
@@ -40,9 +41,11 @@ def load(shell: Shell) -> None:
         return
     magics = GpuMagic(shell)
     state, undo = magics.state, magics.state.undo.callback
-    if init_trace.NVML_CHECK not in os.environ:
-        os.environ[init_trace.NVML_CHECK] = "1"
-        os.unsetenv(init_trace.NVML_CHECK)  # child processes do not get it, but for a copy of this
+    if initialization.NVML_CHECK not in os.environ:
+        os.environ[initialization.NVML_CHECK] = "1"
+        os.unsetenv(
+            initialization.NVML_CHECK
+        )  # child processes do not get it, but for a copy of this
         STATE.nvml_check_set = True
     _LOADED.add(state)
     undo(_undo_of_process, state)
@@ -238,7 +241,7 @@ def _undo_of_process(state: ShellState) -> None:
         undo.callback(_undo_choice, state)
         undo.callback(cpu_threads.undo)
         undo.callback(claims.release)
-        undo.callback(init_trace.withdraw_nvml_check)
+        undo.callback(initialization.withdraw_nvml_check)
 
 
 def _undo_choice(state: ShellState) -> None:

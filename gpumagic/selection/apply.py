@@ -15,7 +15,7 @@ from gpumagic.cuda import (
     device_table,
     driver,
     failure,
-    init_trace,
+    initialization,
     torch_cuda,
     visible_devices,
 )
@@ -151,7 +151,7 @@ def _is_so(change: Mapping[str, str | None], table: DeviceTable) -> bool:
 
 def choose_as_started(spec: Spec) -> Selection | None:
     """Write the variables with which CUDA was initialised; None where these are not known."""
-    then = init_trace.environment_then()
+    then = initialization.environment_then()
     if then is None:
         return None
     before = environment.now()

@@ -14,7 +14,7 @@ from dataclasses import replace
 from gpumagic.cuda import (
     driver,
     failure,
-    init_trace,
+    initialization,
     probe,
     torch_cuda,
     visible_devices,
@@ -65,7 +65,7 @@ def verify(
         seen = tuple(device.as_seen() for device in table.visible)
         known = not unlisted or state.uuids == ()
         if _is_late(wanted, seen, state, table):
-            problem, where = f"Too late for '{spec.text}': {_library()}", init_trace.location()
+            problem, where = f"Too late for '{spec.text}': {_library()}", initialization.location()
     elif state.initialized is None and table.no_gpu is None:
         problem = f"'{spec.text}' not verified: the CUDA driver does not report what it shows"
     elif failure.suspected(table) and wanted.visible:
@@ -144,7 +144,7 @@ def _is_late(
     """
     if wanted.visible is not None:
         return shows_others(wanted, seen, state, table)
-    then = init_trace.environment_then()
+    then = initialization.environment_then()
     return then is None or any(then.get(name) != os.environ.get(name) for name in VARIABLES)
 
 

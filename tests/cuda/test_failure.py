@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpumagic.cuda import driver, failure, init_trace, probe, torch_cuda
+from gpumagic.cuda import driver, failure, initialization, probe, torch_cuda
 from gpumagic.cuda.driver import DriverState
 from gpumagic.cuda.process_state import STATE, InitFailure
 from gpumagic.cuda.visible_devices import MASK
@@ -60,13 +60,13 @@ def test_a_suspicion_is_tried_once(
 ) -> None:
     copy.answer = probe.Start(count=0 if failed else 1)
     monkeypatch.setattr(STATE, "nvml_check_set", True)
-    monkeypatch.setenv(init_trace.NVML_CHECK, "1")
+    monkeypatch.setenv(initialization.NVML_CHECK, "1")
     failure.suspect(hidden=True)
     for _ in range(2):
         assert failure.has_failed(VISIBLE) is failed
     assert (copy.queries, failure.suspected(VISIBLE)) == (1, failed)
     # NVML would say that there is a GPU.
-    assert (init_trace.NVML_CHECK in os.environ) is not failed
+    assert (initialization.NVML_CHECK in os.environ) is not failed
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpumagic.cuda import device_table, driver, failure, init_trace, nvml, torch_cuda
+from gpumagic.cuda import device_table, driver, failure, initialization, nvml, torch_cuda
 from gpumagic.cuda.driver import DriverState
 from gpumagic.cuda.probe import Build, Start
 from gpumagic.cuda.process_state import STATE, InitFailure
@@ -65,7 +65,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "installed", lambda: True)
     monkeypatch.setattr(failure, "check_context", lambda: None)
     monkeypatch.setattr(torch_cuda, "in_bad_fork", lambda: False)
-    monkeypatch.setattr(init_trace, "location", lambda: None)
+    monkeypatch.setattr(initialization, "location", lambda: None)
 
 
 def judged(**changes: Any) -> Diagnosis:
@@ -314,7 +314,7 @@ def test_the_mask(
 
 
 def test_variables_that_came_too_late_or_make_it_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(init_trace, "environment_then", lambda: {"CUDA_MODULE_LOADING": "LAZY"})
+    monkeypatch.setattr(initialization, "environment_then", lambda: {"CUDA_MODULE_LOADING": "LAZY"})
     monkeypatch.setattr(torch_cuda, "allocator_settings", lambda: "")
     monkeypatch.delenv("CUDA_DEVICE_ORDER")
     monkeypatch.setenv("CUDA_MODULE_LOADING", "LAZY")

@@ -425,7 +425,7 @@ def test_random_states_go_on(kept: tuple[Kernel, str]) -> None:
     assert "Moved: cuda:0 → cpu, cuda:1 → cuda:0." in shown
     parted = "whole (same) and halved, memory and sharing (its_view)"
     assert f"No longer share memory: {parted}." in shown
-    started = k.value("__import__('gpumagic.cuda.init_trace', fromlist=['x']).location()")
+    started = k.value("__import__('gpumagic.cuda.initialization', fromlist=['x']).location()")
     assert "restarted this process and brought variables back" in started
 
 

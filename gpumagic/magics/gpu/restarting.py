@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from traceback import walk_stack
 from typing import IO, Any, NoReturn
 
-from gpumagic.cuda import driver, failure, init_trace, streams, torch_cuda
+from gpumagic.cuda import driver, failure, initialization, streams, torch_cuda
 from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import RestartError
 from gpumagic.magics.gpu import session
@@ -168,13 +168,13 @@ def _environment(*, as_started: bool) -> dict[str, str]:
     """
     variables, now = dict(os.environ), environment.now()
     if as_started and driver.is_initialized():
-        now = environment.as_started(init_trace.environment_then())
+        now = environment.as_started(initialization.environment_then())
     for name, value in now.items():
         variables.pop(name, None)
         if value is not None:
             variables[name] = value
-    if init_trace.nvml_check_is_ours():
-        del variables[init_trace.NVML_CHECK]
+    if initialization.nvml_check_is_ours():
+        del variables[initialization.NVML_CHECK]
     return variables
 
 

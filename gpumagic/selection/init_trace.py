@@ -1,33 +1,27 @@
-"""Find the statement that initialised CUDA.
+"""Find the statement that initialises CUDA, for `gpumagic.cuda.initialization`.
 
 From the loading of the extension until CUDA is initialised, the driver is queried between any two
 statements of a cell; a query takes some microseconds. No frame of gpumagic is on the stack while
 the user's code runs. Once CUDA is initialised all hooks are removed.
 
 A statement may import a module that uses CUDA, and to IPython the body of a cell magic is no
-statements, but an argument. So torch is asked to call back when it initialises CUDA: the stack has
-the line then. Where a statement may import torch, a finder of imports, which finds nothing, asks.
-
-Until then ``PYTORCH_NVML_BASED_CUDA_CHECK`` is set, too. torch reads it on every
-``torch.cuda.is_available()`` and queries NVML instead of initialising the driver, so that a later
-choice of GPUs still takes effect. NVML knows the machine's devices, but not whether CUDA works in
-this process, so the variable is unset as soon as CUDA is initialised or has failed.
+statements, but an argument. So torch, once it is imported, is asked to call back when it
+initialises CUDA: the stack has the line then.
 """
 
 from __future__ import annotations
 
-import dis
 import linecache
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable
 from traceback import walk_stack
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from gpumagic.cells.hooks import CellHook, CellHooks
+from gpumagic.cuda import initialization
 from gpumagic.cuda.process_state import STATE
 from gpumagic.system.patching import patch
 from gpumagic.system.shell import Shell
@@ -35,11 +29,6 @@ from gpumagic.system.shell import Shell
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import ExecutionResult
 
-#: The variable that makes torch query NVML.
-NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
-_NVML = "libnvidia-ml.so.1"
-#: Files that exist where a driver is loaded: on Linux, and on WSL.
-_LOADED = ("/proc/driver/nvidia/version", "/dev/dxg")
 #: The most characters of a statement that are shown.
 _LONGEST = 500
 #: In the code that stands for the line that has restarted the kernel.
@@ -52,29 +41,27 @@ _CELL_MAGIC = re.compile(
 )
 
 
-_IMPORT = dis.opmap["IMPORT_NAME"]
-
-
 class _Statement(NamedTuple):
-    """A statement that has begun."""
+    """A statement that has begun; what torch's call has told of it."""
 
     code: CodeType
     cell: int | None
+    #: The line in a cell magic's body, and its number.
+    in_body: tuple[str, int] | None = None
+    #: The module that has called torch, with file and line, if it is not the user's cell.
+    module: str = ""
 
-    def described(self, in_body: tuple[str, int] | None) -> str:
-        """Return the cell and the first line of the statement, as the user wrote it.
-
-        Of a cell magic it is the line ``in_body`` with its number, where that is known.
-        """
+    def __str__(self) -> str:
+        """The cell and the first line of the statement, as the user wrote it."""
         # Not co_firstlineno, which is 1 for every module.
         line = min((line for _, _, line in self.code.co_lines() if line), default=1)
         text = linecache.getline(self.code.co_filename, line).strip() or "a statement"
         if _RESTART in text:
             return f"cell [{self.cell}] restarted this process and brought variables back"
         if (magic := _CELL_MAGIC.match(text)) is not None:
-            text, line = in_body or (f"%%{magic[1] or magic[2]}", line)
+            text, line = self.in_body or (f"%%{magic[1] or magic[2]}", line)
         text = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
-        return f"cell [{self.cell}] ran `{text}` (line {line})"
+        return f"cell [{self.cell}] ran `{text}` (line {line}){self.module}"
 
 
 class InitTrace:
@@ -93,12 +80,6 @@ class InitTrace:
         self._last_cell: int | None = None
         #: What torch's list of calls at the initialisation of CUDA has for this trace.
         self._torch_call: tuple[Callable[[], None], list[str]] = (self._torch_initialises, [])
-        #: The line in a cell magic's body that torch's call came from, and its number.
-        self._in_body: tuple[str, int] | None = None
-        #: The module that torch's call came from, with file and line, if it is not the user's cell.
-        self._module = ""
-        #: ``sys.meta_path`` without this trace, while this is a finder in it.
-        self._finders: list[Any] | None = None
         #: Where CUDA was initialised, as a sentence.
         self.location: str | None = None
         #: The environment right after CUDA was initialised, if that was observed.
@@ -109,7 +90,7 @@ class InitTrace:
         # Every library that uses CUDA from Python has imported ctypes.
         if "ctypes" in sys.modules and self._ready().is_initialized():
             self.location = "CUDA had been initialised before gpumagic was loaded"
-            withdraw_nvml_check()
+            initialization.withdraw_nvml_check()
             return
         run_code = self._shell.run_code
 
@@ -118,11 +99,8 @@ class InitTrace:
             try:
                 self.check()  # the previous statement may have initialised CUDA
                 self._statement = _Statement(code, getattr(result, "execution_count", None))
-                if self._undo is not None:
-                    self._listen()
-                    if "torch" not in sys.modules and _IMPORT in code.co_code[::2]:
-                        self._finders = sys.meta_path
-                        sys.meta_path = [self, *sys.meta_path]
+                if self._undo is not None and self._torch_call not in _torch_calls():
+                    _torch_calls().append(self._torch_call)
             except Exception:  # an error of gpumagic must not stop the user's statement
                 self.detach()
             return run_code(code, result, **options)
@@ -133,7 +111,6 @@ class InitTrace:
     def detach(self) -> None:
         """Stop tracing and restore what was replaced."""
         undo, self._undo, self._statement = self._undo, None, None
-        self._stop_finding()
         if self._torch_call in _torch_calls():
             _torch_calls().remove(self._torch_call)
         if undo is not None:
@@ -145,17 +122,16 @@ class InitTrace:
 
         Stops tracing then.
         """
-        self._stop_finding()
         if self._undo is None or not self._ready().is_initialized():
             return
         where = "in the cell that loaded gpumagic, or before the next one"
         if self._last_cell is not None:
             where = f"between two cells, after cell [{self._last_cell}] had ended"
         if self._statement is not None:
-            where = f"while {self._statement.described(self._in_body)}{self._module}"
+            where = f"while {self._statement}"
         self.location = f"CUDA was initialised {where}"
         self.environment = dict(os.environ)
-        withdraw_nvml_check()
+        initialization.withdraw_nvml_check()
         self.detach()
 
     def _ready(self) -> Any:
@@ -167,26 +143,8 @@ class InitTrace:
             from gpumagic.cuda import driver
 
             self._driver = driver
-            _withdraw_if_useless()
+            initialization.withdraw_if_useless()
         return self._driver
-
-    def find_spec(self, *_: object) -> None:
-        """Find nothing, as a finder: while ``torch.cuda`` is imported, its list comes to be."""
-        self._listen()
-
-    def _stop_finding(self) -> None:
-        """Take this trace out of ``sys.meta_path``, in which it goes before all others.
-
-        Not out of the list itself, which another thread may be going through.
-        """
-        finders, self._finders = self._finders, None
-        if finders is not None:
-            finders[:] = [each for each in sys.meta_path if each is not self]
-            sys.meta_path = finders
-
-    def _listen(self) -> None:
-        if self._torch_call not in _torch_calls():
-            _torch_calls().append(self._torch_call)
 
     def _torch_initialises(self) -> None:
         """Note the module that has called torch, and the outermost line in a cell magic's body."""
@@ -197,14 +155,15 @@ class InitTrace:
         caller = next((each for each in frames if _module(each).split(".")[0] != "torch"), None)
         if caller is not None and caller.f_globals is not own:
             place = f"{caller.f_code.co_filename}, line {caller.f_lineno}"
-            self._module = f", in module {_module(caller)} ({place})"
+            statement = statement._replace(module=f", in module {_module(caller)} ({place})")
         for frame in frames:
             code = frame.f_code
+            if code is statement.code:
+                break
             if frame.f_globals is own and code.co_name == "<module>":
-                if code is statement.code:
-                    return
                 line = linecache.getline(code.co_filename, frame.f_lineno).strip()
-                self._in_body = (line, frame.f_lineno)
+                statement = statement._replace(in_body=(line, frame.f_lineno))
+        self._statement = statement
 
     # --- the cells -------------------------------------------------------------------------------
 
@@ -249,54 +208,3 @@ def detach() -> None:
     STATE.init_trace = None
     if trace is not None:
         trace.detach()
-
-
-def location() -> str | None:
-    """Return where CUDA was initialised, as a sentence; None where that is not known."""
-    trace: InitTrace | None = STATE.init_trace
-    if trace is None:
-        return None
-    trace.check()
-    return trace.location
-
-
-def environment_then() -> Mapping[str, str] | None:
-    """Return the environment right after CUDA was initialised; None where not observed."""
-    trace: InitTrace | None = STATE.init_trace
-    return None if trace is None else trace.environment
-
-
-# --- the variable --------------------------------------------------------------------------------
-
-
-def nvml_check_is_ours() -> bool:
-    """Return whether the variable is set, and was set when gpumagic was loaded."""
-    return STATE.nvml_check_set and os.environ.get(NVML_CHECK) == "1"
-
-
-def withdraw_nvml_check() -> None:
-    """Unset the variable if it is ours."""
-    if nvml_check_is_ours():
-        del os.environ[NVML_CHECK]
-    STATE.nvml_check_set = False
-
-
-def _withdraw_if_useless() -> None:
-    """Unset the variable, if it is ours, where NVML is installed but cannot be initialised.
-
-    torch would warn of that on every query, and then query CUDA after all. NVML is tried only
-    where no file of a loaded driver exists: with a driver, its initialisation may take long.
-    """
-    import ctypes
-
-    from gpumagic.system import system_files
-
-    loaded = sys.platform != "linux" or any(system_files.at(file).exists() for file in _LOADED)
-    if loaded or not nvml_check_is_ours():
-        return
-    with suppress(OSError):  # without NVML torch does not warn
-        library = ctypes.CDLL(_NVML)
-        if library.nvmlInit_v2() == 0:
-            library.nvmlShutdown()
-        else:
-            withdraw_nvml_check()

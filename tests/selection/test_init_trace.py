@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from gpumagic.cells.hooks import CellHooks
-from gpumagic.cuda import init_trace
+from gpumagic.cuda import initialization
 from gpumagic.cuda.process_state import STATE
+from gpumagic.selection import init_trace
 from tests.support.kernels import Kernel
 from tests.support.own_files import names_our_files
 from tests.support.shells import Ran, registered
@@ -57,27 +58,21 @@ def test_the_statement_is_named(kernel: Callable[..., Kernel], cell: str, expect
     assert expected.format(n=number) in location(fresh)
 
 
-@pytest.mark.parametrize("first", ["import torch", "pass"])
 def test_the_module_that_an_import_runs_is_named(
-    kernel: Callable[..., Kernel], tmp_path: Path, first: str
+    kernel: Callable[..., Kernel], tmp_path: Path
 ) -> None:
-    """Not only the notebook's statement: with file and line, below the table, and by the doctor.
-
-    Also where that module is the first to import torch.
-    """
+    """Not only the notebook's statement: with file and line, below the table, and by the doctor."""
     (tmp_path / "peftlike").mkdir()
     (tmp_path / "peftlike/__init__.py").write_text("from peftlike.tuners import lora")
     module = tmp_path / "peftlike/tuners.py"
     module.write_text("import torch\nlora = torch.ones(1).cuda()")
-    fresh = kernel(fresh=True)
-    finders = fresh.value("[*map(id, __import__('sys').meta_path)]")
-    fresh.run(f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{first}")
+    fresh = kernel()
+    fresh.run(f"import sys, torch; sys.path.insert(0, {str(tmp_path)!r})")
     number = fresh.run("from peftlike import lora").execution_count
     said = f"CUDA was initialised while cell [{number}] ran `from peftlike import lora` (line 1), "
     said += f"in module peftlike.tuners ({module}, line 2)."
     for asked in ("%gpu", "%gpu doctor"):
         assert "".join(said.split()) in "".join(fresh.run(asked).text.split())
-    assert fresh.value("[*map(id, sys.meta_path)]")[-len(finders) :] == finders
 
 
 def test_child_processes_do_not_get_the_variable(kernel: Callable[..., Kernel]) -> None:
@@ -215,8 +210,8 @@ def test_the_variable_is_unset_where_nvml_cannot_be_initialised(
     monkeypatch: pytest.MonkeyPatch, users: str | None
 ) -> None:
     """A value that the user has set is kept."""
-    monkeypatch.setenv(init_trace.NVML_CHECK, users or "1")
+    monkeypatch.setenv(initialization.NVML_CHECK, users or "1")
     monkeypatch.setattr(STATE, "nvml_check_set", users is None)
-    init_trace.withdraw_nvml_check()
-    assert os.environ.get(init_trace.NVML_CHECK) == users
-    assert not init_trace.nvml_check_is_ours()
+    initialization.withdraw_nvml_check()
+    assert os.environ.get(initialization.NVML_CHECK) == users
+    assert not initialization.nvml_check_is_ours()
