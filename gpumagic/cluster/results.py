@@ -5,15 +5,15 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 from typing import Any
 
 from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Style, Styled
-from gpumagic.render.units import DASH, bytes_, cpu_seconds, percent, spans
+from gpumagic.render.units import DASH, at_most, bytes_, cpu_seconds, percent, spans
 from gpumagic.results.base import Series
 from gpumagic.results.devices import Device, DeviceTable, errors, memory_cell
-from gpumagic.results.memory import DeviceMemoryDelta
 from gpumagic.results.selection import status_cell
-from gpumagic.results.timing import Sample, at_most
+from gpumagic.results.timing import Sample
 from gpumagic.wording import grouped, noun, plural
 
 
@@ -95,7 +95,8 @@ class ClusterTable(ClusterResult):
                 yield {"engine": each.engine, "host": each.host, **asdict(device)}
 
     def _blocks(self) -> Iterator[Block]:
-        columns: list[Column[tuple[str, Device, str]]] = [
+        yield Grid.of(
+            self._devices(),
             Column("Host", lambda of: Styled(of[0], "strong")),
             Figures("GPU", lambda of: Styled(str(of[1].index), "strong")),
             Column(
@@ -106,8 +107,7 @@ class ClusterTable(ClusterResult):
             Figures("Memory used / total", lambda of: memory_cell(of[1])),
             Figures("Util", lambda of: percent(of[1].utilization), rank=2),
             Figures("Processes", lambda of: _count(of[1]), rank=3),
-        ]
-        yield Grid.of(self._devices(), columns)
+        )
         for host, engines in self.hosts.items():
             yield from errors((device for each in engines for device in each.value), f"{host}, ")
         yield from _said(
@@ -153,13 +153,13 @@ class ClusterSelection(ClusterResult):
         return tuple(i for i, chosen in self.per_engine.items() if chosen.status == "too-late")
 
     def _blocks(self) -> Iterator[Block]:
-        columns: list[Column[EngineResult]] = [
+        yield Grid.of(
+            self._measured(),
             Figures("Engine", lambda each: str(each.engine)),
             Column("Host", lambda each: each.host or DASH, rank=1),
             Column("Status", lambda each: status_cell(each.value.status)),
             Column("Sees", lambda each: Styled.few(_names(each.value.devices) or ["no GPU"], 4)),
-        ]
-        yield Grid.of(self._measured(), columns)
+        )
         yield from self._failures()
         yield from _said(
             (note, each.engine) for each in self._measured() for note in each.value.notes
@@ -231,7 +231,15 @@ class ClusterTiming(ClusterResult):
             row("Wall", self.wall, any(each.wall_at_most for each in timings)),
             row("CPU", self.cpu),
         ]
-        columns: list[Column[EngineResult]] = [
+        over = Grid.of(
+            rows,
+            Column("Over the engines", itemgetter(0)),
+            Figures("Median", itemgetter(1)),
+            Figures("Min", itemgetter(2)),
+            Figures("Max", itemgetter(3)),
+        )
+        by_engine = Grid.of(
+            self._measured(),
             Figures("Engine", lambda each: str(each.engine)),
             Column("Host", lambda each: each.host or DASH, rank=1),
             Figures("GPU", lambda each: each.value.gpu_text),
@@ -240,11 +248,7 @@ class ClusterTiming(ClusterResult):
             Column(
                 "Limited by", lambda each: Styled(_LIMITED_BY[each.value.limited_by], "dim"), rank=3
             ),
-        ]
-        over = Grid.of(
-            rows, [Column("Over the engines"), Figures("Median"), Figures("Min"), Figures("Max")]
         )
-        by_engine = Grid.of(self._measured(), columns)
         return [over, by_engine, *self._slowest(), *self._failures()]
 
     def _slowest(self) -> Iterator[Line]:
@@ -281,20 +285,20 @@ class ClusterMemory(ClusterResult):
         }
 
     def _blocks(self) -> Iterator[Block]:
-        columns: list[Column[tuple[EngineResult, int, DeviceMemoryDelta]]] = [
+        changes = (
+            (each, ordinal, change)
+            for each in self._measured()
+            for ordinal, change in each.value.devices.items()
+        )
+        yield Grid.of(
+            changes,
             Figures("Engine", lambda of: str(of[0].engine)),
             Column("Host", lambda of: of[0].host or DASH, rank=1),
             Column("Device", lambda of: f"cuda:{of[1]}"),
             Figures("Allocated", lambda of: bytes_(of[2].allocated, sign=True)),
             Figures("Reserved", lambda of: bytes_(of[2].reserved, sign=True)),
             Figures("Peak above start", lambda of: bytes_(of[2].peak, sign=True)),
-        ]
-        changes = (
-            (each, ordinal, change)
-            for each in self._measured()
-            for ordinal, change in each.value.devices.items()
         )
-        yield Grid.of(changes, columns)
         yield from _said(
             (each.value.error or "no GPU memory in use", each.engine)
             for each in self._measured()

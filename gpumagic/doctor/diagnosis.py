@@ -72,13 +72,13 @@ class Diagnosis(Series[Finding]):
 
 
 def _grid(findings: Sequence[Finding]) -> Grid:
-    columns: list[Column[Finding]] = [
+    return Grid.of(
+        findings,
         Column("", lambda found: Styled(_SIGNS[found.status], _STYLES[found.status])),
         Column("Check", lambda found: Styled(found.subject, "strong")),
         Column("Found", lambda found: found.evidence, least=24, wrap=True),
         Column("To do", lambda found: _to_do(found.remedy or ""), least=24, wrap=True),
-    ]
-    return Grid.of(findings, columns)
+    )
 
 
 def _to_do(remedy: str) -> Styled:

@@ -113,8 +113,8 @@ class Progress:
 
         self._next = now + self.PERIOD
         text = f"{share(min(done, 1.0))} · {seconds(now - self._started)}"
-        cells = ("%cudatime", Styled(text, bar=done))
-        self._live.blocks([Grid.of([cells], [Column(""), Column("")])])
+        cells = (Styled("%cudatime"), Styled(text, bar=done))
+        self._live.blocks([Grid((Column(""), Column("")), [cells])])
 
     def close(self) -> None:
         """Remove what is shown."""

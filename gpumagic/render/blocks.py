@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from gpumagic.render.units import bytes_
@@ -88,8 +89,7 @@ class Column(Generic[_Item]):
     """A table's column: its header, its cell of an item, and its place in a narrow terminal."""
 
     header: str
-    #: None where the items are sequences, with a cell for each column.
-    cell: Callable[[_Item], Text] | None = None
+    cell: Callable[[_Item], Text] = str
     #: Narrow terminals drop the columns of the highest rank first; rank 0 is never dropped.
     rank: int = 0
     #: The width to which its cells are shortened before that; 0 if they are not.
@@ -121,27 +121,19 @@ class Grid:
     @classmethod
     def of(
         cls,
-        items: Iterable[Any],
-        columns: Sequence[Column[Any]],
-        dim: Callable[[Any], bool] = lambda _: False,
+        items: Iterable[_Item],
+        *columns: Column[_Item],
+        dim: Callable[[_Item], bool] = lambda _: False,
     ) -> Grid:
         """Return a table with a row for each item; ``dim`` says whether its strings are dim.
 
         A column in which no row has anything is left out.
         """
-        rows = [
-            [
-                _cell(column.cell(item) if column.cell else item[i], "dim" if dim(item) else "")
-                for i, column in enumerate(columns)
-            ]
-            for item in items
-        ]
+        rows = [[_cell(column.cell(item), dim(item)) for column in columns] for item in items]
         used = [
-            i
-            for i in range(len(columns))
-            if any(row[i].text or row[i].bar is not None for row in rows)
+            any(cell.text or cell.bar is not None for cell in of) for of in zip(*rows, strict=True)
         ]
-        return cls([columns[i] for i in used], [[row[i] for i in used] for row in rows])
+        return cls([*compress(columns, used)], [[*compress(row, used)] for row in rows])
 
 
 @dataclass(frozen=True)
@@ -173,8 +165,8 @@ class Line:
         return [cls.of(text, "dim") for text in texts]
 
 
-def _cell(text: Text, style: Style = "") -> Styled:
-    return text if isinstance(text, Styled) else Styled(text, style if text else "")
+def _cell(text: Text, dim: bool = False) -> Styled:
+    return text if isinstance(text, Styled) else Styled(text, "dim" if dim and text else "")
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 #: A value that is not known.
 DASH = "–"
 #: As wide as a plus sign, and no line break is inserted after it.
 MINUS = "\N{MINUS SIGN}"
 _BYTES = ((2**10, "KiB"), (2**20, "MiB"), (2**30, "GiB"), (2**40, "TiB"))
+_PREFIXES = ((1e-3, "m"), (1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"), (1e15, "P"))
 _SECONDS = ((1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms"), (1.0, "s"))
 
 
@@ -23,7 +24,7 @@ def bytes_(value: int | None, *, sign: bool = False) -> str:
     if value < 0:
         return MINUS + bytes_(-value)
     plus = "+" if sign and value else ""
-    return plus + (f"{value} B" if value < 1024 else _scaled(value, 1023.5, _BYTES))
+    return plus + (f"{value} B" if value < 1024 else _in_unit(value, 1023.5, _BYTES))
 
 
 def seconds(value: float | None) -> str:
@@ -35,13 +36,25 @@ def seconds(value: float | None) -> str:
     if value < 5e-12:
         return "0 s"
     if value < 60:
-        return _scaled(value, 999.5, _SECONDS)
+        return _in_unit(value, 999.5, _SECONDS)
     hours, rest = divmod(round(value), 3600)
     parts = ((hours, "h"), (rest // 60, "min"), (rest % 60, "s"))
     return " ".join(f"{number} {unit}" for number, unit in parts if number)
 
 
-def _scaled(value: float, most: float, units: Sequence[tuple[float, str]]) -> str:
+def scaled(value: float, unit: str) -> str:
+    """Return a value with three or four significant digits and a prefix: ``2.00 GFLOP/s``."""
+    return _in_unit(value, 999.5, [(scale, prefix + unit) for scale, prefix in _PREFIXES])
+
+
+def at_most(
+    value: float | None, is_bound: bool, text: Callable[[float | None], str] = seconds
+) -> str:
+    """Return a time, with ``≤`` where it is an upper bound."""
+    return f"≤ {text(value)}" if is_bound and value is not None else text(value)
+
+
+def _in_unit(value: float, most: float, units: Sequence[tuple[float, str]]) -> str:
     """Return a value in the first unit in which it is less than ``most``, or in the last."""
     scale, unit = next((each for each in units if value / each[0] < most), units[-1])
     amount = value / scale

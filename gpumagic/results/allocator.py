@@ -138,11 +138,11 @@ class Fit(Result):
         def peak(run: FitRun) -> Text:
             return bytes_(run.peak) if run.fits else Styled("✗ out of memory", "bad")
 
-        columns: list[Column[FitRun]] = [
+        grid = Grid.of(
+            sorted(self.runs, key=lambda run: run.value),
             Figures(self.name, lambda run: f"{run.value:,}"),
             Figures("Peak above start", peak),
-        ]
-        grid = Grid.of(sorted(self.runs, key=lambda run: run.value), columns)
+        )
         return [Line.of(self.verdict), grid, *Line.notes(self.notes)]
 
     @property
@@ -216,12 +216,12 @@ class Freed(Result):
         after = states[-1]
         if before == after:
             return []
-        columns: list[Column[tuple[FreeStep, Held, Held]]] = [
+        allocated = f"allocated {bytes_(before.allocated)} → {bytes_(after.allocated)}"
+        reserved = f"reserved {bytes_(before.reserved)} → {bytes_(after.reserved)}"
+        freed = Grid.of(
+            zip(self.steps, states, states[1:], strict=False),
             Column(f"cuda:{ordinal} freed", lambda of: Styled.cut(of[0].what, _LONGEST)),
             Figures("Allocated", lambda of: bytes_(of[1].allocated - of[2].allocated)),
             Figures("Reserved", lambda of: bytes_(of[1].reserved - of[2].reserved)),
-        ]
-        allocated = f"allocated {bytes_(before.allocated)} → {bytes_(after.allocated)}"
-        reserved = f"reserved {bytes_(before.reserved)} → {bytes_(after.reserved)}"
-        freed = Grid.of(zip(self.steps, states, states[1:], strict=False), columns)
+        )
         return [freed, Line.of(f"{allocated}, {reserved}", "good")]

@@ -136,7 +136,7 @@ class Comparison(Series[Compared]):
                 "loops": timing.loops,
             }
 
-    def _blocks(self) -> list[Block]:
+    def _blocks(self) -> Iterator[Block]:
         slowest = max(entry.timing.wall.median for entry in self) or 1.0
 
         def wall(entry: Compared) -> Styled:
@@ -158,13 +158,6 @@ class Comparison(Series[Compared]):
                 tone = "dim"
             return Styled(found.text, tone)
 
-        columns: list[Column[Compared]] = [
-            Column("Name", lambda entry: entry.name, least=8),
-            Figures("Wall", wall),
-            Column("Compared", lambda entry: ratio(entry, "wall"), least=12, wrap=True),
-            Figures("GPU", gpu),
-            Column("Compared", lambda entry: ratio(entry, "gpu"), least=12, wrap=True),
-        ]
         counts = [entry.name for entry in self if entry.quantity == "gpu"]
         if len(counts) == len(self) - 1:
             which = "the GPU time counts: all are GPU-bound"
@@ -173,7 +166,15 @@ class Comparison(Series[Compared]):
         else:
             which = "the wall time counts"
         legend = f"compared with {self.baseline}, by 95 % confidence intervals; {which}"
-        return [Grid.of(self, columns), *Line.notes((*self.notes, legend))]
+        yield Grid.of(
+            self,
+            Column("Name", lambda entry: entry.name, least=8),
+            Figures("Wall", wall),
+            Column("Compared", lambda entry: ratio(entry, "wall"), least=12, wrap=True),
+            Figures("GPU", gpu),
+            Column("Compared", lambda entry: ratio(entry, "gpu"), least=12, wrap=True),
+        )
+        yield from Line.notes((*self.notes, legend))
 
 
 def _times(ratio: float) -> str:
@@ -188,18 +189,15 @@ class MemoryComparison(Result):
     peaks: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    def _blocks(self) -> list[Block]:
-        def change(now: int, stored: int) -> str:
-            return share((now - stored) / stored, 1, sign=True) if stored else DASH
-
-        columns: list[Column[tuple[int, tuple[int, int]]]] = [
+    def _blocks(self) -> Iterator[Block]:
+        yield Grid.of(
+            ((ordinal, *peaks) for ordinal, peaks in self.peaks.items()),
             Column("Device", lambda of: f"cuda:{of[0]}"),
-            Figures("Peak", lambda of: bytes_(of[1][0])),
-            Figures("Stored", lambda of: bytes_(of[1][1])),
-            Figures("Change", lambda of: change(*of[1])),
-        ]
-        grid = [Grid.of(self.peaks.items(), columns)] if self.peaks or not self.notes else []
-        return [*grid, *Line.notes(self.notes)]
+            Figures("Peak", lambda of: bytes_(of[1])),
+            Figures("Stored", lambda of: bytes_(of[2])),
+            Figures("Change", lambda of: share(of[1] / of[2] - 1, 1, sign=True) if of[2] else DASH),
+        )
+        yield from Line.notes(self.notes)
 
 
 # --- files ----------------------------------------------------------------------------------------

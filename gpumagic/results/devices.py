@@ -230,7 +230,8 @@ class DeviceTable(Series[Device]):
 def device_grid(devices: Sequence[Device], gated: bool = False) -> list[Block]:
     """Return the table, above it the devices' name if it is the same for all, below the errors."""
     title = Line.title([device.name for device in devices])
-    columns: list[Column[Device]] = [
+    grid = Grid.of(
+        devices,
         Figures("GPU", lambda d: Styled(str(d.index), "dim" if d.visible is False else "strong")),
         Column("Device", lambda d: ordinal_cell(d, gated)),
         Figures("Memory used / total", memory_cell),
@@ -240,8 +241,8 @@ def device_grid(devices: Sequence[Device], gated: bool = False) -> list[Block]:
         Figures("Temp", lambda d: rounded(d.temperature, "°C"), rank=5),
         Figures("Power", _power, rank=6),
         Column("Name", lambda d: "" if title else d.name or DASH, rank=4),
-    ]
-    grid = Grid.of(devices, columns, dim=lambda d: d.visible is False)
+        dim=lambda d: d.visible is False,
+    )
     return [*title, grid, *errors(devices)]
 
 
@@ -265,13 +266,13 @@ def _power(device: Device) -> str:
 
 def _instances(devices: Iterable[Device]) -> Iterator[Block]:
     """Yield the table of the MIG instances."""
-    columns: list[Column[tuple[Device, MigInstance]]] = [
+    yield Grid.of(
+        [(device, part) for device in devices for part in device.mig],
         Figures("GPU", lambda of: str(of[0].index)),
         Column("MIG instance", lambda of: of[1].name or DASH, rank=1),
         Column("UUID", lambda of: _uuid(*of)),
         Figures("Memory used / total", lambda of: _used_of(of[1])),
-    ]
-    yield Grid.of([(device, part) for device in devices for part in device.mig], columns)
+    )
 
 
 def _uuid(device: Device, part: MigInstance) -> Styled:
@@ -359,17 +360,17 @@ def _used_of(place: Device | MigInstance) -> str:
 
 def _processes(devices: Sequence[Device]) -> Iterator[Block]:
     """Yield the processes with the most memory, the user's own first; and what is not known."""
-    columns: list[Column[tuple[int, Process]]] = [
+    listed = [(device.index, each) for device in devices for each in device.processes or ()]
+    listed.sort(key=lambda of: -(of[1].memory or 0))
+    shown, rest = listed[:_MOST], listed[_MOST:]
+    yield Grid.of(
+        sorted(shown, key=lambda of: not (of[1].own or of[1].mine)),
         Figures("GPU", lambda of: str(of[0])),
         Figures("PID", lambda of: _pid(of[1])),
         Column("User", lambda of: of[1].user or DASH, rank=2),
         Figures("Memory", lambda of: bytes_(of[1].memory)),
         Column("Command", lambda of: of[1].title, least=12),
-    ]
-    listed = [(device.index, each) for device in devices for each in device.processes or ()]
-    listed.sort(key=lambda of: -(of[1].memory or 0))
-    shown, rest = listed[:_MOST], listed[_MOST:]
-    yield Grid.of(sorted(shown, key=lambda of: not (of[1].own or of[1].mine)), columns)
+    )
     if rest:
         memory = bytes_(sum(process.memory or 0 for _, process in rest))
         yield Line.of(f"and {len(rest)} more, with {memory} in all", "dim")

@@ -162,7 +162,7 @@ def holder_table(
         Figures("Frees", of_holder(_frees), rank=3),
         Column("Also held by", of_holder(lambda h: Styled.few(h.also, 3, "dim")), rank=1, least=12),
     ]
-    return Grid.of(rows, columns[:3] if brief else columns, dim=lambda _: True)
+    return Grid.of(rows, *(columns[:3] if brief else columns), dim=lambda _: True)
 
 
 def _frees(holder: Holder) -> str:
@@ -223,18 +223,27 @@ class CellHoldings(Result):
 
     def _blocks(self) -> list[Block]:
         totals = {i: sum(held.bytes for held in of) for i, of in self.devices.items()}
-        columns: list[Column[tuple[int, CellHolding]]] = [
-            Column("Device", lambda of: Styled(f"cuda:{of[0]}", "strong")),
-            Figures("Cell", lambda of: "" if of[1].number is None else cell_number(of[1].number)),
-            Column("First line", lambda of: _source(of[1]), least=16),
-            Figures("Memory", lambda of: bytes_(of[1].bytes)),
-            Figures("Share", lambda of: _share(of[1], totals[of[0]])),
-            Figures("Blocks", lambda of: Styled(str(of[1].blocks), "dim"), rank=1),
-        ]
         sums = [f"{bytes_(total)} allocated on cuda:{i}" for i, total in totals.items() if total]
         rows = [(i, held) for i, of in self.devices.items() for held in of]
         notes = Line.notes((*sums, *self.notes))
-        return [Grid.of(rows, columns), *notes] if rows else [_NOTHING, *notes]
+        return (
+            [
+                Grid.of(
+                    rows,
+                    Column("Device", lambda of: Styled(f"cuda:{of[0]}", "strong")),
+                    Figures(
+                        "Cell", lambda of: "" if of[1].number is None else cell_number(of[1].number)
+                    ),
+                    Column("First line", lambda of: _source(of[1]), least=16),
+                    Figures("Memory", lambda of: bytes_(of[1].bytes)),
+                    Figures("Share", lambda of: _share(of[1], totals[of[0]])),
+                    Figures("Blocks", lambda of: Styled(str(of[1].blocks), "dim"), rank=1),
+                ),
+                *notes,
+            ]
+            if rows
+            else [_NOTHING, *notes]
+        )
 
 
 def _source(held: CellHolding) -> Styled:

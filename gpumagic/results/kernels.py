@@ -70,14 +70,14 @@ class KernelReport(Result):
 
     def _table(self) -> Grid:
         total = self.total or 1.0
-        columns: list[Column[Kernel]] = [
+        return Grid.of(
+            self.kernels[:_SHOWN],
             Column("Kernel or copy", lambda k: Styled(short(k.name), whole=k.name), least=24),
             Figures("Count", lambda k: f"{k.count:,}"),
             Figures("Total", lambda k: Styled(seconds(k.total), "strong")),
             Figures("Share", lambda k: Styled(percent(100 * k.total / total), bar=k.total / total)),
             Figures("Mean", lambda k: Styled(seconds(k.total / k.count), "dim"), rank=1),
-        ]
-        return Grid.of(self.kernels[:_SHOWN], columns)
+        )
 
 
 def short(name: str) -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from math import fsum
 from typing import Any, ClassVar
 
 from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Style, Styled, Text
 from gpumagic.render.source_code import source_cells
-from gpumagic.render.units import DASH, seconds
+from gpumagic.render.units import DASH, at_most, seconds
 from gpumagic.results.base import Result, Series
 from gpumagic.results.memory import MemoryDelta
 from gpumagic.wording import plural
@@ -18,21 +19,6 @@ from gpumagic.wording import plural
 _LONGEST_GAP, _EDGE = 8, 2
 #: What is said of time that belongs to no line.
 BETWEEN = "(between the lines)"
-
-
-def folded(numbers: range, relevant: Container[int]) -> Iterator[range]:
-    """Yield the numbers of the lines to show, one by one; irrelevant ones left out together."""
-    start = numbers.start
-    for number in (*(number for number in numbers if number in relevant), numbers.stop):
-        gap = range(start, number)
-        if len(gap) > _LONGEST_GAP:
-            yield from map(_one, gap[:_EDGE])
-            yield gap[_EDGE:-_EDGE]
-            gap = gap[-_EDGE:]
-        yield from map(_one, gap)
-        if number < numbers.stop:
-            yield _one(number)
-        start = number + 1
 
 
 def _one(number: int) -> range:
@@ -56,11 +42,16 @@ class Source:
         why = "nothing to run" if self.empty else "was not seen to run in this cell's thread"
         return Line.of(f"{self.name}: {why}", "dim")
 
-    def rows(self, relevant: Container[int]) -> list[range]:
-        """Return the lines of each row of a table."""
-        return [*folded(range(self.first, self.first + len(self.text)), relevant)]
+    def rows(self, relevant: Container[int]) -> Iterator[range]:
+        """Yield the lines of each row of a table: one, or those that are left out together."""
+        numbers = range(self.first, self.first + len(self.text))
+        for shown, group in groupby(numbers, lambda number: number in relevant):
+            lines = [*map(_one, group)]
+            if not shown and len(lines) > _LONGEST_GAP:
+                lines[_EDGE:-_EDGE] = [range(lines[_EDGE].start, lines[-_EDGE].start)]
+            yield from lines
 
-    def grid(self, rows: Sequence[range], figures: Sequence[Column[range]]) -> Grid:
+    def grid(self, rows: Iterable[range], figures: Sequence[Column[range]]) -> Grid:
         """Return a table; the row with no line has what is between the lines."""
         texts = source_cells(self.text)
 
@@ -74,7 +65,7 @@ class Source:
 
         # A line of source is known by its beginning: it gives way before figures do.
         source = Column("Source", text, least=20)
-        return Grid.of(rows, [Figures("Line", number), *figures, source])
+        return Grid.of(rows, Figures("Line", number), *figures, source)
 
 
 @dataclass(frozen=True)
@@ -124,16 +115,16 @@ class LineReport(Result):
                         "runs": source.runs.get(line),
                     }
 
-    def _blocks(self) -> list[Block]:
-        blocks: list[Block] = []
+    def _blocks(self) -> Iterator[Block]:
         for source in self.sources:
             if not source.runs:
-                blocks.append(source.nothing())
+                yield source.nothing()
             for ordinal, lines in source.devices.items():
                 on = Styled(f" on cuda:{ordinal}", "dim")
-                blocks.append(Line.join(Styled(source.name, "strong"), on))
-                blocks.append(_memory_grid(source, lines))
-        return [*blocks, *self.cell._blocks(), *Line.notes(self.notes)]
+                yield Line.join(Styled(source.name, "strong"), on)
+                yield _memory_grid(source, lines)
+        yield from self.cell._blocks()
+        yield from Line.notes(self.notes)
 
 
 def _memory_grid(source: SourceLines, memory: Mapping[int, LineMemory]) -> Grid:
@@ -157,8 +148,6 @@ def _memory_grid(source: SourceLines, memory: Mapping[int, LineMemory]) -> Grid:
 
 #: A line with less than this part of the time of all lines is dim, and may be left out.
 _NEGLIGIBLE = 1e-3
-#: Beside upper bounds, a line with this part of the GPU time that is known is not left out.
-_NOT_NEGLIGIBLE = 0.01
 #: A line with at least this part of the time is emphasised.
 _HOT = 0.2
 #: Seconds of the host below which a line is not distinguished from tracing.
@@ -221,23 +210,19 @@ class LineTimings(Series[LineTiming]):
     def _sources(self) -> tuple[SourceTimings, ...]:
         return (self.cell, *self.functions)
 
-    def _blocks(self) -> list[Block]:
-        return [*self.tables(), *self.remarks()]
+    def _blocks(self) -> Iterator[Block]:
+        yield from self.tables()
+        yield from self.remarks()
 
-    def tables(self) -> list[Block]:
-        """Return what limits the cell, and the tables of the lines."""
-        blocks: list[Block] = []
+    def tables(self) -> Iterator[Block]:
+        """Yield what limits the cell, and the tables of the lines."""
         if self.verdict is not None:
-            blocks.append(Line.of(self.verdict, "strong"))
+            yield Line.of(self.verdict, "strong")
         for source in self._sources:
             if source is not self.cell:
-                blocks.append(Line.of(source.name, "strong"))
-            if source.lines:
-                between = self.between if source is self.cell else None
-                blocks.append(_Table(source, between).grid())
-            else:
-                blocks.append(source.nothing())
-        return blocks
+                yield Line.of(source.name, "strong")
+            between = self.between if source is self.cell else None
+            yield _timing_grid(source, between) if source.lines else source.nothing()
 
     def remarks(self) -> list[Line]:
         """Return the waits of the lines, and the notes."""
@@ -265,97 +250,84 @@ class LineTimings(Series[LineTiming]):
             yield {"function": name, **figures, **devices}
 
 
-def _on_device(line: LineTiming, ordinal: int) -> str:
-    bound = "≤ " if ordinal in line.bounds else ""
-    return f"{bound}{seconds(line.per_device.get(ordinal))}"
+def _timing_grid(source: SourceTimings, between: LineTiming | None) -> Grid:
+    """Return the table of a source; ``between`` is a row below its lines."""
+    every = [*source.lines, *([] if between is None else [between])]
+    has_gpu = any(line.gpu is not None for line in source.lines)
+    # Where most GPU times are upper bounds, the host's say which line is slow.
+    bounds = fsum(line.gpu or 0.0 for line in every if line.at_most)
+    by_gpu = has_gpu and bounds <= fsum(line.gpu or 0.0 for line in every) / 2
 
+    def cost(line: LineTiming) -> float:
+        return (line.gpu or 0.0) if by_gpu else line.host
 
-class _Table:
-    """The table of a source; ``between`` is a row below its lines."""
-
-    def __init__(self, source: SourceTimings, between: LineTiming | None) -> None:
-        self._source = source
-        self._between = between
-        self._has_gpu = any(line.gpu is not None for line in source.lines)
-        devices = sorted({i for line in source.lines for i in line.per_device})
-        self._devices = devices if len(devices) > 1 else []
-        rows = [*source.lines, *([] if between is None else [between])]
-        # Where most GPU times are upper bounds, the host's say which line is slow.
-        bounds = fsum(line.gpu or 0.0 for line in rows if line.at_most)
-        self._by_gpu = self._has_gpu and bounds <= fsum(line.gpu or 0.0 for line in rows) / 2
-        self._longest = max(map(self._cost, rows)) or 1.0
-        self._whole = fsum(map(self._cost, rows)) or 1.0
-        self._known = fsum(line.gpu or 0.0 for line in source.lines if not line.at_most)
-        # Where the host has little to do beside the GPU, parts of its time are noise.
-        self._hosts = max(fsum(line.host for line in rows), self._whole)
-
-    def _cost(self, line: LineTiming) -> float:
-        return (line.gpu or 0.0) if self._by_gpu else line.host
-
-    def grid(self) -> Grid:
-        source = self._source
-        by_number = {line.line: line for line in source.lines}
-        rows = source.rows({line.line for line in source.lines if self._is_relevant(line)})
-        times = {_one(number): line for number, line in by_number.items()}
-        for numbers in (each for each in rows if len(each) > 1):
-            total = self._together([by_number[each] for each in numbers if each in by_number])
-            if max(self._cost(total) / self._whole, total.host / self._hosts) >= _NOT_NEGLIGIBLE:
-                times[numbers] = total
-        if self._between is not None:
-            rows.append(range(0))
-            times[range(0)] = self._between
-
-        def figures(header: str, of: Callable[[LineTiming], Text], rank: int = 0) -> Column[range]:
-            return Figures(header, lambda row: of(times[row]) if row in times else "", rank)
-
-        by_device = [
-            figures(f"cuda:{i}", lambda line, i=i: _on_device(line, i), rank=4)  # type: ignore[misc]
-            for i in self._devices
-        ]
-        columns = [
-            figures("Hits", lambda line: f"{line.hits:,}" if line.hits else "", rank=2),
-            figures("GPU", self._gpu),
-            *by_device,
-            figures("Host", self._host),
-            # A line below the table says it, too.
-            figures("Waited", lambda line: seconds(line.sync_time) if line.syncs else "", rank=3),
-        ]
-        return source.grid(rows, columns)
-
-    def _is_relevant(self, line: LineTiming) -> bool:
-        # Beside the upper bound of a line that waits on the host, known work may be little.
-        known = 0.0 if line.at_most else line.gpu or 0.0
-        return (
-            line.syncs > 0
-            or self._cost(line) >= _NEGLIGIBLE * self._whole
-            or line.host >= _NEGLIGIBLE * self._hosts
-            or known > _NOT_NEGLIGIBLE * self._known
+    longest, whole = max(map(cost, every)) or 1.0, fsum(map(cost, every)) or 1.0
+    # Where the host has little to do beside the GPU, parts of its time are noise.
+    hosts = max(fsum(line.host for line in every), whole)
+    by_number = {line.line: line for line in source.lines}
+    rows = [
+        *source.rows(
+            {
+                number
+                for number, line in by_number.items()
+                if line.syncs or max(cost(line) / whole, line.host / hosts) >= _NEGLIGIBLE
+            }
         )
+    ]
+    ran = {row: [by_number[number] for number in row if number in by_number] for row in rows}
+    times = {
+        row: lines[0] if len(row) == 1 else _together(lines) for row, lines in ran.items() if lines
+    }
+    if between is not None:
+        rows.append(range(0))
+        times[range(0)] = between
 
-    def _gpu(self, line: LineTiming) -> Text:
-        gpu = f"{'≤ ' if line.at_most else ''}{seconds(line.gpu)}" if self._has_gpu else ""
-        return self._with_bar(gpu, line) if self._by_gpu else gpu
-
-    def _host(self, line: LineTiming) -> Text:
-        # The host's time of a line that ran is never 0, only not known as exactly.
-        host = "< 1 µs" if line.hits and line.host < _RESOLUTION else seconds(line.host)
-        return host if self._by_gpu else self._with_bar(host, line)
-
-    def _with_bar(self, text: str, line: LineTiming) -> Styled:
-        part = self._cost(line) / self._whole
+    def with_bar(text: str, line: LineTiming) -> Styled:
+        part = cost(line) / whole
         style: Style = "strong" if part >= _HOT else "dim" if part < _NEGLIGIBLE else ""
-        return Styled(text, style, min(1.0, self._cost(line) / self._longest))
+        return Styled(text, style, min(1.0, cost(line) / longest))
 
-    def _together(self, lines: Sequence[LineTiming]) -> LineTiming:
-        """Return the sums of the times of lines that are left out."""
-        return LineTiming(
-            line=0,
-            source="",
-            gpu=fsum(line.gpu or 0.0 for line in lines) if self._has_gpu else None,
-            host=fsum(line.host for line in lines),
-            at_most=any(line.at_most for line in lines),
-            per_device={
-                i: fsum(line.per_device.get(i, 0.0) for line in lines) for i in self._devices
-            },
-            bounds=tuple({i for line in lines for i in line.bounds}),
+    def gpu(line: LineTiming) -> Text:
+        text = at_most(line.gpu, line.at_most) if has_gpu else ""
+        return with_bar(text, line) if by_gpu else text
+
+    def host(line: LineTiming) -> Text:
+        # The host's time of a line that ran is never 0, only not known as exactly.
+        text = "< 1 µs" if line.hits and line.host < _RESOLUTION else seconds(line.host)
+        return text if by_gpu else with_bar(text, line)
+
+    def figures(header: str, of: Callable[[LineTiming], Text], rank: int = 0) -> Column[range]:
+        return Figures(header, lambda row: of(times[row]) if row in times else "", rank)
+
+    def on(i: int) -> Column[range]:
+        return figures(
+            f"cuda:{i}", lambda line: at_most(line.per_device.get(i), i in line.bounds), 4
         )
+
+    devices = sorted({i for line in source.lines for i in line.per_device})
+    columns = [
+        figures("Hits", lambda line: f"{line.hits:,}" if line.hits else "", rank=2),
+        figures("GPU", gpu),
+        *(map(on, devices) if len(devices) > 1 else ()),
+        figures("Host", host),
+        # A line below the table says it, too.
+        figures("Waited", lambda line: seconds(line.sync_time) if line.syncs else "", rank=3),
+    ]
+    return source.grid(rows, columns)
+
+
+def _together(lines: Sequence[LineTiming]) -> LineTiming:
+    """Return the sums of the times of lines that are left out."""
+    known = any(line.gpu is not None for line in lines)
+    return LineTiming(
+        line=0,
+        source="",
+        gpu=fsum(line.gpu or 0.0 for line in lines) if known else None,
+        host=fsum(line.host for line in lines),
+        at_most=any(line.at_most for line in lines),
+        per_device={
+            i: fsum(line.per_device.get(i, 0.0) for line in lines)
+            for i in {i for line in lines for i in line.per_device}
+        },
+        bounds=tuple({i for line in lines for i in line.bounds}),
+    )

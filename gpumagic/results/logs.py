@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Style, Styled, Text
 from gpumagic.render.colors import BAD, NEUTRAL, SERIES
-from gpumagic.render.units import DASH, bytes_, cpu_seconds, seconds
+from gpumagic.render.units import DASH, at_most, bytes_, cpu_seconds, seconds
 from gpumagic.results.base import Result, Series
 from gpumagic.results.memory import DeviceMemoryDelta, change_line, only_changed
-from gpumagic.results.timing import at_most, not_seen
+from gpumagic.results.timing import not_seen
 from gpumagic.wording import plural
 
 if TYPE_CHECKING:
@@ -101,17 +101,20 @@ class CellLog(_Log[CellMemory]):
         for cell in self.cells[-_NEWEST:]:
             rows += [(cell, *each) for each in cell.changed.items()] or [(cell, None, None)]
         several = len({i for cell in self for i in cell.changed}) > 1
-        columns: list[Column[_Row]] = [
-            Figures("Cell", lambda row: cell_number(row[0].number, failed=row[0].failed)),
-            # Needed where a cell has rows for several devices.
-            Column("Device", _device, rank=0 if several else 1),
-            Figures("Change", _of_change(lambda d: Styled.bytes(d.allocated, sign=True))),
-            Figures("Peak above start", _of_change(lambda d: Styled.bytes(d.peak, sign=True))),
-            Figures("Allocated now", _of_change(lambda d: bytes_(d.allocated_now)), rank=2),
-            Figures("Time", lambda row: seconds(row[0].seconds), rank=3),
-            Column("First line", lambda row: first_line(row[0], ""), least=16),
+        table: list[Block] = [
+            Grid.of(
+                rows,
+                Figures("Cell", lambda row: cell_number(row[0].number, failed=row[0].failed)),
+                # Needed where a cell has rows for several devices.
+                Column("Device", _device, rank=0 if several else 1),
+                Figures("Change", _of_change(lambda d: Styled.bytes(d.allocated, sign=True))),
+                Figures("Peak above start", _of_change(lambda d: Styled.bytes(d.peak, sign=True))),
+                Figures("Allocated now", _of_change(lambda d: bytes_(d.allocated_now)), rank=2),
+                Figures("Time", lambda row: seconds(row[0].seconds), rank=3),
+                Column("First line", lambda row: first_line(row[0], ""), least=16),
+                dim=lambda _: True,
+            )
         ]
-        table: list[Block] = [Grid.of(rows, columns, dim=lambda _: True)]
         if len(self) > _NEWEST:
             note = f"{plural(len(self) - _NEWEST, 'earlier cell')} not shown here; -o returns all"
             table.append(Line.of(note, "dim"))
@@ -271,13 +274,6 @@ class TimingLog(_Log[CellTiming]):
             return [Line.of(f"No cell has been timed yet: {self._nothing('%cudatime')}", "dim")]
         shown = sorted(self.cells, key=lambda cell: -cell.wall)[:_SLOWEST]
         longest = shown[0].wall or 1.0
-        columns: list[Column[CellTiming]] = [
-            Figures("Cell", lambda cell: cell_number(cell.cell, failed=cell.failed)),
-            Figures("Wall", lambda cell: Styled(cell.wall_text, "strong", cell.wall / longest)),
-            Figures("GPU", _gpu),
-            Figures("CPU", lambda cell: cpu_seconds(cell.cpu), rank=1),
-            Column("First line", lambda cell: first_line(cell, "dim"), rank=2, least=16),
-        ]
         used = [cell for cell in self.cells if cell.used_gpu]
         gpu = [cell.gpu for cell in used if cell.gpu is not None]
         sums = Line.join(
@@ -287,7 +283,17 @@ class TimingLog(_Log[CellTiming]):
             f"{len(used):,} with a sign of GPU work: ",
             _total("GPU", gpu, any(cell.gpu_at_most for cell in used)),
         )
-        blocks: list[Block] = [sums, Grid.of(shown, columns)]
+        blocks: list[Block] = [
+            sums,
+            Grid.of(
+                shown,
+                Figures("Cell", lambda cell: cell_number(cell.cell, failed=cell.failed)),
+                Figures("Wall", lambda cell: Styled(cell.wall_text, "strong", cell.wall / longest)),
+                Figures("GPU", _gpu),
+                Figures("CPU", lambda cell: cpu_seconds(cell.cpu), rank=1),
+                Column("First line", lambda cell: first_line(cell, "dim"), rank=2, least=16),
+            ),
+        ]
         if len(self) > len(shown):
             note = f"the {_SLOWEST} longest are shown; .to_pandas() has all {len(self):,}"
             blocks.append(Line.of(note, "dim"))

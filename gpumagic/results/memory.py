@@ -116,15 +116,15 @@ class MemoryDelta(StorableResult):
             yield Line.of(f"GPU memory: not measured, {self.error}", "dim")
         elif not changed:
             yield Line.of("GPU memory: no change")
-        columns: list[Column[tuple[int, DeviceMemoryDelta]]] = [
+        yield Grid.of(
+            changed.items(),
             Column("Device", lambda of: Styled(f"cuda:{of[0]}", "strong")),
             Figures("Allocated", lambda of: bytes_(of[1].allocated, sign=True)),
             Figures("Peak above start", lambda of: bytes_(of[1].peak, sign=True)),
             Figures("Reserved", lambda of: bytes_(of[1].reserved, sign=True), rank=1),
             Figures("Allocated now", lambda of: Styled(bytes_(of[1].allocated_now), "dim"), rank=2),
             Figures("Reserved now", lambda of: Styled(bytes_(of[1].reserved_now), "dim"), rank=3),
-        ]
-        yield Grid.of(changed.items(), columns)
+        )
         for ordinal, change in changed.items():
             if change.ooms:
                 count = plural(change.ooms, "allocation")
@@ -155,7 +155,9 @@ def _table(devices: Mapping[int, DeviceMemory]) -> Iterator[Block]:
     """Yield the devices' name if it is the same for all, the table, and the legend of its bars."""
     title = Line.title([memory.name for memory in devices.values()])
     is_named = not title and any(memory.name for memory in devices.values())
-    columns: list[Column[tuple[int, DeviceMemory]]] = [
+    yield from title
+    yield Grid.of(
+        devices.items(),
         Column("Device", lambda of: Styled(f"cuda:{of[0]}", "strong" if of[1].context else "dim")),
         Figures("Free / total", lambda of: _free(of[1])),
         Figures("Allocated", lambda of: bytes_(of[1].allocated)),
@@ -167,9 +169,8 @@ def _table(devices: Mapping[int, DeviceMemory]) -> Iterator[Block]:
             "GPU", lambda of: Styled(DASH if of[1].index is None else str(of[1].index)), rank=5
         ),
         Column("Name", lambda of: Styled(of[1].name or DASH, "dim") if is_named else "", rank=6),
-    ]
-    yield from title
-    yield Grid.of(devices.items(), columns, dim=lambda of: not of[1].context)
+        dim=lambda of: not of[1].context,
+    )
     shown = {use for memory in devices.values() for use in _uses(memory)}
     legend = [Styled(f"{name}  ", "dim", {use: 1.0}) for use, name in USES.items() if use in shown]
     if legend:

@@ -121,12 +121,12 @@ class Selection(Result):
             code, _, after = rest.rpartition("`")
             yield Line.join(before, Styled(code, "command"), after)
         if self.ways_out:
-            columns: list[Column[WayOut]] = [
+            yield Line.of("To change that:")
+            yield Grid.of(
+                self.ways_out,
                 Column("", lambda way: Styled(way.command, "command")),
                 Column("", lambda way: way.effect, least=12, wrap=True),
-            ]
-            yield Line.of("To change that:")
-            yield Grid.of(self.ways_out, columns)
+            )
 
 
 def _visible(device: Device) -> Line:

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice, zip_longest
+from operator import itemgetter
 from typing import Any, ClassVar, Literal
 
-from gpumagic.render.blocks import (
-    Block,
-    Column,
-    Figures,
-    Fold,
-    Grid,
-    Line,
-    Styled,
-    Text,
-)
-from gpumagic.render.units import DASH, cpu_seconds, seconds, share
+from gpumagic.render.blocks import Block, Column, Figures, Fold, Grid, Line, Styled, Text
+from gpumagic.render.units import DASH, at_most, cpu_seconds, scaled, seconds, share
 from gpumagic.results.base import Conditions, StorableResult
 from gpumagic.results.kernels import KernelReport
 from gpumagic.results.lines import LineTimings
@@ -155,15 +148,15 @@ class CudaTiming(StorableResult):
     def _headline(self) -> Line:
         """Return the figures in one line."""
         leads = self.gpu is not None and (self.gpu_seen or not self.gpu_at_most)
-        parts = list[tuple[Text, ...]]()
-        if leads:
-            parts += _on_devices(self)
-        shown = self.wall_text + _spread(self.wall, exact=not self.wall_at_most)
-        parts.append(("wall ", Styled(shown, "" if leads else "strong")))
+        wall = Styled(
+            self.wall_text + _spread(self.wall, exact=not self.wall_at_most),
+            "" if leads else "strong",
+        )
+        parts: list[tuple[Text, ...]] = [*_on_devices(self)] if leads else []
         if self._is_repeated:
-            parts[-1] = (*parts[-1], f" per loop ({_median_of(self)})")
+            parts.append(("wall ", wall, f" per loop ({_median_of(self)})"))
         else:
-            parts.append((f"CPU {cpu_seconds(self.cpu.median)}",))
+            parts += [("wall ", wall), (f"CPU {cpu_seconds(self.cpu.median)}",)]
             known = leads or self.wall_at_most or self.partial
             if self.host is not None and known and _shows_host(self):
                 parts.append((f"Python returned after {seconds(self.host.median)}",))
@@ -172,35 +165,33 @@ class CudaTiming(StorableResult):
         return Line.join(*[text for part in parts for text in (" · ", *part)][1:])
 
     def _blocks(self) -> list[Block]:
-        return self._shown(_statistics(self) if self._is_repeated else [], folded=False)
+        return self._shown()
 
     def brief(self) -> list[Block]:
-        return self._shown(_statistics(self) if self._is_repeated else [], folded=True)
+        return self._shown(folded=True)
 
-    def _shown(self, table: list[Block], *, folded: bool) -> list[Block]:
+    def _shown(self, *, folded: bool = False) -> list[Block]:
         line = self._headline()
-        per = " per loop" if self._is_repeated else ""
+        table = [*_statistics(self)] if self._is_repeated else []
         return [
             *(self.lines.tables() if self.lines is not None else []),
             *([Fold(line, table)] if table and folded else [line, *table]),
             *(self.lines.remarks() if self.lines is not None else []),
-            *map(Line.of, _work(self, per)),
+            *map(Line.of, _work(self)),
             *(self.kernels._blocks() if self.kernels is not None else []),
             *Line.notes(_notes(self)),
         ]
 
     _index: ClassVar[tuple[str, ...]] = ("repeat",)
 
-    def _records(self) -> Iterable[Mapping[str, Any]]:
-        """Return the seconds per loop of each repeat."""
+    def _records(self) -> Iterator[Mapping[str, Any]]:
+        """Yield the seconds per loop of each repeat."""
         samples = {"gpu": self.gpu, "wall": self.wall, "cpu": self.cpu, "host": self.host}
         samples |= {f"cuda:{i}": sample for i, sample in self.per_device.items()}
-        for i in range(len(self.wall.all)):
-            # Those of queued runs belong to none of the repeats: they come in their own order.
-            row: dict[str, float | None] = {"repeat": i + 1}
-            for name, sample in samples.items():
-                row[name] = sample.all[i] if sample and i < len(sample.all) else None
-            yield row
+        # Those of queued runs belong to none of the repeats: they come in their own order.
+        times = zip_longest(*(sample.all if sample else () for sample in samples.values()))
+        for i, each in enumerate(islice(times, len(self.wall.all)), 1):
+            yield {"repeat": i, **dict(zip(samples, each, strict=True))}
 
     @property
     def gpu_text(self) -> str:
@@ -211,11 +202,6 @@ class CudaTiming(StorableResult):
     def wall_text(self) -> str:
         """The median wall time as it is shown."""
         return at_most(self.wall.median, self.wall_at_most)
-
-
-def at_most(value: float | None, is_bound: bool) -> str:
-    """Return a GPU time, with ``≤`` where it is an upper bound."""
-    return f"≤ {seconds(value)}" if is_bound and value is not None else seconds(value)
 
 
 def not_seen(most: float) -> str:
@@ -261,47 +247,46 @@ def _at_least(result: CudaTiming) -> str:
     return f", at least {seconds(result.gpu_at_least.median)}"
 
 
-def _statistics(result: CudaTiming) -> list[Block]:
-    """Return a table of the repeats."""
-    named: list[tuple[str, Sample | None]] = [("GPU", result.gpu)]
-    if len(result.per_device) > 1:
-        named += [(f"  cuda:{i}", each) for i, each in result.per_device.items()]
-    # The time of one of several devices is an upper bound: it may have waited for another.
-    exact = {"GPU": not result.gpu_at_most, "Wall": not result.wall_at_most}
-    exact |= {"CPU": True, "Host": True}
-    # Where only the median is certain, what the other repeats took is not.
-    all_exact = {**exact, "GPU": _each_is_exact(result)}
-    named += [("Wall", result.wall), ("CPU", result.cpu)]
-    if _shows_host(result):
-        named.append(("Host", result.host))
+def _statistics(result: CudaTiming) -> Iterator[Block]:
+    """Yield a table of the repeats, and what its figures are."""
 
-    def row(name: str, sample: Sample | None) -> list[Text]:
+    def row(
+        name: str, sample: Sample | None, median_is_bound: bool = False, each_is_bound: bool = False
+    ) -> list[Text]:
         if sample is None:
             return [name, *[DASH] * 5]
         shown = partial(cpu_seconds, loops=result.loops) if name == "CPU" else seconds
-        sure = all_exact.get(name, False)
-        mark, each_mark = ("" if known else "≤ " for known in (exact.get(name), sure))
+        median = at_most(sample.median, median_is_bound, shown)
         best, worst, mean = (
-            each_mark + shown(each) for each in (sample.best, sample.worst, sample.mean)
+            at_most(each, each_is_bound, shown) for each in (sample.best, sample.worst, sample.mean)
         )
-        median = mark + shown(sample.median)
-        middle = Styled(median, "strong") if name == "GPU" else median
         iqr, spread = DASH, ""  # as of bounds, or of one repeat
-        if sure and len(sample.all) > 1:
+        if not each_is_bound and len(sample.all) > 1:
             iqr, spread = shown(sample.iqr), f" ± {shown(sample.stdev)}"
+        middle = Styled(median, "strong") if name == "GPU" else median
         return [name, middle, iqr, best, worst, Styled(f"{mean}{spread}", "dim")]
 
-    columns: list[Column[Any]] = [
-        Column("Per loop"),
-        Figures("Median"),
-        Figures("IQR"),
-        Figures("Min", rank=1),
-        Figures("Max", rank=1),
-        Figures("Mean ± std", rank=2),
-    ]
-    grid = Grid.of([row(*each) for each in named], columns, dim=lambda row: row[0] == "Host")
-    host = "; Host: until Python returned" if _shows_host(result) else ""
-    return [grid, Line.of(f"{IQR}{host}", "dim"), Line.of(_count(result), "dim")]
+    # Where only the median is certain, what the other repeats took is not.
+    rows = [row("GPU", result.gpu, result.gpu_at_most, not _each_is_exact(result))]
+    if len(result.per_device) > 1:
+        # The time of one of several devices is an upper bound: it may have waited for another.
+        rows += [row(f"  cuda:{i}", each, True, True) for i, each in result.per_device.items()]
+    rows.append(row("Wall", result.wall, result.wall_at_most, result.wall_at_most))
+    rows.append(row("CPU", result.cpu))
+    if has_host := _shows_host(result):
+        rows.append(row("Host", result.host))
+    yield Grid.of(
+        rows,
+        Column("Per loop", itemgetter(0)),
+        Figures("Median", itemgetter(1)),
+        Figures("IQR", itemgetter(2)),
+        Figures("Min", itemgetter(3), rank=1),
+        Figures("Max", itemgetter(4), rank=1),
+        Figures("Mean ± std", itemgetter(5), rank=2),
+        dim=lambda row: row[0] == "Host",
+    )
+    yield Line.of(f"{IQR}{'; Host: until Python returned' if has_host else ''}", "dim")
+    yield Line.of(_count(result), "dim")
 
 
 def _each_is_exact(result: CudaTiming) -> bool:
@@ -321,40 +306,27 @@ def _count(result: CudaTiming) -> str:
         count += f"; {result.queued:,} more queued beforehand"
     if result.stopped_by is None:
         return count
-    if result.precision is None:
-        precision = "too few for the precision of the median wall time"
-    else:
-        bound = "less than " if result.precision < 0.001 else ""
-        precision = (
-            f"the median wall time is known to {bound}±{share(max(result.precision, 0.001), 1)}"
-        )
+    precision = "too few for the precision of the median wall time"
+    if result.precision is not None:
+        least = share(max(result.precision, 0.001), 1)
+        precision = f"the median wall time is known to ±{least}"
     end = {"max-time": "the time limit was reached", "precision": "as precise as requested"}
     return f"{count}; {precision}: {end[result.stopped_by]}"
 
 
-def _work(result: CudaTiming, per: str) -> list[str]:
-    """Return a line for the operations and one for the energy of a loop, if they are known."""
-    lines = []
+def _work(result: CudaTiming) -> Iterator[str]:
+    """Yield a line for the operations and one for the energy of a loop, if they are known."""
+    per = " per loop" if result._is_repeated else ""
     if result.flops == 0:
-        lines.append("0 FLOP by torch's counter, which does not count element-wise operations")
+        yield "0 FLOP by torch's counter, which does not count element-wise operations"
     elif result.flops is not None:
-        line = f"{_scaled(result.flops, 'FLOP')}{per}"
+        rate = ""
         if result.gpu is not None and result.gpu.median > 0:
             bound = "≥ " if result.gpu_at_most else ""
-            line += f" · {bound}{_scaled(result.flops / result.gpu.median, 'FLOP/s')}"
-        lines.append(line)
+            rate = f" · {bound}{scaled(result.flops / result.gpu.median, 'FLOP/s')}"
+        yield f"{scaled(result.flops, 'FLOP')}{per}{rate}"
     if result.energy is not None and result.power is not None:
-        lines.append(f"{_scaled(result.energy, 'J')}{per} · {result.power:.4g} W")
-    return lines
-
-
-def _scaled(value: float, unit: str) -> str:
-    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= factor:
-            return f"{value / factor:.3g} {prefix}{unit}"
-    if 0 < value < 1:
-        return f"{value * 1e3:.3g} m{unit}"
-    return f"{value:.3g} {unit}"
+        yield f"{scaled(result.energy, 'J')}{per} · {result.power:.4g} W"
 
 
 def _notes(result: CudaTiming) -> list[str]:

@@ -7,19 +7,16 @@ from gpumagic.render.blocks import Column, Figures, Grid, Line, Styled
 
 def test_a_table_of_items() -> None:
     """A column in which no row has anything is left out; what has no style is dim where told."""
-    columns: list[Column[int]] = [
+    grid = Grid.of(
+        [1, 2],
         Figures("N", str),
         Column("Nothing", lambda _: ""),
         Column("Odd", lambda n: Styled("odd", "warn") if n % 2 else ""),
-    ]
-    grid = Grid.of([1, 2], columns, dim=lambda n: n == 2)
+        dim=lambda n: n == 2,
+    )
     assert [column.header for column in grid.columns] == ["N", "Odd"]
-    assert grid.rows == [
-        [Styled("1"), Styled("odd", "warn")],
-        [Styled("2", "dim"), Styled("")],
-    ]
-    assert not Grid.of([], columns).rows
-    assert Grid.of([("a", "b")], [Column("A"), Column("B")]).rows == [[Styled("a"), Styled("b")]]
+    assert grid.rows == [[Styled("1"), Styled("odd", "warn")], [Styled("2", "dim"), Styled("")]]
+    assert not Grid.of([], Column("A")).rows
 
 
 def test_lines() -> None:

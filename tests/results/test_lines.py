@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpumagic.results.base import as_html, as_text
-from gpumagic.results.lines import LineTiming, LineTimings, SourceTimings, folded
+from gpumagic.results.lines import LineTiming, LineTimings, Source, SourceTimings
 from gpumagic.results.timing import CudaTiming, Sample
 from tests.results.examples import LINE_TEXT, LINES, line, lines_of
 
@@ -54,15 +54,10 @@ def test_lines_that_are_left_out_have_their_sum_where_it_is_much() -> None:
     text = ("x = 1",) * 404
     lines = [LineTiming(1, "", 1, 0.5, 0.5, at_most=True)]
     lines += [LineTiming(i, "", 1, 0.0, 3e-4) for i in range(2, 404)]
-    shown = as_text(LineTimings(SourceTimings("cell", 1, text, tuple(lines))))
-    (together,) = [row for row in shown.splitlines() if "⋯" in row]
-    assert together.split() == ["0", "s", "█▉", "120", "ms", "⋯", "399", "lines"]
-    # What is known of the GPU counts beside an upper bound.
     lines[200] = replace(lines[200], gpu=3e-4)
     shown = as_text(LineTimings(SourceTimings("cell", 1, text, tuple(lines))))
-    assert " 201  " in shown
-    assert "300 µs" in shown
-    assert len(shown.splitlines()) < 20
+    (together,) = [row for row in shown.splitlines() if "⋯" in row]
+    assert together.split() == ["300", "µs", "█▉", "120", "ms", "⋯", "399", "lines"]
 
 
 def test_in_a_narrow_terminal_the_source_gives_way_to_the_figures() -> None:
@@ -138,5 +133,5 @@ def test_the_hosts_time_of_a_line_that_ran_is_never_0(host: float, shown: str) -
 def test_lines_without_figures_are_folded(
     numbers: range, relevant: set[int], shown: list[int | range]
 ) -> None:
-    found = folded(numbers, relevant)
+    found = Source("cell", numbers.start, ("pass",) * len(numbers)).rows(relevant)
     assert [each.start if len(each) == 1 else each for each in found] == shown

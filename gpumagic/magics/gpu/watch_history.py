@@ -115,17 +115,20 @@ class WatchHistory(Result):
         said = [f"{plural(len(self.samples), 'sample')} in {took}", plural(len(self.cells), "cell")]
         if self.running:
             said.append("still watched then: '%gpu plot -o' returns what there is now")
-        columns: list[Column[Device]] = [
-            Figures("GPU", lambda d: Styled(str(d.index), "strong")),
-            Column("Device", lambda d: ordinal_cell(d, self.samples[-1].gated)),
-            Figures("Util mean", lambda d: percent(self._mean(d.index))),
-            Figures("Util max", lambda d: percent(self._max(d, "utilization"))),
-            Figures("Mine max", lambda d: bytes_(self._max(d, "memory_own")), rank=1),
-            Figures("Others max", lambda d: bytes_(self._max(d, "memory_others")), rank=2),
-            Figures("Power max", lambda d: rounded(self._max(d, "power"), "W"), rank=3),
-            Figures("Temp max", lambda d: rounded(self._max(d, "temperature"), "°C"), rank=4),
+        return [
+            Grid.of(
+                self.devices,
+                Figures("GPU", lambda d: Styled(str(d.index), "strong")),
+                Column("Device", lambda d: ordinal_cell(d, self.samples[-1].gated)),
+                Figures("Util mean", lambda d: percent(self._mean(d.index))),
+                Figures("Util max", lambda d: percent(self._max(d, "utilization"))),
+                Figures("Mine max", lambda d: bytes_(self._max(d, "memory_own")), rank=1),
+                Figures("Others max", lambda d: bytes_(self._max(d, "memory_others")), rank=2),
+                Figures("Power max", lambda d: rounded(self._max(d, "power"), "W"), rank=3),
+                Figures("Temp max", lambda d: rounded(self._max(d, "temperature"), "°C"), rank=4),
+            ),
+            Line.of(" · ".join(said), "dim"),
         ]
-        return [Grid.of(self.devices, columns), Line.of(" · ".join(said), "dim")]
 
     def _max(self, device: Device, figure: str) -> Any:
         known = (value for value in self.values(device.index, figure) if value is not None)
