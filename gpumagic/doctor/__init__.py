@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from gpumagic.cuda import failure, torch_cuda
+from gpumagic.cuda import torch_cuda
+from gpumagic.cuda.process_state import STATE
 from gpumagic.doctor import build, machine, process
 from gpumagic.doctor.diagnosis import Diagnosis, Finding
 from gpumagic.doctor.facts import Facts
@@ -61,7 +62,7 @@ def judge(facts: Facts) -> Diagnosis:
 def _verdict(facts: Facts, findings: Sequence[Finding]) -> tuple[int | None, str]:
     """Return the number of GPUs that torch can use, None if unknown, and the sentence for it."""
     number = facts.start.count
-    if facts.state.failed or failure.dead_context() is not None or soft_off.is_closed():
+    if facts.state.failed or STATE.dead_context is not None or soft_off.is_closed():
         number = 0
     elif not facts.build.compiled:
         broken = facts.build.error is not None and not facts.build.missing

@@ -15,6 +15,7 @@ from gpumagic.doctor import CHECKS, machine, process
 from gpumagic.doctor.facts import Facts
 from gpumagic.render.units import bytes_
 from gpumagic.results.base import Explanation
+from gpumagic.selection import remedies
 from gpumagic.system import introspection
 from gpumagic.wording import plural
 
@@ -109,7 +110,7 @@ def _fatal(text: str) -> str:
 
 
 def _not_started(text: str) -> str:
-    return str(failure.start_error(text))
+    return str(remedies.start_error(text))
 
 
 def _full(_: str) -> str:
@@ -155,7 +156,7 @@ _LINES: list[tuple[str, str | Callable[[str], str]]] = [
         "driver version is insufficient|NVIDIA driver on your system is too old",
         _diagnosed("the NVIDIA driver is too old for a library in use"),
     ),
-    ("|".join(re.escape(each.text) for each in failure.START_ERRORS), _not_started),
+    ("|".join(re.escape(each.text) for each in remedies.START_ERRORS), _not_started),
     (_NO_START, _diagnosed("CUDA finds no device")),
     ("Torch not compiled with CUDA enabled", "this torch is built without CUDA"),
     ("CUDA error: invalid device ordinal", _ordinal),

@@ -8,7 +8,7 @@ from gpumagic.cuda import failure, initialization, torch_cuda, visible_devices
 from gpumagic.doctor.diagnosis import Finding
 from gpumagic.doctor.facts import Facts
 from gpumagic.render.units import spans
-from gpumagic.selection import soft_off
+from gpumagic.selection import remedies, soft_off
 from gpumagic.wording import plural
 
 FORK_REMEDY = (
@@ -81,8 +81,8 @@ def cuda(facts: Facts) -> Finding:
         cause = "this process was forked from one in which CUDA was initialised"
         return Finding(subject, "bad", f"{cause} (reported by torch)", FORK_REMEDY, cause)
     if state.failed:
-        cause = failure.start_cause()
-        return Finding(subject, "bad", cause, failure.start_remedy(), cause)
+        cause = remedies.start_cause()
+        return Finding(subject, "bad", cause, remedies.start_remedy(), cause)
     if dead is not None:
         cause = f"CUDA has failed in this process ({dead})"
         remedy = "%gpu restart"
@@ -120,7 +120,7 @@ def start(facts: Facts) -> Finding | None:
     expected = any(device.visible for device in facts.table)
     if facts.table and not expected:
         return Finding(subject, "ok", evidence, cause=reason)
-    known = failure.start_error(reason)
+    known = remedies.start_error(reason)
     cause, remedy = (reason, None) if known is None else (known.cause, known.remedy)
     if expected and not reason and not facts.state.initialized:
         cause = "CUDA finds no device, although the environment variables show some"

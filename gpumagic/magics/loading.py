@@ -43,9 +43,8 @@ def load(shell: Shell) -> None:
     state, undo = magics.state, magics.state.undo.callback
     if initialization.NVML_CHECK not in os.environ:
         os.environ[initialization.NVML_CHECK] = "1"
-        os.unsetenv(
-            initialization.NVML_CHECK
-        )  # child processes do not get it, but for a copy of this
+        # Child processes do not get it, but for a copy of this one.
+        os.unsetenv(initialization.NVML_CHECK)
         STATE.nvml_check_set = True
     _LOADED.add(state)
     undo(_undo_of_process, state)
@@ -248,7 +247,7 @@ def _undo_choice(state: ShellState) -> None:
     """Restore the variables, and say so: code that runs next may get another GPU."""
     from gpumagic.cuda import device_table, driver, failure
     from gpumagic.magics.delivery import say
-    from gpumagic.selection import environment
+    from gpumagic.selection import environment, remedies
 
     restored = environment.undo().items()
     if restored and not state.magics.quiet:
@@ -257,5 +256,5 @@ def _undo_choice(state: ShellState) -> None:
         if driver.is_initialized():
             kept = "; CUDA has started, and keeps its GPUs here"
         elif failure.has_failed(device_table.read(processes=False, usage=False)):
-            kept = f"; {failure.start_cause()}"
+            kept = f"; {remedies.start_cause()}"
         say(state.shell, f"gpumagic: its choice of GPUs is undone: {', '.join(now)}{kept}")

@@ -19,7 +19,8 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from gpumagic.cuda import driver, failure, torch_cuda
+from gpumagic.cuda import driver, torch_cuda
+from gpumagic.cuda.process_state import STATE
 from gpumagic.cuda.storages import as_bytes, plain_functions, storage_address
 from gpumagic.errors import RestartError
 from gpumagic.restart import refused, settings, trial
@@ -97,7 +98,7 @@ def write(
         missed = {name: why for name, why in failed.items() if name not in optional}
         for name in [name for name in missed if refused.is_over(shell.user_ns[name])]:
             del missed[name]  # it is of no use any more
-        if not force and failure.dead_context() is None:
+        if not force and STATE.dead_context is None:
             _refuse(missed, found.lacking or {}, again)
     except OSError as error:
         raise RestartError(

@@ -25,7 +25,7 @@ from gpumagic.errors import DeviceError
 from gpumagic.render.units import spans
 from gpumagic.results.devices import Device, DeviceTable
 from gpumagic.results.selection import Selection, Status, WayOut
-from gpumagic.selection import environment
+from gpumagic.selection import environment, remedies
 from gpumagic.selection.spec import Spec
 from gpumagic.wording import plural
 
@@ -107,7 +107,7 @@ def _proven(spec: Spec, wanted: View, table: DeviceTable) -> tuple[View, list[st
     seen = tuple(index for index in indexes if index is not None)
     view = View(seen, frozenset(seen), parts) if len(seen) == len(indexes) else None
     problem = None
-    if (known := failure.start_error(message)) is not None:
+    if (known := remedies.start_error(message)) is not None:
         problem = f"CUDA does not start: {known}"
     elif message is not None:
         problem = f"CUDA does not start: {message}; for the reason: %gpu doctor"
@@ -165,7 +165,7 @@ def shows_others(
 def _ways_out(spec: Spec, options: str, seen: Sequence[Device]) -> tuple[WayOut, ...]:
     """Return the commands that help where it is too late, without those that would be refused."""
     ways = []
-    if failure.start_error(STATE.init_failure.reason) is not None:
+    if remedies.start_error(STATE.init_failure.reason) is not None:
         return ()
     if sys.platform == "linux":  # elsewhere no process is replaced in place
         again, effect = f"%gpu {spec.text}{options} --restart", "a fresh process in place"
@@ -227,8 +227,8 @@ def _query_runtime(spec: Spec, expected: int) -> tuple[str | None, int | None]:
     elif start.count:
         number = f"{plural(expected, 'GPU')}, of which CUDA finds {start.count}"
         problem = f"'{spec.text}' shows {number}; for the reason: %gpu doctor"
-    elif (known := failure.start_error(start.reason)) is not None:
+    elif (known := remedies.start_error(start.reason)) is not None:
         problem = f"No choice helps: CUDA does not start: {known}"
     else:
-        problem = f"Too late for '{spec.text}': {failure.start_cause()}"
+        problem = f"Too late for '{spec.text}': {remedies.start_cause()}"
     return problem, start.count

@@ -2,7 +2,8 @@
 
 Other users may write to its folder, too, and could put a link where a file is about to be made. So
 the folder is opened step by step, and of the links in its path only the user's own and the system's
-are followed. The file is made in a private folder there, and takes the place of an old one at once.
+are followed. The file is made in a private folder, copied to a new file beside the old one, and
+takes its place at once.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from gpumagic.errors import SpecError
 from gpumagic.system.paths import shown, user_path
@@ -40,15 +43,15 @@ def replacing(target: Path) -> Iterator[Path]:
     with _one_line(target), ExitStack() as undo:
         folder, name = _find(target, undo)
         _check(folder, name)
-        private = name.with_name(f".{name.name[:100]}.{secrets.token_hex(8)}")
-        os.mkdir(private, 0o700, dir_fd=folder)
-        undo.callback(_remove, private, folder)
-        inside = _entered(private, folder, undo)
-        undo.callback(_clear, inside)
-        made = inside / f"file{name.suffix[:20]}"
+        private = undo.enter_context(TemporaryDirectory(prefix="gpumagic-"))
+        made = Path(private, f"file{name.suffix[:20]}")
         yield made
-        _keep_permissions(made, folder, name)
-        os.replace(made, name, dst_dir_fd=folder)
+        new = name.with_name(f".{name.name[:100]}.{secrets.token_hex(8)}")
+        undo.callback(_remove, new, folder)
+        with made.open("rb") as source, open(new, "xb", opener=_opener(folder)) as copy:
+            _keep_permissions(copy.fileno(), folder, name)
+            shutil.copyfileobj(source, copy)
+        os.replace(new, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def output_path(text: str | Path) -> Path:
@@ -143,21 +146,8 @@ def _check_access(path: Path, folder: int | None) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
-def _entered(private: Path, folder: int | None, undo: ExitStack) -> Path:
-    """Open the private folder, until ``undo``; return a path that leads into it, whatever comes."""
-    if folder is None:
-        return private
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(private, flags, dir_fd=folder)
-    undo.callback(os.close, descriptor)
-    inside, status = Path(f"/proc/self/fd/{descriptor}"), os.fstat(descriptor)
-    if status.st_uid != os.geteuid() or status.st_mode & 0o077 or any(inside.iterdir()):
-        raise OSError("no private folder can be made beside it; name another folder")
-    return inside
-
-
-def _keep_permissions(made: Path, folder: int | None, name: Path) -> None:
-    """Give a file the permissions of the user's own file that it replaces.
+def _keep_permissions(descriptor: int, folder: int | None, name: Path) -> None:
+    """Give a new file the permissions of the user's own file that it replaces.
 
     Not those of another user's, who may have prepared it; never the bits that run a program as its
     owner.
@@ -169,18 +159,16 @@ def _keep_permissions(made: Path, folder: int | None, name: Path) -> None:
         if stat.S_ISREG(old.st_mode) and old.st_uid == os.geteuid():
             mode = old.st_mode & 0o777
             try:
-                os.chown(made, -1, old.st_gid)
+                os.fchown(descriptor, -1, old.st_gid)
             except PermissionError:  # a group of which the user is no member
                 mode &= ~stat.S_IRWXG
-            made.chmod(mode)
+            os.fchmod(descriptor, mode)
 
 
-def _clear(inside: Path) -> None:
-    with suppress(OSError):
-        for each in inside.iterdir():
-            each.unlink()
+def _opener(folder: int | None) -> Callable[[str, int], int]:
+    return lambda name, flags: os.open(name, flags, 0o666, dir_fd=folder)
 
 
-def _remove(private: Path, folder: int | None) -> None:
-    with suppress(OSError):  # another user may have moved it
-        os.rmdir(private, dir_fd=folder)
+def _remove(new: Path, folder: int | None) -> None:
+    with suppress(OSError):  # it is in its place, or another user has moved it
+        os.unlink(new, dir_fd=folder)

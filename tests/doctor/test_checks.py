@@ -336,7 +336,7 @@ def test_a_replaced_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_dead_context(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failure, "check_context", lambda: "a GPU kernel failed on the device")
-    monkeypatch.setattr(failure, "dead_context", lambda: "a GPU kernel failed on the device")
+    monkeypatch.setattr(STATE, "dead_context", "a GPU kernel failed on the device")
     result = judged(state=UP)
     assert "CUDA has failed in this process (a GPU kernel failed on the device)" in result.verdict
     has(result.about("this process"), "bad", "%gpu restart")

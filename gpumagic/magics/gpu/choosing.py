@@ -18,7 +18,7 @@ from gpumagic.magics.argument_types import size
 from gpumagic.magics.live_display import LiveDisplay
 from gpumagic.magics.shell_state import Magics
 from gpumagic.results.selection import Selection, Status
-from gpumagic.selection import apply, cpu_threads, environment, snapshot, soft_off
+from gpumagic.selection import apply, cpu_threads, environment, remedies, snapshot, soft_off
 from gpumagic.selection.auto import Wants
 from gpumagic.selection.spec import Spec
 from gpumagic.system.shell import Shell
@@ -47,7 +47,7 @@ def choose_for_kernel(magics: Magics, spec: Spec, options: argparse.Namespace) -
     except KeyboardInterrupt:
         raise DeviceError("interrupted; nothing was changed") from None
     # Without --restart only the errors of cells are known.
-    dead = failure.check_context() if options.restart else failure.dead_context()
+    dead = failure.check_context() if options.restart else STATE.dead_context
     if dead is not None:
         again = f"%gpu {chosen.requested} --restart starts it again"
         note = f"CUDA has failed in this process ({dead}): {again}"
@@ -189,6 +189,6 @@ def _say_what_stays(shell: Shell, failed: bool) -> None:
     if not failed and failure.has_failed(device_table.read(processes=False, usage=False)):
         delivery.say(
             shell,
-            f"{failure.start_cause()}: it sees no GPU any more. To change that: "
-            f"{failure.start_remedy()}.",
+            f"{remedies.start_cause()}: it sees no GPU any more. To change that: "
+            f"{remedies.start_remedy()}.",
         )

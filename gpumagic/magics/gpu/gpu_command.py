@@ -15,7 +15,7 @@ from gpumagic.magics.shell_state import Magics
 from gpumagic.results.base import Result
 from gpumagic.results.devices import VIRTUAL, DeviceTable
 from gpumagic.results.selection import Selection
-from gpumagic.selection import soft_off
+from gpumagic.selection import remedies, soft_off
 from gpumagic.selection.spec import parse
 from gpumagic.selection.table import devices
 
@@ -80,6 +80,6 @@ def _table(*, processes: bool) -> DeviceTable:
     found = devices(processes=processes)
     if not found.cuda_failed and failure.has_failed(found):
         found = devices(processes=processes)
-    note = failure.dead_context_note()
+    note = remedies.dead_context_note()
     notes = found.notes if note is None else (*found.notes, note)
     return replace(found, gated=soft_off.is_closed(), notes=notes)

@@ -137,7 +137,7 @@ def _wait_for_gpus(live: LiveDisplay) -> None:
     Raises:
         RestartError: there is work that cannot be waited for.
     """
-    if failure.dead_context() is not None:
+    if STATE.dead_context is not None:
         return
     if any(streams.captures(torch_cuda.current_stream(each)) for each in torch_cuda.contexts()):
         raise RestartError("a CUDA graph is being captured: end that first")

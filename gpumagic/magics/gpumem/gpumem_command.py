@@ -161,6 +161,7 @@ def _report(magics: Magics, options: argparse.Namespace) -> Any:
     from gpumagic.magics.delivery import hand_over
     from gpumagic.memory.limit import LIMIT
     from gpumagic.memory.report import memory_report
+    from gpumagic.selection import remedies
 
     state = magics.state
     report = state.memory_report = memory_report(state.memory_report)
@@ -168,6 +169,6 @@ def _report(magics: Magics, options: argparse.Namespace) -> Any:
     failure.check_context()
     limit = LIMIT.limits().limits
     limit = limit and f"Limited to {limit}; %gpumem limit says by what."
-    notes = (*report.notes, failure.dead_context_note(), limit)
+    notes = (*report.notes, remedies.dead_context_note(), limit)
     report = replace(report, notes=tuple(filter(None, notes)))
     return hand_over(magics.shell, report, options)
