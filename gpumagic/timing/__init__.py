@@ -1,7 +1,7 @@
 """GPU time: of one run, of repeated runs, of lines, of every cell.
 
 One run
-    `event_timer` (the events around a run), `times` (what they show), `summary` (one result of
+    `event_timer` (the events around a run), `summary` (what they show; one result of
     several runs: what limits the code, and what is said), `profiler` (further runs for
     ``--kernels``, ``--trace``, ``--nvtx``, ``--flops``, ``--energy``).
 Repeated runs

@@ -11,7 +11,7 @@ from gpumagic.cells.measured_block import Measured, decorated, kind_of
 from gpumagic.cells.timeit_loop import Loop, compile_statement
 from gpumagic.errors import SpecError
 from gpumagic.results.timing import CudaTiming
-from gpumagic.timing.benchmark import Benchmark
+from gpumagic.timing.benchmark import benchmark
 from gpumagic.timing.event_timer import Started, read, start, stop
 from gpumagic.timing.repeat_plan import Plan
 from gpumagic.timing.summary import STOPPED_EARLY, summarize
@@ -135,11 +135,9 @@ def cudatime(
     else:
         loop = _loop_of_callable(target, setup)
     compile_time = perf_counter() - started
-    benchmark = Benchmark(loop, plan)
-    benchmark.run()
-    result = benchmark.result(compile_time)
-    assert result is not None  # every repeat is complete
-    return result
+    for runs in benchmark(loop, plan):
+        done = runs
+    return done.result(compile_time)
 
 
 def _loop_of_callable(function: Callable[[], Any], setup: object) -> Loop:

@@ -8,24 +8,30 @@ from __future__ import annotations
 import gc
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, replace
 from time import perf_counter
+from typing import Generic, TypeVar
 
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.results.timing import EXACT, CudaTiming, StoppedBy, is_bound
 from gpumagic.timing import repeat_plan, run_conditions
 from gpumagic.timing.event_timer import Started, read, start, stop
+from gpumagic.timing.repeat_plan import Plan
 from gpumagic.timing.summary import (
     Queued,
+    Times,
     compiled_frames,
     counted,
     not_counted,
     share,
     summarize,
 )
-from gpumagic.timing.times import Times
 from gpumagic.wording import plural
+
+_Begun = TypeVar("_Begun")
+_Found = TypeVar("_Found")
 
 #: Seconds of warm-up after the first loop, back to back: a GPU that was idle needs a while to reach
 #: its clock (triton's ``do_bench`` has 25 ms).
@@ -49,177 +55,195 @@ _STEP = 1e-6
 _MOST_COMPILATIONS = 8
 
 
-class _AsRun(AbstractContextManager[None]):
-    """Times what runs in the scope; where that is cut short, its GPU work is not waited for."""
+@dataclass(frozen=True)
+class Runs:
+    """What has run so far."""
 
-    def __init__(self, caches: run_conditions.ColdCaches) -> None:
-        self._caches = caches
-        self._started: Started | None = None
-        self.times: Times | None = None
-        #: How many functions torch.compile has compiled.
-        self.compiled = 0
+    plan: Plan
+    #: Those of a repeat.
+    loops: int
+    repeats: tuple[Times, ...] = ()
+    #: The part of the repeats that is done, 0 to 1; and what ended them, if not their number.
+    part: float = 0.0
+    stopped_by: StoppedBy | None = None
+    #: Loops run before the repeats, and behind a delay.
+    warmup: int = 0
+    queued: int = 0
+    own: Queued | None = None
+    #: Wall seconds of the runs that are left out, as torch.compile compiled in them; and how many
+    #: functions it has compiled in the repeats.
+    compilations: tuple[float, ...] = ()
+    compiled: int = 0
+    #: Whether all has run.
+    is_complete: bool = False
+    notes: tuple[str, ...] = ()
 
-    def __enter__(self) -> None:
-        self.compiled = -compiled_frames()
-        self._caches.empty()
-        self._started = start()
+    @property
+    def precision(self) -> float | None:
+        return repeat_plan.half_width([run.wall for run in self.repeats])
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        started, self._started = self._started, None
-        if kind is None and started is not None:
-            self.times = read(stop(started))
-            self.compiled += compiled_frames()
-
-
-class _Behind(AbstractContextManager[None]):
-    """Queues what runs in the scope behind a delay of some seconds."""
-
-    def __init__(self, caches: run_conditions.ColdCaches, delay: float) -> None:
-        self._caches, self._delay = caches, delay
-        self._delayed: run_conditions.Delayed | None = None
-        #: Of each device; None where that is not known.
-        self.seconds: dict[int, float] | None = None
-
-    def __enter__(self) -> None:
-        self._caches.empty()
-        self._delayed = run_conditions.start(self._delay)
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        delayed, self._delayed = self._delayed, None
-        if kind is None and delayed is not None:
-            self.seconds = run_conditions.read(delayed)
+    def result(self, compile_time: float = 0.0) -> CudaTiming:
+        """Aggregate the repeats."""
+        early: tuple[str, ...] = ()
+        if not self.is_complete:
+            done = plural(len(self.repeats), "repeat")
+            if not self.plan.open_end:
+                done = f"{len(self.repeats):,} of {plural(self.plan.repeats, 'repeat')}"
+            early = (f"stopped early, after {done}",)
+        compiled = counted(self.compiled, repeats=len(self.repeats))
+        return summarize(
+            self.repeats,
+            loops=self.loops,
+            own=self.own,
+            warmup=self.warmup,
+            queued=self.queued,
+            compile_time=compile_time,
+            partial=not self.is_complete,
+            precision=self.precision,
+            stopped_by=self.stopped_by,
+            notes=(*not_counted(self.compilations), *compiled, *self.notes, *early),
+        )
 
 
-class Benchmark:
-    """Runs a loop as often as a plan asks for, and aggregates the runs.
+def benchmark(loop: Loop, plan: Plan) -> Generator[Runs, None, None]:
+    """Run a loop as often as a plan asks for; yield what has run after each repeat, and at the end.
 
-    ``progress`` is called between repeats with the part that is done, 0 to 1.
+    Raises:
+        DeviceError: a device's L2 cache cannot be emptied.
     """
+    runner = _Runner(loop, plan)
+    try:
+        runner.caches.empty()  # raises before the code runs, where it cannot be done
+        for done in runner.repeats(runner.warmed_up()):
+            yield done
+        if plan.cold:
+            done = replace(done, notes=(f"L2 cache flushed before each loop: {runner.caches}",))
+        if not plan.is_exact:
+            own, queued = runner.queued(done)
+            done = replace(done, own=own, queued=queued)
+        yield replace(done, is_complete=True)
+    finally:
+        runner.caches.release()
+        if runner.collects:  # an interrupt may have come in the end of a run
+            gc.enable()
 
-    def __init__(
-        self, loop: Loop, wanted: repeat_plan.Plan, progress: Callable[[float], None] | None = None
-    ) -> None:
-        self._plan = wanted
-        self._loop = loop
-        self._progress = progress or (lambda part: None)
-        self._loops = 1 if wanted.cold else wanted.loops
-        self._caches = run_conditions.ColdCaches(wanted=wanted.cold)
-        #: Loops run before the repeats, and behind a delay.
-        self._warmup = self._queued = 0
-        self._own: Queued | None = None
-        self._stopped_by: StoppedBy | None = None
-        #: The complete repeats so far, and how many functions torch.compile has compiled in them.
-        self._runs: list[Times] = []
-        self._compiled = 0
-        #: Wall seconds of the runs that are left out, as torch.compile compiled in them.
-        self._compilations: list[float] = []
-        self._notes: list[str] = []
 
-    def run(self) -> None:
-        """Run everything.
+class _Scope(AbstractContextManager[None], Generic[_Begun, _Found]):
+    """Calls ``begin`` before its body, and ``end`` with its value after it if nothing is raised."""
 
-        Raises:
-            DeviceError: a device's L2 cache cannot be emptied.
-        """
-        self._gc_was_on = gc.isenabled()
-        try:
-            self._caches.empty()  # raises before the code runs, where it cannot be done
-            loop_time = self._warm_up()
-            self._loops = self._loops or repeat_plan.round_up(_REPEAT / loop_time)
-            self._repeat(self._loops)
-            if self._plan.cold:
-                self._notes.append(f"L2 cache flushed before each loop: {self._caches}")
-            if not self._plan.once and self._plan.warmup != 0:
-                self._own = self._run_queued(self._loops)
-        finally:
-            self._caches.release()
-            if self._gc_was_on:  # an interrupt may have come in the end of a run
-                gc.enable()
+    found: _Found
 
-    def _run_in(self, scope: AbstractContextManager[None], loops: int) -> None:
-        """Run loops in a scope, without the garbage collector."""
+    def __init__(self, begin: Callable[[], _Begun], end: Callable[[_Begun], _Found]) -> None:
+        self._begin, self._end = begin, end
+
+    def __enter__(self) -> None:
+        self._begun = self._begin()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.found = self._end(self._begun)
+
+
+class _Runner:
+    """Runs a loop in the conditions of a plan."""
+
+    def __init__(self, loop: Loop, plan: Plan) -> None:
+        self._loop, self._plan = loop, plan
+        self.caches = run_conditions.ColdCaches(wanted=plan.cold)
+        #: Whether the garbage collector was on.
+        self.collects = gc.isenabled()
+
+    def _run(
+        self, loops: int, begin: Callable[[], _Begun], end: Callable[[_Begun], _Found]
+    ) -> _Found:
+        """Run loops between ``begin`` and ``end``; without the garbage collector."""
+        scope = _Scope(begin, end)
         gc.disable()
         try:
             self._loop.run(loops, scope)
         finally:
-            if self._gc_was_on:
+            if self.collects:
                 gc.enable()
+        return scope.found
 
-    def _run(self, loops: int) -> tuple[Times, int]:
-        """Run once; return the times, and how many functions torch.compile has compiled."""
-        scope = _AsRun(self._caches)
-        self._run_in(scope, loops)
-        assert scope.times is not None
-        return scope.times, scope.compiled
+    def _timed(self, loops: int) -> tuple[Times, int]:
+        """Run loops; return the times, and how many functions torch.compile has compiled."""
 
-    def _run_repeat(self, loops: int) -> Times:
+        def begin() -> tuple[int, Started]:
+            self.caches.empty()
+            return compiled_frames(), start()
+
+        def end(begun: tuple[int, Started]) -> tuple[Times, int]:
+            before, started = begun
+            return read(stop(started)), compiled_frames() - before
+
+        return self._run(loops, begin, end)
+
+    def warmed_up(self) -> Runs:
+        """Run the first loop by itself (it may compile, load, allocate), then as many as wanted."""
+        plan, most, seconds = self._plan, _MOST_WARM_UP, _WARM_UP
+        loops = 1 if plan.cold else plan.loops
+        if plan.is_exact:
+            return Runs(plan, loops or 1)
+        if plan.warmup is not None:
+            most, seconds = plan.warmup, math.inf
+        elif loops is not None and not plan.open_end:
+            most = min(most, loops * plan.repeats)  # no more than are timed
+        count, warmup, busy, until = 1, 0, 0.0, math.inf
+        compilations: list[float] = []
+        while True:
+            last, compiled = self._timed(count)
+            if compiled:
+                compilations.append(last.wall)
+            warmup += count
+            busy += last.lower
+            until = min(until, perf_counter() + seconds)
+            if warmup >= most or busy >= seconds or perf_counter() >= until:
+                loops = loops or repeat_plan.round_up(_REPEAT / max(last.wall / count, 1e-7))
+                return Runs(plan, loops, warmup=warmup, compilations=tuple(compilations))
+            # As many as before: the last half is without a pause.
+            left = most - warmup
+            count = min(warmup, left) if plan.warmup is None else left
+
+    def repeats(self, done: Runs) -> Iterator[Runs]:
+        """Run the repeats: as many as wanted, or until precision or time ends them."""
+        plan, started, look = self._plan, perf_counter(), repeat_plan.FIRST_LOOK
+        limit = plan.max_time or repeat_plan.DEFAULT_MAX_TIME
+        while done.stopped_by is None and (plan.open_end or len(done.repeats) < plan.repeats):
+            done = self._repeated(done)
+            count, elapsed = len(done.repeats), perf_counter() - started
+            if not plan.open_end:
+                yield (done := replace(done, part=count / plan.repeats))
+                continue
+            stopped_by: StoppedBy | None = "max-time" if elapsed >= limit else None
+            if count >= look and elapsed >= _LEAST_TIME:
+                look = repeat_plan.next_look(count)
+                if done.precision is not None and done.precision <= repeat_plan.PRECISION:
+                    stopped_by = "precision"
+            yield (done := replace(done, part=min(elapsed / limit, 1.0), stopped_by=stopped_by))
+
+    def _repeated(self, done: Runs) -> Runs:
         """Run a repeat; again where torch.compile has compiled, which then was warm-up.
 
         Not where the number of all runs is given: then compiling is a part of the repeat.
         """
-        again = not self._plan.once and self._plan.warmup != 0
         while True:
-            times, compiled = self._run(loops)
-            if not (compiled and again and len(self._compilations) < _MOST_COMPILATIONS):
-                self._compiled += compiled
-                return times
-            self._compilations.append(times.wall)
-            self._warmup += loops
+            times, compiled = self._timed(done.loops)
+            again = not self._plan.is_exact and len(done.compilations) < _MOST_COMPILATIONS
+            if not (compiled and again):
+                repeats, compiled = (*done.repeats, times), done.compiled + compiled
+                return replace(done, repeats=repeats, compiled=compiled)
+            compilations, warmup = (*done.compilations, times.wall), done.warmup + done.loops
+            done = replace(done, compilations=compilations, warmup=warmup)
 
-    def _warm_up(self) -> float:
-        """Run the first loop by itself (it may compile, load, allocate), then as many as wanted.
+    def queued(self, done: Runs) -> tuple[Queued | None, int]:
+        """Run a few times behind a delay, where the repeats do not show the GPU's own time.
 
-        Returns the seconds of a loop.
+        Returns what that shows, and how many loops have run.
         """
-        wanted, most, seconds = self._plan.warmup, _MOST_WARM_UP, _WARM_UP
-        if self._plan.once or wanted == 0:
-            return _REPEAT
-        if wanted is not None:
-            most, seconds = wanted, math.inf
-        elif self._loops is not None and not self._plan.open_end:
-            most = min(most, self._loops * self._plan.repeats)  # no more than are timed
-        count, busy, until = 1, 0.0, math.inf
-        while True:
-            last, compiled = self._run(count)
-            if compiled:
-                self._compilations.append(last.wall)
-            self._warmup += count
-            busy += last.lower
-            until = min(until, perf_counter() + seconds)
-            if self._warmup >= most or busy >= seconds or perf_counter() >= until:
-                return max(last.wall / count, 1e-7)
-            # As many as before: the last half is without a pause.
-            left = most - self._warmup
-            count = min(self._warmup, left) if wanted is None else left
-
-    def _repeat(self, loops: int) -> None:
-        """Run the repeats: as many as wanted, or until precision or time ends them."""
-        repeats, limit = self._plan.repeats, self._plan.max_time or repeat_plan.DEFAULT_MAX_TIME
-        started, look = perf_counter(), repeat_plan.FIRST_LOOK
-        while True:
-            self._runs.append(self._run_repeat(loops))
-            count, elapsed = len(self._runs), perf_counter() - started
-            if not self._plan.open_end:
-                self._progress(count / repeats)
-                if count >= repeats:
-                    return
-                continue
-            self._progress(min(elapsed / limit, 1.0))
-            if count >= look and elapsed >= _LEAST_TIME:
-                look = repeat_plan.next_look(count)
-                width = repeat_plan.half_width([run.wall for run in self._runs])
-                if width is not None and width <= repeat_plan.PRECISION:
-                    self._stopped_by = "precision"
-                    return
-            if elapsed >= limit:
-                self._stopped_by = "max-time"
-                return
-
-    def _run_queued(self, loops: int) -> Queued | None:
-        """Run a few times behind a delay, where the repeats do not show the GPU's own time."""
-        runs = self._runs
+        runs, loops = done.repeats, done.loops
         if not all(run.readings for run in runs) or not is_bound(1.0, share(runs)):
-            return None
+            return None, 0
         host = statistics.median(run.host for run in runs) / loops
         as_run = statistics.median(run.upper for run in runs) / loops
         count = min(math.ceil(_SAMPLE / max(as_run, 1e-9)), loops, _MOST_LOOPS)
@@ -227,14 +251,13 @@ class Benchmark:
         # With no loops, it shows what the events themselves take.
         empty = self._sample(run_conditions.MORE, 0)
         if delay > run_conditions.LONGEST or not empty:
-            return None
+            return None, 0
         samples: list[dict[int, float]] = []
         enough = len(runs) >= repeat_plan.LEAST_REPEATS
-        for _ in range(repeat_plan.LEAST_REPEATS if enough else _QUEUED):
+        for number in range(1, (repeat_plan.LEAST_REPEATS if enough else _QUEUED) + 1):
             sample = self._sample(delay, count)
-            self._queued += count
             if sample is None:  # the code waits for the GPU, or Python was slow
-                return None
+                return None, number * count
             samples.append(sample)
         device = max(samples[0], key=samples[0].__getitem__)
         seconds = tuple(sample[device] for sample in samples)
@@ -245,37 +268,16 @@ class Benchmark:
         shows_work = max([events, *others]) <= (1 - EXACT) * min(seconds)
         # Longer than as run: then loops overlap, and queued as so few they do not.
         best = min(run.upper for run in runs) * count / loops
-        if not shows_work or EXACT * statistics.median(seconds) > best:
-            return None
-        return Queued(seconds, count, device, events)
+        is_own = shows_work and EXACT * statistics.median(seconds) <= best
+        return Queued(seconds, count, device, events) if is_own else None, len(samples) * count
 
     def _sample(self, delay: float, loops: int) -> dict[int, float] | None:
         """Run loops behind a delay; return the seconds of each device, if these are known."""
-        scope = _Behind(self._caches, delay)
-        with suppress(Exception):  # the user has not asked for this run
-            self._run_in(scope, loops)
-        return scope.seconds
 
-    def result(self, compile_time: float = 0.0, *, partial: bool = False) -> CudaTiming | None:
-        """Aggregate the complete repeats into a result; None if there is none."""
-        if not self._runs or self._loops is None:
-            return None
-        if partial:
-            done = plural(len(self._runs), "repeat")
-            if not self._plan.open_end:
-                done = f"{len(self._runs):,} of {plural(self._plan.repeats, 'repeat')}"
-            self._notes.append(f"stopped early, after {done}")
-        where = "this run" if self._plan.once else "the repeats, which have the time that it took"
-        compiled = not_counted(self._compilations) + counted(self._compiled, where)
-        return summarize(
-            self._runs,
-            loops=self._loops,
-            own=self._own,
-            warmup=self._warmup,
-            queued=self._queued,
-            compile_time=compile_time,
-            partial=partial,
-            precision=repeat_plan.half_width([run.wall for run in self._runs]),
-            stopped_by=self._stopped_by,
-            notes=(*compiled, *self._notes),
-        )
+        def begin() -> run_conditions.Delayed:
+            self.caches.empty()
+            return run_conditions.start(delay)
+
+        with suppress(Exception):  # the user has not asked for this run
+            return self._run(loops, begin, run_conditions.read)
+        return None

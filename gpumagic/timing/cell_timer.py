@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpumagic.cells.every_cell import EveryCell, Running, first_line
 from gpumagic.cells.hooks import CellHooks
 from gpumagic.results.logs import CellTiming, TimingLog
 from gpumagic.results.timing import CudaTiming, is_bound
-from gpumagic.timing.event_timer import Started, Stopped, gave_up, read, start, stop
-from gpumagic.timing.summary import INTERRUPTED
-from gpumagic.timing.times import Times
+from gpumagic.timing.event_timer import INTERRUPTED, Started, Stopped, read_or_give_up, start, stop
+from gpumagic.timing.summary import Times
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import ExecutionResult
@@ -74,42 +73,34 @@ class CellTimer(EveryCell[CellTiming]):
     def end(self, cell: Running, result: ExecutionResult) -> None:
         begun: _TimedCell = cell.begun
         at_error = None if result.success else begun.raised
-        stopped, interrupted = at_error or stop(begun.started), False
-        try:
-            times = read(stopped)
-        except KeyboardInterrupt:
-            times, interrupted = gave_up(stopped, INTERRUPTED), True
+        times, interrupt = read_or_give_up(at_error or stop(begun.started))
         if self._includes(cell.source):
-            timing = _timing(
-                times,
-                begun.measured,
+            times = _with_measured(times, begun.measured)
+            has_gpu = bool(times.readings)
+            timing = CellTiming(
                 cell=result.execution_count,
                 source=first_line(cell.source),
-                failed=interrupted or not result.success,
+                wall=times.wall,
+                wall_at_most=times.wall_at_most,
+                host=times.host,
+                cpu=times.cpu,
+                gpu=times.upper if has_gpu else None,
+                gpu_at_least=times.lower if has_gpu else None,
+                gpu_at_most=has_gpu and is_bound(times.upper, times.lower),
+                per_device={i: times.readings[i].upper for i in times.signs},
+                used_gpu=bool(times.signs),
+                failed=interrupt is not None or not result.success,
+                note=times.note,
             )
-            self.keep(timing, cell, shown=timing.used_gpu or interrupted or times.wall > self.above)
-        if interrupted:
+            shown = timing.used_gpu or interrupt is not None or times.wall > self.above
+            self.keep(timing, cell, shown=shown)
+        if interrupt is not None:
             raise KeyboardInterrupt(INTERRUPTED)  # which is the cell's
 
 
-def _timing(times: Times, measured: Sequence[CudaTiming], **of_cell: Any) -> CellTiming:
-    """Return the record of a cell: without a sign of GPU work, for all devices together."""
-    has_gpu = bool(times.readings)
-    shown = {i for each in measured if each.gpu_seen for i in each.per_device}
-    lower = max(
-        [times.lower, *(x.gpu_at_least.best for x in measured if x.gpu_at_least is not None)]
-    )
-    used = {i: reading.upper for i, reading in times.readings.items() if reading.sign or i in shown}
-    return CellTiming(
-        **of_cell,
-        wall=times.wall,
-        wall_at_most=times.wall_at_most,
-        host=times.host,
-        cpu=times.cpu,
-        gpu=times.upper if has_gpu else None,
-        gpu_at_least=lower if has_gpu else None,
-        gpu_at_most=has_gpu and is_bound(times.upper, lower),
-        per_device=used,
-        used_gpu=bool(used),
-        note=times.note,
-    )
+def _with_measured(times: Times, measured: Sequence[CudaTiming]) -> Times:
+    """Return the times of a cell with the work that was measured in it."""
+    seen = {i for each in measured if each.gpu_seen for i in each.per_device}
+    least = [each.gpu_at_least.best for each in measured if each.gpu_at_least is not None]
+    worked = dict.fromkeys(seen & times.readings.keys(), 0.0)
+    return times.with_work(max(least, default=0.0), worked)

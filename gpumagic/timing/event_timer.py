@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda import streams, torch_cuda
 from gpumagic.system import text
-from gpumagic.timing.times import SLACK, Reading, Times
+from gpumagic.timing.summary import SLACK, Reading, Times
 
 if TYPE_CHECKING:
     from torch.cuda import Event, Stream
@@ -50,8 +50,9 @@ _SPIN = 5e-3
 CAPTURE = "no GPU time: a CUDA graph is being captured, and the GPU may not be waited for"
 BUSY = (
     "no GPU time: earlier work was still under way on cuda:{} when the code began; the wall time "
+    "does not wait for the GPU"
 )
-BUSY += "does not wait for the GPU"
+INTERRUPTED = "interrupted while waiting for the GPU"
 
 
 @dataclass(frozen=True)
@@ -184,10 +185,13 @@ def read(stopped: Stopped) -> Times:
     return Times(stopped.host, stopped.cpu, least, most, readings, stopped.note)
 
 
-def gave_up(stopped: Stopped, note: str) -> Times:
-    """Return what is known where `read` was interrupted."""
-    wall = stopped.started.clocks.host() - stopped.started.at
-    return Times(stopped.host, stopped.cpu, wall, wall, note=note)
+def read_or_give_up(stopped: Stopped) -> tuple[Times, KeyboardInterrupt | None]:
+    """Return what `read` does; where Ctrl-C ends the wait, what is known by then, and that."""
+    try:
+        return read(stopped), None
+    except KeyboardInterrupt as interrupt:
+        wall = stopped.started.clocks.host() - stopped.started.at
+        return Times(stopped.host, stopped.cpu, wall, wall, note=INTERRUPTED), interrupt
 
 
 # --- the steps on one device ----------------------------------------------------------------------
@@ -215,23 +219,22 @@ def ready_devices(*, quiet: bool = False) -> tuple[DeviceTimer, ...]:
     Raises:
         RuntimeError: there can be no GPU time.
     """
-    devices = [(i, streams.of(i)) for i in _in_use()]
-    _refuse_capture(stream for _, of_device in devices for stream in of_device.used())
-    return tuple(_ready(i, of_device, quiet) for i, of_device in devices)
+    used = {ordinal: streams.of(ordinal).used() for ordinal in _in_use()}
+    _refuse_capture(stream for each in used.values() for stream in each)
+    return tuple(_ready(ordinal, each, quiet) for ordinal, each in used.items())
 
 
-def _ready(ordinal: int, of_device: streams.Streams, quiet: bool) -> DeviceTimer:
-    idle_wait = None
-    for stream in filter(streams.is_busy, of_device.used()):
+def _ready(ordinal: int, used: Sequence[Any], quiet: bool) -> DeviceTimer:
+    of_device, end, idle_wait = streams.of(ordinal), None, None
+    for stream in filter(streams.is_busy, used):
         if quiet:
             raise _NoTimeError(BUSY.format(ordinal))  # an end event would wait for that work, too
         wait_for(torch_cuda.timing_event(stream))  # open to Ctrl-C
-    if not quiet:
-        waits = [_waited(ordinal) for _ in range(4)][1:]
-        idle_wait = _LONGER * max(waits) + SLACK
     # An event is made when it is first recorded; of an idle cell there is no end event.
     start = torch_cuda.timing_event(of_device.current())
-    end = None if quiet else torch_cuda.timing_event(of_device.current())
+    if not quiet:
+        end = torch_cuda.timing_event(of_device.current())
+        idle_wait = _LONGER * max([_waited(ordinal) for _ in range(4)][1:]) + SLACK
     allocations = torch_cuda.allocations(ordinal)
     return DeviceTimer(ordinal, of_device, start, end, allocations, idle_wait)
 

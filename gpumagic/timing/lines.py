@@ -17,8 +17,7 @@ from gpumagic.results.timing import CudaTiming, is_bound
 from gpumagic.system import text
 from gpumagic.timing.event_timer import CLOCKS, Clocks
 from gpumagic.timing.line_times import LineTime, LineTimes, surely_worked
-from gpumagic.timing.summary import summarize
-from gpumagic.timing.times import Times
+from gpumagic.timing.summary import Times, summarize
 
 #: The part of the wall time that measuring may take before it is said.
 _COST = 0.02

@@ -46,15 +46,10 @@ class Plan:
     cold: bool = False
 
     def __post_init__(self) -> None:
-        for name, value, least in (
-            ("n", self.loops, 1),
-            ("r", self.repeat, 1),
-            ("w", self.warmup, 0),
-        ):
-            if value is not None and not isinstance(value, Integral):
-                raise SpecError(f"{name} is a {type(value).__name__}, but must be a whole number")
-            if value is not None and value < least:
-                raise SpecError(f"{name} is {value}, but must be {least} or more")
+        counts = {"n": (self.loops, 1), "r": (self.repeat, 1), "w": (self.warmup, 0)}
+        for name, (value, least) in counts.items():
+            if value is not None and not (isinstance(value, Integral) and value >= least):
+                raise SpecError(f"{name} is {value!r}, but must be a whole number, {least} or more")
         if self.max_time is not None:
             if not isinstance(self.max_time, Real) or not self.max_time > 0:
                 raise SpecError(f"max_time is {self.max_time!r}, but must be seconds above 0")
@@ -80,9 +75,9 @@ class Plan:
         return DEFAULT_REPEAT if self.repeat is None else self.repeat
 
     @property
-    def once(self) -> bool:
-        """Whether the code runs a single time."""
-        return self.loops == self.repeat == 1 and not self.warmup
+    def is_exact(self) -> bool:
+        """Whether the code runs in the repeats alone: without a warm-up, or a single time."""
+        return self.warmup == 0 or (self.loops == self.repeat == 1 and self.warmup is None)
 
 
 def round_up(value: float) -> int:

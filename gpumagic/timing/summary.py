@@ -1,4 +1,4 @@
-"""Several runs as one result: its bounds, what limits the code, and what is said of them.
+"""What is known of one run; several as one result: its bounds, what limits the code, what is said.
 
 Also whether torch.compile has compiled in a run: that is no time of the code.
 """
@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpumagic.cuda import failure, torch_cuda
 from gpumagic.cuda.device_table import conditions
 from gpumagic.results.timing import CudaTiming, Limit, Sample, is_bound
-from gpumagic.timing.times import Times
 from gpumagic.wording import plural
 
 WAITED = "the GPU may have waited for Python"
@@ -24,13 +23,80 @@ LOADED = (
     "the first timed run since CUDA started: GPU kernels may have been loaded in it; run it again"
 )
 STOPPED_EARLY = "stopped early: the code has not run to its end"
-INTERRUPTED = "interrupted while waiting for the GPU"
 _WHY = "TORCH_LOGS=recompiles,graph_breaks, set before Python starts, says why"
 
+#: Seconds that a wait for an idle device may take longer than others, and that are no difference
+#: between two wall times.
+SLACK = 20e-6
 #: Host-bound: queued, the work takes the GPU less than this part of the time as run.
 _HOST_BOUND = 0.9
 #: The devices on which work was timed.
 _timed: set[int] = set()
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is known of a device: it worked for ``lower`` to ``upper`` seconds since the start."""
+
+    lower: float
+    upper: float
+    #: When the work that outlasted the code had ended, at least; 0 where none did.
+    end_least: float = 0.0
+    #: Something shows that it worked at all; or it may have, on a stream that is not torch's: the
+    #: wait for it was long.
+    sign: bool = False
+    maybe: bool = False
+    #: It got its context after the start.
+    new: bool = False
+
+
+@dataclass(frozen=True)
+class Times:
+    """The times of one run, in seconds."""
+
+    host: float
+    cpu: float
+    #: Until the code and its GPU work had finished: at least, and at most.
+    wall_least: float
+    wall: float
+    #: By CUDA ordinal.
+    readings: Mapping[int, Reading] = field(default_factory=dict)
+    #: Why there is no GPU time.
+    note: str | None = None
+    #: Seconds for which some GPU surely worked, by what lines show.
+    surely: float = 0.0
+
+    def with_work(self, surely: float, devices: Mapping[int, float]) -> Times:
+        """Return the times with what is sure besides: of some GPU, and of each that has worked."""
+        readings = {**self.readings}
+        for i, seconds in devices.items():
+            each = readings[i]
+            lower = max(each.lower, min(seconds, each.upper))
+            readings[i] = replace(each, lower=lower, sign=True)
+        return replace(self, readings=readings, surely=surely)
+
+    @property
+    def wall_at_most(self) -> bool:
+        """Whether the wall time is only an upper bound."""
+        return is_bound(self.wall, self.wall_least + SLACK)
+
+    @property
+    def signs(self) -> list[int]:
+        """The ordinals of the devices that show a sign of work."""
+        return [i for i, reading in self.readings.items() if reading.sign]
+
+    @property
+    def lower(self) -> float:
+        """Seconds for which some GPU worked, at least."""
+        least = max((each.lower for each in self.readings.values()), default=0.0)
+        return min(max(least, self.surely), self.upper)
+
+    @property
+    def upper(self) -> float:
+        """Seconds for which GPUs worked, at most; of those that may have, if there are any."""
+        readings = self.readings.values()
+        shown = [each for each in readings if each.sign or each.maybe] or readings
+        return max((each.upper for each in shown), default=0.0)
 
 
 @dataclass(frozen=True)
@@ -182,10 +248,11 @@ def compiled_frames() -> int:
     return 0 if counters is None else int(counters["frames"]["total"])
 
 
-def counted(frames: int, where: str = "this run") -> tuple[str, ...]:
+def counted(frames: int, *, repeats: int = 1) -> tuple[str, ...]:
     """Return a note on what was compiled in what is timed, if anything was."""
     if not frames:
         return ()
+    where = "this run" if repeats == 1 else "the repeats, which have the time that it took"
     return (f"torch.compile compiled {plural(frames, 'function')} in {where}; {_WHY}",)
 
 

@@ -13,7 +13,7 @@ import pytest
 import gpumagic
 from gpumagic.cuda import streams
 from gpumagic.timing.event_timer import CAPTURE, read, start, stop
-from gpumagic.timing.times import Times
+from gpumagic.timing.summary import Times
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from gpumagic.timing.event_timer import (
     start,
     stop,
 )
-from gpumagic.timing.times import Times
+from gpumagic.timing.summary import Times
 from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND, virtual_clock
 
 CASES: dict[str, tuple[Callable[[Any], Any], dict[int, float]]] = {

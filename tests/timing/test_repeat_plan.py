@@ -14,9 +14,9 @@ from gpumagic.timing.repeat_plan import LEAST_REPEATS, Plan, half_width, median_
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"loops": 0}, "n is 0, but must be 1 or more"),
-        ({"repeat": 2.5}, "r is a float, but must be a whole number"),
-        ({"warmup": -1}, "w is -1, but must be 0 or more"),
+        ({"loops": 0}, "n is 0, but must be a whole number, 1 or more"),
+        ({"repeat": 2.5}, "r is 2.5, but must be a whole number, 1 or more"),
+        ({"warmup": -1}, "w is -1, but must be a whole number, 0 or more"),
         ({"max_time": 0}, "max_time is 0, but must be seconds above 0"),
         ({"max_time": "2s"}, "max_time is '2s', but must be seconds above 0"),
         ({"repeat": 5, "max_time": 1}, "-r 5 .* leave nothing for --max-time"),
@@ -29,7 +29,7 @@ def test_contradictions_are_refused(fields: dict[str, Any], says: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plan", "open_end", "once"),
+    ("plan", "open_end", "is_exact"),
     [
         (Plan(), True, False),
         (Plan(loops=3), False, False),
@@ -38,11 +38,11 @@ def test_contradictions_are_refused(fields: dict[str, Any], says: str) -> None:
         (Plan(loops=1, repeat=1), False, True),
         (Plan(loops=1, repeat=1, warmup=0), False, True),
         (Plan(loops=1, repeat=1, warmup=1), False, False),
-        (Plan(warmup=0), True, False),
+        (Plan(warmup=0), True, True),
     ],
 )
-def test_what_ends_the_repeats(plan: Plan, open_end: bool, once: bool) -> None:
-    assert (plan.open_end, plan.once) == (open_end, once)
+def test_what_ends_the_repeats(plan: Plan, open_end: bool, is_exact: bool) -> None:
+    assert (plan.open_end, plan.is_exact) == (open_end, is_exact)
     assert plan.repeats == (plan.repeat or 7)
 
 

@@ -11,8 +11,7 @@ import gpumagic
 from gpumagic.cuda import torch_cuda
 from gpumagic.results.timing import CudaTiming
 from gpumagic.timing import summary
-from gpumagic.timing.summary import Queued, summarize
-from gpumagic.timing.times import Reading, Times
+from gpumagic.timing.summary import Queued, Reading, Times, summarize
 
 
 def test_cpu_time_that_was_used_is_counted() -> None:

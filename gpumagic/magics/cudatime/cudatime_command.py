@@ -219,10 +219,7 @@ class _SingleRun(AbstractContextManager[None]):
                 self._lines.stop(failed=kind is not None)
             stopped = event_timer.stop(self._started)
             ended = () if kind is None else (summary.STOPPED_EARLY,)
-            try:
-                times = event_timer.read(stopped)
-            except KeyboardInterrupt as again:
-                interrupt, times = again, event_timer.gave_up(stopped, summary.INTERRUPTED)
+            times, interrupt = event_timer.read_or_give_up(stopped)
             fields: dict[str, Any] = {
                 "compile_time": self._compile_time,
                 "partial": kind is not None or interrupt is not None,

@@ -18,7 +18,7 @@ from gpumagic.magics.live_display import Progress
 from gpumagic.magics.shell_state import Magics
 from gpumagic.results.comparison import Compared, Comparison
 from gpumagic.results.timing import CudaTiming
-from gpumagic.timing.benchmark import Benchmark
+from gpumagic.timing.benchmark import Runs, benchmark
 from gpumagic.timing.comparison import compare
 from gpumagic.timing.event_timer import wait_for_earlier_work
 from gpumagic.timing.profiler import nvtx_range
@@ -76,16 +76,15 @@ def _benchmark(
     keep: Callable[[CudaTiming | None], None],
 ) -> None:
     """Run a loop and ``keep`` its timing: also a partial one, if one repeat is complete."""
-    progress = Progress(magics.shell, enabled=not options.quiet)
-    with closing(progress):
-        running = Benchmark(loop, plan, progress.update)
-        is_complete = False
+    done: Runs | None = None
+    progress, running = Progress(magics.shell, enabled=not options.quiet), benchmark(loop, plan)
+    with closing(progress), closing(running):
         try:
-            running.run()
-            is_complete = True
+            for done in running:
+                progress.update(done.part)
         finally:
             with saying_failures(magics.shell):
-                keep(running.result(loop.compile_time, partial=not is_complete))
+                keep(None if done is None else done.result(loop.compile_time))
 
 
 # --- one device after the other -------------------------------------------------------------------
