@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic._version import __version__
 from gpumagic.cuda import driver, initialization, nvml, torch_cuda, visible_devices
+from gpumagic.cuda.visible_devices import View
 from gpumagic.errors import DeviceError
 from gpumagic.results.base import Conditions
 from gpumagic.results.devices import NO_GPU, VIRTUAL, Device, DeviceTable, Process
@@ -122,7 +123,8 @@ def compose(
 
     ``commands`` also looks up the processes' users and commands.
     """
-    ordinals, visible, instances = _seen(readings, environment, state)
+    view = _seen(readings, environment, state)
+    ordinals = _numbered(view.indexes or ())
     with_context = {index for index, ordinal in ordinals.items() if ordinal in state.contexts}
     ours = _pids_are_ours(readings, with_context)
 
@@ -141,8 +143,9 @@ def compose(
         seen = replace(
             device,
             ordinal=ordinals.get(index),
-            visible=visible.get(index),
-            instance=instances.get(index),
+            # Where a UUID is unknown to NVML it may be any of the other devices.
+            visible=(index in ordinals or None) if view.visible is None else index in view.visible,
+            instance=view.instances.get(index),
             memory_own=_own_memory(listed, index in with_context, ours, state.initialized),
             memory_others=_others_memory(listed, device.memory_used),
             processes=named,
@@ -160,28 +163,17 @@ def compose(
 
 def _seen(
     readings: Sequence[Device], environment: Mapping[str, str], state: driver.DriverState
-) -> tuple[dict[int, int], dict[int, bool], Mapping[int, str]]:
-    """Return, by index, the CUDA ordinal, whether it is visible, and the MIG instance.
+) -> View:
+    """Return what this process sees, as far as it is known.
 
-    As far as they are known: from the driver once it is initialised, since the variables no longer
-    matter then; before, from the variables.
+    From the driver once it is initialised, since the variables no longer matter then; before, from
+    the variables.
     """
-    indexes = [device.index for device in readings]
     if state.failed:
-        return {}, dict.fromkeys(indexes, False), {}
+        return visible_devices.NOTHING
     if state.initialized is False:
-        seen = visible_devices.view(environment, readings)
-        known = seen.visible
-        visible = {} if known is None else {index: index in known for index in indexes}
-        return _numbered(seen.indexes or ()), visible, seen.instances
-    if state.uuids is None:
-        return {}, {}, {}
-    found, parts = visible_devices.shown(state.uuids, readings)
-    ordinals = _numbered(found)
-    visible = dict.fromkeys(ordinals, True)
-    if None not in found:  # otherwise a UUID unknown to NVML may be any of the other devices
-        visible |= {index: index in ordinals for index in indexes}
-    return ordinals, visible, parts
+        return visible_devices.view(environment, readings)
+    return View() if state.uuids is None else visible_devices.shown(state.uuids, readings)
 
 
 def _numbered(indexes: Sequence[int | None]) -> dict[int, int]:

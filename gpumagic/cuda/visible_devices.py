@@ -146,12 +146,20 @@ def _named_by(entry: str, devices: Sequence[Device]) -> Device | None:
 class View:
     """The devices that a process sees, by nvidia-smi's indexes."""
 
-    #: nvidia-smi's index of each CUDA ordinal; None where the order is not known.
-    indexes: tuple[int, ...] | None
-    #: The visible indexes; None where not known either.
-    visible: frozenset[int] | None
+    #: nvidia-smi's index of each CUDA ordinal: None in place of one that is not listed here, and
+    #: where the order is not known.
+    indexes: tuple[int | None, ...] | None = None
+    #: The visible indexes; None where these are not known.
+    visible: frozenset[int] | None = None
     #: The UUID of the visible MIG instance, by index.
     instances: Mapping[int, str] = field(default_factory=dict)
+
+    def fits(self, actual: View) -> bool:
+        """Return whether this view, as far as it is known, is the actual one."""
+        return self.visible in (None, actual.visible) and self.indexes in (None, actual.indexes)
+
+
+NOTHING = View((), frozenset())
 
 
 def view(environment: Mapping[str, str], devices: Sequence[Device]) -> View:
@@ -167,25 +175,24 @@ def view(environment: Mapping[str, str], devices: Sequence[Device]) -> View:
     shown = named(environment, devices)
     known = MASK in environment or has_pci_order(environment, devices)
     if shown is None or (not known and any(device.mig for device in devices)):
-        return View(None, None)
+        return View()
     shown = next(([device] for device in shown if device.instance), shown)
     indexes = tuple(device.index for device in shown)
     parts = {device.index: device.instance for device in shown if device.instance}
     return View(indexes if known else None, frozenset(indexes), parts)
 
 
-def shown(
-    uuids: Sequence[str], devices: Sequence[Device]
-) -> tuple[list[int | None], dict[int, str]]:
-    """Return the index of each UUID that a driver shows, and the MIG instance by index.
-
-    None for one that is of no device here.
-    """
+def shown(uuids: Sequence[str], devices: Sequence[Device]) -> View:
+    """Return what a driver shows that lists these UUIDs, of which some may be of no device here."""
     places = {uuid_key(d.uuid): (d.index, "") for d in devices if d.uuid is not None}
     places |= {uuid_key(part.uuid): (d.index, part.uuid) for d in devices for part in d.mig}
     found = [places.get(uuid_key(uuid)) for uuid in uuids]
-    parts = {place[0]: place[1] for place in reversed(found) if place is not None and place[1]}
-    return [None if place is None else place[0] for place in found], parts
+    known = [place for place in found if place is not None]
+    return View(
+        tuple(None if place is None else place[0] for place in found),
+        frozenset(index for index, _ in known) if len(known) == len(found) else None,
+        {index: instance for index, instance in reversed(known) if instance},
+    )
 
 
 def hides_all(environment: Mapping[str, str | None], devices: Sequence[Device]) -> bool:

@@ -65,15 +65,15 @@ class Claim:
     mine: bool = False
     #: The UUID of the MIG instance that it has chosen; None for a whole device.
     instance: str | None = None
-    #: How many processes it stands for: the many of one user beyond those that are listed are one.
+    #: How many processes it stands for: the many beyond those that are listed are one claim.
     processes: int = 1
 
     def __str__(self) -> str:
         """Return notebook or process, and the user: ``process 4711 of ann``."""
         if self.own:
             return "this process"
-        if self.pid is None and self.user is not None:
-            return f"{plural(self.processes, 'more process', 'more processes')} of {self.user}"
+        if self.pid is None and self.processes > 1:
+            return f"{self.processes:,} more processes"
         if self.pid is None:
             return "a process outside of this container"
         who = self.notebook or f"process {self.pid}"

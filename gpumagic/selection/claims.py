@@ -14,10 +14,8 @@ Without ``flock`` (Windows) there are none.
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -26,7 +24,6 @@ from gpumagic.cuda.process_state import STATE
 from gpumagic.results.devices import Claim, Device
 from gpumagic.system import system_files
 from gpumagic.system.text import reason
-from gpumagic.wording import grouped
 
 #: The claims of other processes, by UUID.
 Others = Mapping[str, Sequence[Claim]]
@@ -36,7 +33,7 @@ Pick = Callable[[Others], tuple[str, ...]]
 #: Passes the locked files to the program that replaces this one: ``pid:UUID=descriptor,…``.
 _INHERITED = "_GPUMAGIC_CLAIMED"
 _FOLDER = "/dev/shm"
-#: The most claims of a user on a device whose processes are looked up.
+#: The most claims on a device whose processes are looked up.
 _MOST = 16
 
 
@@ -78,13 +75,7 @@ def _why_not(path: Path, error: OSError | ImportError) -> str:
     """Return why a device's file cannot be locked."""
     if isinstance(error, BlockingIOError):
         return f"another process has locked {path} and shares it with nobody"
-    with suppress(OSError):
-        found = path.lstat()
-        if stat.S_ISLNK(found.st_mode):
-            return f"{path} is a link, made by user {found.st_uid}"
-        if isinstance(error, PermissionError) and found.st_uid != os.geteuid():
-            return f"{path} is a file of user {found.st_uid}, who lets nobody read it"
-    return f"this system has no locks for it ({reason(error)})"
+    return f"{path} is a link" if path.is_symlink() else f"{path}: {reason(error)}"
 
 
 def release() -> None:
@@ -165,9 +156,9 @@ def others_of(uuids: Iterable[str]) -> dict[str, Sequence[Claim]]:
 
 
 def all_of(uuids: Iterable[str]) -> dict[str, list[Claim]]:
-    """Return the claims on each device, this process's too, as far as they are listed here.
+    """Return the claims on each device, this process's too and first, as far as they are listed.
 
-    Of each user's on a device, who may have made thousands, all but `_MOST` are counted alone.
+    There may be thousands: of those on a device all but `_MOST` are counted alone.
     """
     try:
         # Twice: the kernel writes it page by page, and may leave out a line while others go.
@@ -178,31 +169,20 @@ def all_of(uuids: Iterable[str]) -> dict[str, list[Claim]]:
     for words in map(str.split, lines):
         if "FLOCK" in words[1:2]:
             pids.setdefault(words[5], set()).add(int(words[4]))
-    owner, claim = cache(_owner), cache(_claim)  # one look-up of each process
+    claim = cache(_claim)  # one look-up of each process
     found: dict[str, list[Claim]] = {}
     for uuid in uuids:
-        claims = found[uuid] = []
         own_first = sorted(pids.get(_place(path_of(uuid)), ()), key=lambda p: (p != os.getpid(), p))
-        for user, theirs in grouped((owner(pid), pid) for pid in own_first).items():
-            listed = [] if user is None else [*filter(None, map(claim, theirs[:_MOST]))]
-            if listed and len(theirs) > _MOST:
-                rest = replace(listed[-1], pid=None, notebook=None, own=False)
-                listed.append(replace(rest, processes=len(theirs) - _MOST))
-            claims += listed
+        listed = own_first if len(own_first) <= _MOST else own_first[: _MOST - 1]
+        found[uuid] = [*filter(None, map(claim, listed))]
+        if more := len(own_first) - len(listed):
+            found[uuid].append(Claim(processes=more))
     return found
 
 
 def all_uuids(device: Device) -> list[str]:
     """Return the UUIDs of a device and of its MIG instances, as far as they are known."""
     return [uuid for uuid in (device.uuid, *(part.uuid for part in device.mig)) if uuid]
-
-
-def _owner(pid: int) -> int | None:
-    """Return the user's number of a process; None if it has ended."""
-    try:
-        return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - of thousands
-    except OSError:
-        return None
 
 
 def _claim(pid: int) -> Claim | None:
@@ -232,7 +212,7 @@ def path_of(uuid: str) -> Path:
 @cache
 def _listed(_: str) -> Mapping[str, Path]:
     """Return the kernel module's file of each GPU, which stays the same below one root."""
-    return {uuid: path for _, uuid, path in system_files.listed_devices() if uuid is not None}
+    return system_files.listed_devices()
 
 
 def _place(path: Path) -> str:

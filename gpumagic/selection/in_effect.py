@@ -20,7 +20,7 @@ from gpumagic.cuda import (
     visible_devices,
 )
 from gpumagic.cuda.process_state import STATE
-from gpumagic.cuda.visible_devices import MASK, VARIABLES, View, uuid_key
+from gpumagic.cuda.visible_devices import MASK, VARIABLES, View
 from gpumagic.errors import DeviceError
 from gpumagic.render.units import spans
 from gpumagic.results.devices import Device, DeviceTable
@@ -49,11 +49,11 @@ def verify(
     now, state = environment.now(), driver.state()
     wanted = visible_devices.view(visible_devices.variables(now), table)
     if table.no_gpu is not None:
-        wanted = View((), frozenset())
+        wanted = visible_devices.NOTHING
     # CUDA may see devices that NVML, which does not start, does not list.
     unlisted = table.error is not None and table.no_gpu is None
     if unlisted and now[MASK] != visible_devices.HIDE_ALL:
-        wanted = View(None, None)
+        wanted = View()
     problem: str | None = None
     where: str | None = None
     notes: list[str] = []
@@ -64,7 +64,7 @@ def verify(
     if state.initialized:
         seen = tuple(device.as_seen() for device in table.visible)
         known = not unlisted or state.uuids == ()
-        if _is_late(wanted, seen, state, table):
+        if _is_late(wanted, state, table):
             problem, where = f"Too late for '{spec.text}': {_library()}", initialization.location()
     elif state.initialized is None and table.no_gpu is None:
         problem = f"'{spec.text}' not verified: the CUDA driver does not report what it shows"
@@ -76,7 +76,6 @@ def verify(
     status: Status = "unchanged" if now == before else "applied"
     if problem is not None:
         status = "too-late"
-    notes += _fork_server(now)
     return Selection(
         requested=spec.text,
         environment=now,
@@ -103,22 +102,18 @@ def _proven(spec: Spec, wanted: View, table: DeviceTable) -> tuple[View, list[st
     uuids, message = probe.trial()
     if uuids is None:
         return wanted, [f"this is what the variables say: {message}"]
-    indexes, parts = visible_devices.shown(uuids, table)
-    seen = tuple(index for index in indexes if index is not None)
-    view = View(seen, frozenset(seen), parts) if len(seen) == len(indexes) else None
+    actual = visible_devices.shown(uuids, table)
     problem = None
     if (known := remedies.start_error(message)) is not None:
         problem = f"CUDA does not start: {known}"
     elif message is not None:
         problem = f"CUDA does not start: {message}; for the reason: %gpu doctor"
-    elif view is not None and (
-        wanted.visible not in (None, view.visible) or wanted.indexes not in (None, view.indexes)
-    ):
-        which = f"GPU {spans(view.indexes or ())}" if view.visible else "no GPU"
+    elif actual.visible is not None and not wanted.fits(actual):
+        which = f"GPU {spans(actual.visible)}" if actual.visible else "no GPU"
         problem = f"CUDA shows a process with this choice {which}; for the reason: %gpu doctor"
     if problem is not None and spec.kind in ("devices", "auto"):
         raise DeviceError(f"'{spec.text}' cannot be chosen: {problem}")
-    return view or wanted, [] if problem is None else [problem]
+    return wanted if actual.visible is None else actual, [problem] if problem else []
 
 
 def _devices(wanted: View, table: DeviceTable) -> tuple[Device, ...]:
@@ -132,34 +127,23 @@ def _devices(wanted: View, table: DeviceTable) -> tuple[Device, ...]:
     return tuple(
         replace(by_index[index], ordinal=ordinal).as_seen()
         for ordinal, index in enumerate(wanted.indexes)
+        if index is not None
     )
 
 
-def _is_late(
-    wanted: View, seen: Sequence[Device], state: driver.DriverState, table: DeviceTable
-) -> bool:
+def _is_late(wanted: View, state: driver.DriverState, table: DeviceTable) -> bool:
     """Return whether the variables say other than what the initialised driver shows.
 
     Where it is not known what they say, they must be those with which it was initialised.
     """
-    if wanted.visible is not None:
-        return shows_others(wanted, seen, state, table)
-    then = initialization.environment_then()
-    return then is None or any(then.get(name) != os.environ.get(name) for name in VARIABLES)
-
-
-def shows_others(
-    wanted: View, seen: Sequence[Device], state: driver.DriverState, table: DeviceTable
-) -> bool:
-    """Return whether the initialised driver shows other devices than those wanted."""
-    if state.uuids is None or (state.uuids and not seen):
-        return True  # it does not report its devices, or shows one that NVML does not list
-    if wanted.indexes is None:  # the order is not known: compare the sets
-        return wanted.visible != frozenset(device.index for device in seen)
-    if any(device.mig for device in table):  # the GPU may be the same, and the instance another
-        uuids = {device.index: device.uuid or "" for device in table} | dict(wanted.instances)
-        return [*map(uuid_key, state.uuids)] != [uuid_key(uuids[i]) for i in wanted.indexes]
-    return list(wanted.indexes) != [device.index for device in seen]
+    if wanted.visible is None:
+        then = initialization.environment_then()
+        return then is None or any(then.get(name) != os.environ.get(name) for name in VARIABLES)
+    if state.uuids is None:
+        return True
+    actual = visible_devices.shown(state.uuids, table)
+    # With MIG the GPU may be the same, and the instance another.
+    return not wanted.fits(actual) or wanted.instances != actual.instances
 
 
 def _ways_out(spec: Spec, options: str, seen: Sequence[Device]) -> tuple[WayOut, ...]:
@@ -186,29 +170,6 @@ def _library() -> str:
         "CUDA is already initialised, although torch.cuda.is_initialized() is False "
         "(torch.cuda.is_available(), a backward pass or another library may do that)"
     )
-
-
-def _fork_server(now: Mapping[str, str | None]) -> list[str]:
-    """Return a note on the server that starts workers of this process under other variables.
-
-    It is the default of `multiprocessing` since Python 3.14, and has the environment of its start.
-    """
-    server = getattr(sys.modules.get("multiprocessing.forkserver"), "_forkserver", None)
-    pid = getattr(server, "_forkserver_pid", None)
-    if pid is None:
-        return []
-    import psutil
-
-    try:
-        then = psutil.Process(pid).environ()
-    except psutil.Error:  # it has ended
-        return []
-    if all(then.get(name) == now[name] for name in VARIABLES):
-        return []
-    return [
-        "workers of multiprocessing's fork server, which runs already, see the earlier choice; "
-        f"!kill {pid} ends it, and the next worker starts another"
-    ]
 
 
 def _query_runtime(spec: Spec, expected: int) -> tuple[str | None, int | None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = "GPUMAGIC_ROOT"
@@ -31,21 +32,18 @@ def read(path: str) -> str | None:
         return None
 
 
-def listed_devices() -> tuple[tuple[int, str | None, Path], ...]:
-    """Return index, UUID and file of the GPUs in ``/proc``; none where there is no such list.
+def listed_devices() -> dict[str, Path]:
+    """Return the file that describes each GPU in ``/proc``, by UUID as far as that is known.
 
-    Starts no driver. NVML counts by bus address, which the folders are named after. Unknown UUIDs
-    are None.
+    Starts no driver. Empty where there is no such list.
     """
-    try:
-        folders = sorted(at(_GPUS).iterdir())
-    except OSError:
-        return ()
-    found = []
-    for index, folder in enumerate(folders):
-        uuid = _UUID.search(read(f"{_GPUS}/{folder.name}/information") or "")
-        found.append((index, uuid[1] if uuid else None, folder / "information"))
-    return tuple(found)
+    found = {}
+    with suppress(OSError):
+        for folder in at(_GPUS).iterdir():
+            uuid = _UUID.search(read(f"{_GPUS}/{folder.name}/information") or "")
+            if uuid is not None:
+                found[uuid[1]] = folder / "information"
+    return found
 
 
 def control_groups(controller: str) -> Iterator[Path]:

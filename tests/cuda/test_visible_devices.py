@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpumagic.cuda.visible_devices import came_too_late, hides_all, list_ends_at, view
+from gpumagic.cuda.visible_devices import View, came_too_late, hides_all, list_ends_at, shown, view
 from gpumagic.results.devices import Device, MigInstance
 
 UUIDS = ("GPU-aa11", "GPU-aa22", "GPU-bb33", "GPU-cc44")
@@ -153,3 +153,26 @@ def test_a_mask_that_hides_what_is_seen_came_too_late(mask: str | None, too_late
     hidden = {"CUDA_VISIBLE_DEVICES": "0"}
     unknown = tuple(replace(device, visible=True) for device in UNEQUAL)
     assert not came_too_late(hidden, unknown), "a number may be any device's"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "uuids", "fits"),
+    [
+        (View((0, 2), frozenset({0, 2})), ("GPU-aa11", "GPU-bb33"), True),
+        (View((2, 0), frozenset({0, 2})), ("GPU-aa11", "GPU-bb33"), False),
+        (View((0,), frozenset({0})), ("GPU-aa11", "GPU-bb33"), False),
+        (View((0,), frozenset({0})), ("GPU-aa11", "GPU-unknown"), False),
+        (View((), frozenset()), (), True),
+        (View((), frozenset()), ("GPU-aa11",), False),
+        (View(None, frozenset({0, 2})), ("GPU-bb33", "GPU-aa11"), True),
+        (View(None, frozenset({0, 2})), ("GPU-aa11",), False),
+        (View(), ("GPU-aa11",), True),
+    ],
+)
+def test_what_a_driver_shows_is_compared(wanted: View, uuids: tuple[str, ...], fits: bool) -> None:
+    assert wanted.fits(shown(uuids, FOUR)) is fits
+
+
+def test_the_first_instance_that_a_driver_shows_of_a_gpu() -> None:
+    seen = shown(["MIG-2b", "MIG-1a"], DIVIDED)
+    assert (seen.indexes, seen.visible, seen.instances) == ((0, 0), {0}, {0: "MIG-2b"})

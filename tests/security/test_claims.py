@@ -51,7 +51,7 @@ def test_a_claim_that_does_not_hold_says_why(
         note = chosen.notes[-1]
         assert note.startswith("GPU 1 is not claimed, so another notebook may choose it, too: ")
         assert str(file) in note
-        assert ("is a link, made by user" in note) == (attack == "link")
+        assert ("is a link" in note) == (attack == "link")
         assert ("shares it with nobody" in note) == (attack == "lock")
     finally:
         run_cell("%gpu on -q")

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cuda.driver import DriverState
 from gpumagic.cuda.process_state import STATE
-from gpumagic.cuda.visible_devices import MASK, ORDER, View
+from gpumagic.cuda.visible_devices import MASK, ORDER
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.results.devices import Device, DeviceTable
-from gpumagic.selection import apply, in_effect
+from gpumagic.selection import apply
 
 EQUAL = tuple(Device(i, uuid=f"GPU-a{i}", name="H100") for i in range(4))
 UNEQUAL = tuple(Device(i, uuid=f"GPU-a{i}", name=f"kind {i}") for i in range(4))
@@ -86,30 +85,3 @@ def test_what_is_not_known_of_the_start_is_an_error(
     assert "\n" not in str(error.value)
     monkeypatch.setattr(STATE, "started_with", {MASK: "1", ORDER: "PCI_BUS_ID"})
     assert [device.index for device in apply.allowed(DeviceTable(UNEQUAL))] == [1]
-
-
-@pytest.mark.parametrize(
-    ("indexes", "visible", "uuids", "differs"),
-    [
-        ((0, 1), {0, 1}, ("GPU-a0", "GPU-a1"), False),
-        ((1, 0), {0, 1}, ("GPU-a0", "GPU-a1"), True),
-        ((0,), {0}, ("GPU-a0", "GPU-a1"), True),
-        ((), set(), (), False),
-        ((), set(), ("GPU-a0",), True),
-        ((0,), {0}, None, True),
-        ((0,), {0}, ("GPU-unknown",), True),
-        (None, {0, 1}, ("GPU-a1", "GPU-a0"), False),
-        (None, {0, 1}, ("GPU-a1",), True),
-    ],
-)
-def test_what_the_initialised_driver_shows_is_compared(
-    indexes: tuple[int, ...] | None,
-    visible: set[int],
-    uuids: tuple[str, ...] | None,
-    differs: bool,
-) -> None:
-    by_uuid = {device.uuid: device for device in EQUAL}
-    seen = [by_uuid[uuid] for uuid in uuids or () if uuid in by_uuid]
-    state = DriverState(loaded=True, initialized=True, uuids=uuids)
-    wanted = View(indexes, frozenset(visible))
-    assert in_effect.shows_others(wanted, seen, state, DeviceTable(EQUAL)) is differs

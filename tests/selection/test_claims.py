@@ -118,17 +118,18 @@ def together(uids):
 
 @pytest.mark.parametrize("number", [8, 40])
 def test_processes_that_choose_at_once_are_spread_over_the_gpus(machine: Path, number: int) -> None:
-    """Of three users, if this one is root; each is listed, and each user's 17th claim counts."""
+    """Of three users, if this one is root; each is listed."""
     uids = [60_000 + n % 3 if os.geteuid() == 0 else 0 for n in range(number)]
     with process(f"{_MANY}say(together({uids}))") as (chosen, _):
         listed = claims.all_of(UUIDS)
-        assert {(c.pid, uuid) for uuid, found in listed.items() for c in found} == {
-            (pid, uuid) for pid, uuid in chosen
-        }
         counts = Counter(uuid for _, uuid in chosen)
+        for uuid, found in listed.items():  # of many on one GPU the last ones are a number
+            by_pid = {each.pid for each in found if each.pid is not None}
+            assert by_pid <= {pid for pid, its in chosen if its == uuid}
+            assert sum(each.processes for each in found) == counts[uuid]
         assert counts.keys() == {*UUIDS}
         assert max(counts.values()) == 1 or number > 8
-        users = {claim.user for found in listed.values() for claim in found}
+        users = {each.user for found in listed.values() for each in found} - {None}
         assert len(users) == len({*uids})
 
 
@@ -173,29 +174,8 @@ def test_a_claim_goes_on_in_the_program_that_replaces_its_process(machine: Path)
         assert pids(UUIDS[2]) == []
 
 
-_EXCLUSIVE = """
-become({uid})
-file = os.open(claims.path_of(UUIDS[0]), os.O_RDONLY)
-fcntl.flock(file, fcntl.LOCK_EX)
-say()
-"""
-
-
-@needs_root
-def test_a_lock_that_another_user_never_shares_is_named_and_blocks_nothing(machine: Path) -> None:
-    with process(_EXCLUSIVE.format(uid=UID)) as (_, other):
-        assert auto() == (UUIDS[1],)
-        assert auto(8) == (*UUIDS[1:], UUIDS[0])
-        (why,) = claims.hold(tuple(UUIDS)).values()
-        assert why.endswith("and shares it with nobody")
-        assert STATE.choice.claim == tuple(UUIDS[1:])
-        (claim,) = claims.all_of(UUIDS)[UUIDS[0]]
-        assert (claim.pid, claim.mine) == (other.pid, False)
-        assert str(claim) == f"process {other.pid} of {claim.user}"
-
-
 def test_thousands_of_claims_cost_little(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each process is looked up once, and of one user's no more than 16; the others are counted."""
+    """Each process is looked up once, and of a GPU's no more than 16; the others are counted."""
     looked_up: list[int] = []
     claim_of = claims._claim
 
@@ -211,12 +191,12 @@ def test_thousands_of_claims_cost_little(machine: Path, monkeypatch: pytest.Monk
     )
     with process(f"{program}say(together({uids}))"):
         found = claims.all_of(UUIDS)
-        assert len(looked_up) == len({*looked_up}) <= 16 + 1
+        assert len(looked_up) == len({*looked_up}) <= 16
         for uuid, listed in found.items():
             assert listed[0].own == (uuid == UUIDS[0])
             assert sum(claim.processes for claim in listed) == 60 + listed[0].own
             more = listed[-1].processes
-            assert str(listed[-1]) == f"{more} more processes of {listed[-1].user}"
+            assert str(listed[-1]) == f"{more} more processes"
 
 
 def test_of_a_process_in_another_container_only_the_lock_is_seen(
@@ -252,21 +232,12 @@ def test_where_nothing_can_be_locked_the_choice_is_made_without(machine: Path) -
     assert STATE.choice.claim == ()
 
 
-def test_a_link_in_shared_memory_is_not_followed(machine: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    (machine / f"dev/shm/gpumagic-{INSTANCE}").symlink_to(tmp_path / "file")
-    (why,) = claims.hold((INSTANCE,)).values()
-    assert why.endswith(f"is a link, made by user {os.geteuid()}")
-    assert STATE.choice.claim == ()
-
-
 @needs_root
 def test_a_file_that_its_owner_lets_nobody_read_is_named(machine: Path) -> None:
     path = machine / f"dev/shm/gpumagic-{INSTANCE}"
     path.touch(mode=0o600)
-    source = f"become({UID})\nsay(claims.hold(({INSTANCE!r},)))"
-    with process(source) as (failed, _):
-        assert failed == {INSTANCE: f"{path} is a file of user 0, who lets nobody read it"}
+    with process(f"become({UID})\nsay(claims.hold(({INSTANCE!r},)))") as (failed, _):
+        assert str(path) in failed[INSTANCE]
 
 
 def test_whole_devices_and_instances_are_listed_at_their_gpu(

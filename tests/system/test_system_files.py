@@ -22,3 +22,19 @@ def test_below_the_root_that_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_without_a_root_the_systems_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(system_files.ROOT, raising=False)
     assert system_files.at("/dev/null") == Path("/dev/null")
+
+
+def test_the_gpus_that_the_kernel_module_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU that was not used since the machine started has no UUID there."""
+    monkeypatch.setenv(system_files.ROOT, str(tmp_path))
+    assert system_files.listed_devices() == {}
+    known = "GPU-8f1d0000-aaaa-bbbb-cccc-000000000001"
+    unknown = "GPU-????????-????-????-????-????????????"
+    root = tmp_path / "proc/driver/nvidia/gpus"
+    for name, uuid in (("0000:41:00.0", unknown), ("0000:01:00.0", known)):
+        (root / name).mkdir(parents=True)
+        (root / name / "information").write_text(f"Model: \t NVIDIA\nGPU UUID: \t {uuid}\n")
+    (root / "0000:81:00.0").mkdir()
+    assert system_files.listed_devices() == {known: root / "0000:01:00.0/information"}

@@ -387,17 +387,3 @@ def test_an_environment_that_was_replaced(
         with pytest.raises(UsageError, match=r"^os\.environ was replaced: what is written to it"):
             run_cell("%gpu 1")
         assert os.environ == before
-
-
-def test_a_fork_server_that_runs_already_is_named(kernel: Callable[..., Kernel]) -> None:
-    """Its workers see what it saw when it started; `multiprocessing` starts another by itself."""
-    k = kernel()
-    k.run("import os, time; from multiprocessing import forkserver; forkserver.ensure_running()")
-    pid = k.value("forkserver._forkserver._forkserver_pid")
-    assert f"fork server, which runs already, see the earlier choice; !kill {pid}" in (
-        k.run("%gpu 1").text
-    )
-    k.run(f"!kill {pid}\nos.waitid(os.P_PID, {pid}, os.WEXITED | os.WNOWAIT)")
-    assert "fork server" not in k.run("%gpu 2").text
-    k.run("forkserver.ensure_running()")
-    assert "fork server" not in k.run("%gpu 2").text
