@@ -15,29 +15,6 @@ pytestmark = [pytest.mark.hardware, pytest.mark.usefixtures("torch")]
 MIB = 2**20
 
 
-def test_device_files_across_exec(
-    kernel: Callable[..., Kernel], figure: Figure, real: bool
-) -> None:
-    """Whether the driver's descriptors close by themselves when the process executes itself."""
-    fresh = kernel(load=False)
-    fresh.run("import fcntl, os, torch; x = torch.ones(2, device='cuda')")
-    fresh.run(
-        "found = {}\n"
-        "for fd in os.listdir('/proc/self/fd'):\n"
-        "    try:\n"
-        "        name = os.readlink(f'/proc/self/fd/{fd}')\n"
-        "        flags = fcntl.fcntl(int(fd), fcntl.F_GETFD)\n"
-        "    except OSError:\n"
-        "        continue\n"
-        "    if name.startswith('/dev/nvidia'):\n"
-        "        found.setdefault(name, set()).add(bool(flags & fcntl.FD_CLOEXEC))\n"
-    )
-    found = fresh.value("{name: sorted(flags) for name, flags in found.items()}")
-    figure("device files, and whether they are close-on-exec", found)
-    if real:
-        assert found
-
-
 USED = """
 import gpumagic
 def used():

@@ -72,7 +72,7 @@ def ones(torch: Any, warmed: None) -> Iterator[Any]:
     torch.cuda.synchronize()
 
 
-# ---- 1-4: what calls cost, and waits ----
+# ---- what calls cost, and waits ----
 
 
 def test_what_calls_cost(torch: Any, ones: Any, figure: Figure) -> None:
@@ -93,6 +93,7 @@ def test_what_calls_cost(torch: Any, ones: Any, figure: Figure) -> None:
         "launch: add_": lambda: ones.add_(1),
         "launch: _sleep": lambda: cuda._sleep(1),
         "launch and wait": lambda: (ones.add_(1), cuda.synchronize()),
+        "wait for an idle device": cuda.synchronize,
         "item": lambda: ones[0].item(),
         "mem_get_info": cuda.mem_get_info,
         "memory_stats": lambda: torch._C._cuda_memoryStats(0),
@@ -101,42 +102,6 @@ def test_what_calls_cost(torch: Any, ones: Any, figure: Figure) -> None:
     for name, code in calls.items():
         cuda.synchronize()
         figure(f"us: {name}", cost(code))
-
-
-def test_what_our_looks_cost(
-    torch: Any, ones: Any, run_cell: Callable[..., Any], figure: Figure
-) -> None:
-    """A timed block around nothing, and the line after every cell, of a cell that does nothing."""
-
-    def timed() -> None:
-        with gpumagic.cudatime():
-            pass
-
-    figure("us: a timed block around nothing", cost(timed, 50))
-    plain = cost(lambda: run_cell("y = 1"), 50)
-    run_cell("%cudatime on")
-    try:
-        with_line = cost(lambda: run_cell("y = 1"), 50)
-    finally:
-        run_cell("%cudatime off")
-    figure("us: a cell, and with the line after it", (plain, with_line))
-    figure(
-        "us: looks at the devices, and the memory",
-        [cost(gpumagic.devices, 3), cost(gpumagic.gpumem, 5)],
-    )
-
-
-def test_an_idle_wait_and_a_long_one(
-    torch: Any, ones: Any, cycles: float, figure: Figure, real: bool
-) -> None:
-    torch.cuda.synchronize()
-    figure("us: an idle device's wait", idle := cost(torch.cuda.synchronize))
-    torch.cuda._sleep(int(0.05 * cycles))
-    cpu, begin = time.thread_time(), time.perf_counter()
-    torch.cuda.synchronize()
-    wall, cpu = time.perf_counter() - begin, time.thread_time() - cpu
-    figure("ms: a wait of 50 ms, and its CPU time", (1e3 * wall, 1e3 * cpu))
-    assert not real or idle["median"] < 200
 
 
 def test_sleep_then_kernel(torch: Any, ones: Any, cycles: float, figure: Figure) -> None:
@@ -163,7 +128,7 @@ def test_graph_replay(torch: Any, ones: Any, figure: Figure) -> None:
     assert ours.gpu.best <= 1.2 * max(pairs)
 
 
-# ---- 5-7: first uses, clocks, NVML: in processes of their own, one by one ----
+# ---- first uses, clocks, NVML: in processes of their own, one by one ----
 
 FIRST_USES = """
 import torch
@@ -270,94 +235,7 @@ def test_what_nvml_costs(torch: Any, ones: Any, figure: Figure) -> None:
     assert sizes[1] == 0 or sizes[2] in (24, 32)
 
 
-def test_mig(figure: Figure) -> None:
-    table = gpumagic.devices(processes=False)
-    found = [(gpu.name, gpu.memory_total, [vars(mig) for mig in gpu.mig]) for gpu in table]
-    figure("MIG, as we read it", found)
-    figure("the table", str(table))
-    assert [table.error, *(gpu.error for gpu in table)] == [None] * (1 + len(table))
-
-
-# ---- 8: a full GPU ----
-
-NEIGHBOUR = """
-import time, torch
-a = torch.ones(4096, 4096, device="cuda")
-a @ a
-torch.cuda.synchronize()
-print("up", flush=True)
-until = time.time() + 60
-while time.time() < until:
-    for _ in range(5):
-        a @ a
-    torch.cuda.synchronize()
-"""
-
-
-def test_a_neighbour(torch: Any, ones: Any, cycles: float, figure: Figure) -> None:
-    """What another process at work makes of our times, and how it shows."""
-    a = torch.ones(4096, 4096, device="cuda")
-
-    def products() -> None:
-        for _ in range(10):
-            a @ a
-
-    def looks() -> dict[str, Any]:
-        by_events = [work.by_events(torch, products) for _ in range(5)]
-        sleeps = [
-            work.by_events(torch, lambda: torch.cuda._sleep(int(0.02 * cycles))) for _ in range(3)
-        ]
-        wait = cost(torch.cuda.synchronize, 50)
-        return {"10 products, s": by_events, "20 ms of sleep, s": sleeps, "wait, us": wait}
-
-    products()
-    alone = looks()
-    with subprocess.Popen([sys.executable, "-c", NEIGHBOUR], stdout=subprocess.PIPE) as other:
-        try:
-            assert other.stdout is not None
-            assert other.stdout.readline()
-            beside = looks()
-            gpu = next(d for d in gpumagic.devices() if d.ordinal == 0)
-            listed = None if gpu.processes is None else len(gpu.processes)
-        finally:
-            other.kill()
-    figure("alone, and beside a neighbour", (alone, beside))
-    figure(
-        "beside it: utilisation, memory of others, processes",
-        (gpu.utilization, gpu.memory_others, listed),
-    )
-
-
-TAKE = """
-import torch
-for name, code in {"tensor": lambda: torch.ones(512, 512, device="cuda"),
-                   "product": lambda: (lambda x: (x @ x, torch.cuda.synchronize()))(
-                       torch.ones(512, 512, device="cuda"))}.items():
-    try:
-        code()
-        found[name] = "made"
-    except Exception as error:
-        found[name] = f"{type(error).__name__}: {error}"[:300]
-        break
-"""
-
-
-def test_a_full_gpu(torch: Any, figure: Figure) -> None:
-    """What another process is told, by how much is left for its context."""
-    kept, found = [], {}
-    for left in (900, 600, 300):
-        room = torch.cuda.mem_get_info()[0] - left * 2**20
-        if room > 0:
-            kept.append(torch.empty(room, dtype=torch.uint8, device="cuda"))
-        found[torch.cuda.mem_get_info()[0] >> 20] = ask(TAKE)
-    kept.clear()
-    torch.cuda.empty_cache()
-    figure("a full GPU, by MiB left", found)
-    last = [*found.values()][-1]
-    assert "out of memory" in last["tensor"]
-
-
-# ---- 9-13: forks, sessions, captures, keep ----
+# ---- forks, sessions, captures, keep ----
 
 FORKS = """
 def child():
