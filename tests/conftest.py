@@ -248,6 +248,15 @@ def kernel(
 
 
 @pytest.fixture
+def connection_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder, empty, of the files by which clients connect to the cluster of a profile."""
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    folder = tmp_path / "profile_default" / "security"
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[Terminal]:
     """IPython in a terminal of its own, with gpumagic loaded."""
     from tests.support.kernels import child_environment

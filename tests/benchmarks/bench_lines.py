@@ -1,4 +1,4 @@
-"""``%%cudatime --lines``: the figures of known kernels, and what it costs beside line_profiler."""
+"""``%%cudatime --lines``: what it costs beside line_profiler."""
 
 from __future__ import annotations
 
@@ -6,81 +6,22 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator
 from statistics import median
-from typing import Any
 
-from tests.benchmarks.row import Row, known
+from tests.benchmarks.row import Row
 
 #: Passes of a loop of lines that do next to nothing, and of those with a line of a millisecond.
 SHORT, LONG = 20_000, 100
 ROUNDS = 7
 
-#: The GPU has work all the time, so that the host's pace does not count.
-_CELL = """\
-for i in range(100):
-    sleep(1e-3)
-    sleep(20e-6)
-sleep(20e-3)
-then(30e-3, side, current)
-then(10e-3, other, side)
-"""
-#: By line: what it does, and for how long it keeps the GPU busy.
-_KNOWN = {
-    3: ("100 times 1 ms", 100e-3),
-    5: ("20 ms", 20e-3),
-    6: ("30 ms on a side stream", 30e-3),
-    7: ("10 ms on another device", 10e-3),
-}
-
 
 def rows() -> Iterator[Row]:
-    """The rows. Needs two GPUs; the cost is that of one device in use."""
-    yield from _cost()
-    yield from _known()
-
-
-def _cost() -> Iterator[Row]:
+    """The rows. Needs a GPU: the cost is that of one device in use."""
     found = _measure()
     plain, short = found["none"]
     note = f"the same lines without; CPU time, the median of {ROUNDS} in turns"
     yield Row("--lines, lines of 1 ms", found["ours"][0], plain, note, 1.02)
     ours, theirs = ((found[way][1] - short) / (2 * SHORT) for way in ("ours", "line_profiler"))
     yield Row("--lines, what it costs a line", ours, theirs, "line_profiler, which knows no GPU")
-
-
-def _known() -> Iterator[Row]:
-    import torch
-
-    from tests.support.shells import shell
-    from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND
-
-    def sleep(seconds: float) -> None:
-        torch.cuda._sleep(int(seconds * SLEEP_CYCLES_PER_SECOND))
-
-    def then(seconds: float, stream: Any, before: Any) -> None:
-        stream.wait_stream(before)
-        with torch.cuda.stream(stream):
-            sleep(seconds)
-
-    for ordinal in (0, 1):
-        with torch.cuda.device(ordinal):  # its first launch loads the kernel
-            sleep(1e-6)
-            torch.cuda.synchronize()
-    streams = {
-        "current": torch.cuda.current_stream(),
-        "side": torch.cuda.Stream(),
-        "other": torch.cuda.Stream(1),
-    }
-    with shell() as ip:
-        ip.user_ns.update(sleep=sleep, then=then, **streams)
-        ip.run_cell(f"%%cudatime --lines -q -v timing\n{_CELL}").raise_error()
-        timing = ip.user_ns["timing"]
-    lines = {line.line: line.gpu for line in timing.lines}
-    for number, (name, true) in _KNOWN.items():
-        yield known(f"%%cudatime --lines, {name}", lines[number], true)
-    total, note = sum(filter(None, lines.values())), "the GPU time of the cell"
-    yield Row(
-        "%%cudatime --lines, the sum of the lines", total, timing.gpu.median, note, 1.02, 0.98
-    )
 
 
 def _measure() -> dict[str, tuple[float, float]]:

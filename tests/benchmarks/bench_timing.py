@@ -42,8 +42,6 @@ def rows() -> Iterator[Row]:
     for name, (ordinal, code) in cases.items():
         yield from _known(f"50 ms {name}", code, ordinal)
     yield _small(torch)
-    for seconds in (20e-6, 200e-6, 2e-3):
-        yield _bounded(torch, seconds)
     yield _short()
 
 
@@ -89,23 +87,6 @@ def _small(torch: Any) -> Row:
     note = "hand-written events around the same loop, in turns"
     name = f"%%cudatime -n {LOOPS}, a kernel of 20 µs"
     return Row(name, statistics.median(ours), statistics.median(by_hand), note, 1.02)
-
-
-def _bounded(torch: Any, seconds: float) -> Row:
-    """A single run of a short kernel: the least that its time is above what it is at least.
-
-    And the most that it is at least above the truth; both are 1 where the bounds hold.
-    """
-    import gpumagic
-
-    most = 0.0
-    for _ in range(REPEATS):
-        with gpumagic.cudatime() as timed:
-            _spin(torch, seconds)
-        least = timed.gpu_at_least.median if timed.gpu_at_least is not None else 0.0
-        most = max(most, least, 2 * seconds - timed.gpu.median)
-    name = f"%%cudatime, a kernel of {seconds * 1e6:,.0f} µs in a single run"
-    return Row(name, most, seconds, "the bound that is nearest to the truth, of nine", 1.01)
 
 
 _PASS = (

@@ -66,17 +66,16 @@ def test_px_comes_and_goes_with_gpumagic(two_engines: Cluster, ip: Any, run: Run
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes in folders")
 def test_a_profile_whose_file_leads_nowhere(
-    run_cell: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_cell: Run, tmp_path: Path, connection_files: Path
 ) -> None:
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
-    folder = tmp_path / "profile_default" / "security"
-    folder.mkdir(parents=True)
-    os.mkfifo(folder / "ipcontroller-c-client.json", 0o600)  # to open it would wait
-    (folder / "ipcontroller-client.json").symlink_to(tmp_path / "nowhere")
-    (folder / "ipcontroller-a-client.json").symlink_to(folder / "ipcontroller-a-client.json")
+    os.mkfifo(connection_files / "ipcontroller-c-client.json", 0o600)  # to open it would wait
+    (connection_files / "ipcontroller-client.json").symlink_to(tmp_path / "nowhere")
+    (connection_files / "ipcontroller-a-client.json").symlink_to(
+        connection_files / "ipcontroller-a-client.json"
+    )
     with pytest.raises(UsageError, match=r"^no cluster runs in profile 'default'; start one with"):
         run_cell("%gpu cluster")
-    (folder / "ipcontroller-b-client.json").write_text("[]")
+    (connection_files / "ipcontroller-b-client.json").write_text("[]")
     with pytest.raises(UsageError, match=r"^cannot connect by ipcontroller-b-client\.json: "):
         run_cell("%gpu cluster")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from traceback import walk_tb
@@ -101,14 +100,6 @@ def test_a_magic_of_the_users_own_of_the_same_name(run_cell: Run, ip: Any) -> No
         "mine",
         "await what is no Python;\n",
     ]
-
-
-@pytest.mark.parametrize("magic", MAGICS)
-def test_blank_lines_above_cost_nothing(
-    magic: str, run_cell: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(difflib, "SequenceMatcher")
-    assert run_cell(f"{magic}\n\n   \nimport sys\nsys._getframe().f_lineno").value == 5
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,7 @@ from IPython.core.error import UsageError
 
 import gpumagic
 from gpumagic.cuda import torch_cuda
-from gpumagic.errors import RegressionError, SpecError
-from gpumagic.magics.delivery import Delivery
-from gpumagic.magics.shell_state import of
-from gpumagic.memory.measurement import against, check
+from gpumagic.errors import RegressionError
 from gpumagic.results.memory import MemoryDelta
 from gpumagic.results.timing import CudaTiming, Sample
 from tests.support.shells import Ran
@@ -187,16 +183,6 @@ def test_the_file_is_where_the_folder_was_when_the_cell_began(
     assert not any(there.iterdir())
 
 
-@pytest.mark.skipif(os.name == "nt", reason="a folder in use cannot be removed there")
-def test_a_folder_that_was_removed_is_said_before_the_cell_runs(
-    timed: Run, ip: Any, tmp_path: Path
-) -> None:
-    tmp_path.rmdir()
-    ip.user_ns["sleep"] = lambda seconds: pytest.fail("it ran")
-    with pytest.raises(UsageError, match=r"^cannot write step.json: the working folder was remov"):
-        timed("--save step.json", 0.01)
-
-
 @pytest.mark.parametrize(
     ("measure", "options", "before", "now"),
     [("timed", "-n 1 -r 9", 0.001, 0.009), ("measured", "", 40, 360)],
@@ -221,13 +207,3 @@ def test_what_was_measured_under_other_conditions_is_compared_and_does_not_fail(
             f"--fail-above was not applied: other conditions than those stored: {difference}\n"
         )
         assert (ran.text == "") is (quiet != "")
-
-
-def test_a_result_without_figures_is_not_saved(ip: Any, tmp_path: Path) -> None:
-    file = tmp_path / "peak.json"
-    options = Namespace(save=str(file), against=None)
-    no_figures = MemoryDelta(error="no GPU has been used in this process")
-    delivery = Delivery(of(ip).magics, options, MemoryDelta, against, check)
-    with pytest.raises(SpecError, match=r"^--save: no GPU has been used in this process: "):
-        delivery.finish(None, no_figures)
-    assert not file.exists()

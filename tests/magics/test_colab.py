@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from jupyter_client.ioloop import AsyncIOLoopKernelManager
-from traitlets.config import Config
 
-from tests.support.kernels import PATIENCE, Kernel, manage, running_kernel
+from tests.support.kernels import PATIENCE, Kernel, running_kernel
 
 LAUNCHER = "tests.support.colab_launcher"
 CLASSES = (
@@ -61,53 +55,3 @@ def test_a_restart_comes_back_through_its_launcher(colab: Kernel) -> None:
     assert colab.value(PROCESS) == before
     assert colab.value(CLASSES) == OWN_CLASSES
     assert colab.value("__import__('sys').modules['__main__'].__dict__.get('x') is x") is True
-
-
-def test_a_kernel_that_dies_is_started_again(
-    child_environment: Callable[..., dict[str, str]], tmp_path: Path
-) -> None:
-    """Its manager takes a restart in place for no death, and starts after a death from new."""
-    asyncio.run(_watched(child_environment(), tmp_path))
-
-
-async def _watched(environment: dict[str, str], folder: Path) -> None:
-    watch = Config({"KernelRestarter": {"time_to_dead": 0.1, "random_ports_until_alive": False}})
-    manager = AsyncIOLoopKernelManager(kernel_name="python3", config=watch)
-    manage(manager, launcher=LAUNCHER, fresh=True)
-    await manager.start_kernel(env=environment, cwd=str(folder))
-    deaths: list[bool] = []
-    died = asyncio.Event()
-    manager.add_restart_callback(lambda: (deaths.append(True), died.set()))
-    client = manager.client()
-    client.start_channels()
-
-    async def run(code: str) -> str:
-        shown: list[str] = []
-
-        def show(message: dict[str, Any]) -> None:
-            content = message["content"]
-            shown.append(content.get("text") or content.get("data", {}).get("text/plain", ""))
-
-        reply = await client.execute_interactive(
-            code, output_hook=show, allow_stdin=False, timeout=PATIENCE
-        )
-        assert reply["content"]["status"] == "ok", reply
-        return "".join(shown)
-
-    try:
-        await client.wait_for_ready(timeout=PATIENCE)
-        await run("%load_ext gpumagic")
-        await run(USES_CUDA)
-        assert "restarted: " in await run("%gpu off --restart")
-        pid = int(await run("import os; os.getpid()"))
-        assert not deaths
-        os.kill(pid, signal.SIGKILL)
-        await asyncio.wait_for(died.wait(), PATIENCE)
-        await client.wait_for_ready(timeout=PATIENCE)
-        assert await run("import os; 'CUDA_VISIBLE_DEVICES' in os.environ") == "False"
-        assert await run(CLASSES) == str(OWN_CLASSES)
-        assert int(await run("os.getpid()")) != pid
-        await run("%load_ext gpumagic")
-    finally:
-        client.stop_channels()
-        await manager.shutdown_kernel(now=True)

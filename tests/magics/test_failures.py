@@ -72,17 +72,6 @@ def test_what_a_dead_context_leaves_undone(with_context: Any, run_cell: Callable
     assert [way.command for way in late.ways_out] == ["%gpu off --restart"]
 
 
-@pytest.mark.own_process
-def test_the_error_of_another_process_is_not_this_ones(
-    with_context: Any, run_cell: Callable[..., Any]
-) -> None:
-    text = "Caught RuntimeError in worker 0.\\nCUDA error: device-side assert triggered"
-    failed = run_cell(f"raise RuntimeError('{text}')", raising=False)
-    assert "CUDA has failed" not in failed.text
-    assert "gpumagic: an assertion in a GPU kernel failed" in failed.text
-    assert STATE.dead_context is None
-
-
 # --- what an error keeps --------------------------------------------------------------------------
 
 

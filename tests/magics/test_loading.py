@@ -14,7 +14,7 @@ from gpumagic.cuda import driver
 from gpumagic.magics.shell_state import of
 from gpumagic.memory.peak_ledger import LEDGER
 from tests.support.kernels import Kernel
-from tests.support.shells import registered, run_cell, second_shell, shell
+from tests.support.shells import registered, run_cell, shell
 from tests.support.terminal import Terminal
 
 CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
@@ -96,24 +96,6 @@ def test_reloading_changes_nothing(torch: Any, ip: Any) -> None:
     assert "first" in str(run_cell(ip, "%cudatime compare first", raising=False).error)
     assert "1.00 GiB" in run_cell(ip, "%gpumem limit").text
     assert run_cell(ip, "get_ipython().magics_manager.registry['GpuMagic'].claim").value is False
-
-
-@pytest.mark.own_process
-def test_one_shell_takes_back_nothing_of_anothers(
-    virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(MASK, raising=False)
-    environment = dict(os.environ)
-    with shell() as first:
-        with second_shell() as second:
-            run_cell(second, "%cudatime on -q")
-            run_cell(first, "%gpu 0 -q")
-            run_cell(second, "%unload_ext gpumagic")
-            assert MASK in os.environ
-            run_cell(second, "%load_ext gpumagic")
-        assert MASK in os.environ
-        assert of(first).hooks
-    assert dict(os.environ) == environment
 
 
 def test_a_users_own_setting_stays(virtual_gpu: Any) -> None:

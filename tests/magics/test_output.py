@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from io import StringIO
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -73,18 +72,6 @@ def test_in_a_terminal_the_content_is_replaced_and_removed(
         with redirect_stdout(stream), LiveDisplay(ip, quiet=quiet) as live:
             live.text("one")
         assert stream.getvalue() == ""
-
-
-def test_in_a_notebook_the_output_is_updated(ip: Any) -> None:
-    notebook = SimpleNamespace(kernel=None)
-    with capture_output() as captured, LiveDisplay(notebook) as live:
-        live.text("one")
-        live.blocks(RESULT._blocks())
-    first, second, removed = captured.outputs
-    assert first.data["text/plain"] == "one"
-    assert second.data["text/plain"] == "the text"
-    assert removed.data == {"text/plain": ""}
-    assert len({output.transient["display_id"] for output in captured.outputs}) == 1
 
 
 def test_no_terminal_breaks_words(ip: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,15 +146,3 @@ def test_progress_in_a_notebook_is_an_output_and_removed(
     assert re.search(r"%cudatime +[█-▏]+ +50 % · 3\d\.\d ms", ran.text)
     assert {"text/plain": ""} in ran.displays
     assert run_cell("%cudatime -q -n 1 -r 6 -w 0 time.sleep(0.01)").text == ""
-
-
-@pytest.mark.usefixtures("_no_delay")
-@pytest.mark.parametrize("why", ["not enabled", "no terminal", "too early"])
-def test_no_progress_is_shown(ip: Any, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if why == "too early":
-        monkeypatch.setattr(Progress, "DELAY", 1e6)
-    with redirect_stderr(StringIO() if why == "no terminal" else Terminal()) as errors:
-        shown = Progress(ip, enabled=why != "not enabled")
-        shown.update(0.5)
-        shown.close()
-    assert errors.getvalue() == ""

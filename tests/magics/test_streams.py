@@ -129,11 +129,3 @@ def test_in_a_script_whose_output_is_a_file(
     shown = (tmp_path / "log.txt").read_bytes().decode(encoding)
     assert "step:" in shown
     assert shown.rstrip().endswith("passed")
-
-
-def test_the_command_line(child_environment: Callable[..., dict[str, str]]) -> None:
-    env = {**child_environment(), "PYTHONIOENCODING": "ascii", "COLUMNS": "100"}
-    command = [sys.executable, "-m", "gpumagic", "table"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    assert "GPU" in done.stdout
-    assert done.stderr == ""

@@ -16,7 +16,9 @@ THEMES = {
     "JupyterLab, dark": ((255, 255, 255), 1.0, (17, 17, 17)),
     "JupyterLab, dark, an even row": ((255, 255, 255), 1.0, (33, 33, 33)),
     "VS Code": ((59, 59, 59), 1.0, (255, 255, 255)),
+    "VS Code, an output": ((59, 59, 59), 1.0, (248, 248, 248)),
     "VS Code, dark": ((204, 204, 204), 1.0, (31, 31, 31)),
+    "VS Code, dark, an output": ((204, 204, 204), 1.0, (37, 37, 38)),
     "Colab, dark": ((227, 227, 227), 1.0, (56, 56, 56)),
 }
 PLAIN = ("JupyterLab", "JupyterLab, dark")

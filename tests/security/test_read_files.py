@@ -28,12 +28,9 @@ def test_no_file_of_the_working_folder_is_a_profile(run_cell: Run, name: str) ->
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no owners and modes")
 def test_a_connection_file_that_others_can_write_is_refused(
-    run_cell: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_cell: Run, connection_files: Path
 ) -> None:
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
-    folder = tmp_path / "profile_default" / "security"
-    folder.mkdir(parents=True)
-    file = folder / "ipcontroller-client.json"
+    file = connection_files / "ipcontroller-client.json"
     file.write_text("{}")
     for mode, owner in ((0o620, os.getuid()), (0o602, os.getuid()), (0o600, UID)):
         file.chmod(mode)

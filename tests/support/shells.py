@@ -89,19 +89,6 @@ def shell(*, load: bool = True) -> Iterator[InteractiveShell]:
             InteractiveShell.clear_instance()
 
 
-@contextmanager
-def second_shell() -> Iterator[InteractiveShell]:
-    """Another shell in this process, beside the one of `shell`, with gpumagic loaded."""
-    with _python_kept(), warnings.catch_warnings():
-        other = InteractiveShell(config=_config())
-        try:
-            other.extension_manager.load_extension("gpumagic")
-            yield other
-            other.extension_manager.unload_extension("gpumagic")
-        finally:
-            _end(other)
-
-
 def _config() -> Config:
     config = Config()
     config.HistoryManager.enabled = False

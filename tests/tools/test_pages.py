@@ -51,15 +51,6 @@ def test_links(page: Path) -> None:
             assert found in TEXTS, f"{target} is not in the site"
 
 
-@pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(DOCS)))
-def test_a_kernel_is_the_gpus(page: Path) -> None:
-    """Jupyter's is a notebook process, but where Jupyter itself is spoken of."""
-    prose = re.sub(r"`[^`]*`|\]\([^)]*\)", "", PROSE[page])
-    whose = re.findall(r"(\S+)\s+\**kernels?\b", prose, re.IGNORECASE)
-    if page.stem not in ("words", "a-notebook-without-a-gpu"):
-        assert {*whose} <= {"GPU", "(Jupyter's", "Jupyter's"}, page
-
-
 def test_every_page_is_in_the_navigation_once() -> None:
     found: list[str] = []
     for page, text in TEXTS.items():

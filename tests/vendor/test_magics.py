@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.kernels import Kernel
-from tests.vendor import questions
 
 WHY = "the NVIDIA driver is not loaded, or a container was started without --gpus"
 NO_GPU = f"This machine has no GPU that CUDA can use: {WHY}"
@@ -99,11 +98,3 @@ def test_a_runtime_that_failed_is_known(fresh: Kernel) -> None:
     assert (
         fresh.value("__import__('gpumagic.cuda.driver').cuda.driver.state().initialized") is False
     )
-
-
-def test_the_torch_is_the_one_meant() -> None:
-    """So that a run with the oldest torch is one with CUDA 12, and with the newest one is not."""
-    import torch
-
-    major = str(torch.version.cuda).partition(".")[0]
-    assert questions.runtime_soname() == f"libcudart.so.{major}"

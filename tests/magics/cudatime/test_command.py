@@ -12,13 +12,6 @@ from gpumagic.results.timing import CudaTiming
 from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND
 
 
-def test_output_returns_the_timing_and_displays_the_value(run_cell: Any) -> None:
-    ran = run_cell("%%cudatime -o\n6 * 7")
-    assert isinstance(ran.value, CudaTiming)
-    assert "42" in ran.text.splitlines()
-    assert "wall" in ran.text
-
-
 def test_variable_and_quiet(run_cell: Any) -> None:
     ran = run_cell("%cudatime -q -v t 6 * 7")
     assert ran.value == 42

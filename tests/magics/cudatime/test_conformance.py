@@ -36,6 +36,7 @@ CELLS = {
     "an indented line magic": "if True:\n    %precision 4",
     "the same magic inside": "%%{magic}\n5",
     "its line form inside": "q = 4\n%{magic} q + 1",
+    "a future feature": "from __future__ import annotations\ndef f(a: no): ...\nf.__annotations__",
     "an empty cell": "",
     "blank lines": "\n\n",
     "only a comment": "# nothing",
@@ -148,27 +149,6 @@ def test_case(case: tuple[str, str], magic: str, transformed: Any) -> None:
     if version_info < (8,) and name in SILENT:  # the %%time of IPython 7 shows the value
         expected = replace(expected, value="None")
     assert ours == expected
-
-
-#: Cells, of which the last one's value tells what the others have left.
-LEFT = {
-    "assigned": (["value = %cudatime 2 + 2", "value"], 4),
-    "Out": (["%%cudatime\n41 + 1", "_"], 42),
-    "future features": (
-        ["%%cudatime\nfrom __future__ import annotations", "def f(a: no): ...\nf.__annotations__"],
-        {"a": "no"},
-    ),
-    "a function's locals": (
-        ["def f():\n    local = 3\n    value = %cudatime local + 1\n    return value", "f()"],
-        4,
-    ),
-}
-
-
-@pytest.mark.parametrize("name", LEFT)
-def test_values_and_what_stays(name: str, run_cell: Any) -> None:
-    cells, value = LEFT[name]
-    assert [run_cell(cell).value for cell in cells][-1] == value
 
 
 # Better than %%time.

@@ -45,17 +45,6 @@ def test_a_trace_for_perfetto(gpu_work: Any, run_cell: Run, tmp_path: Path) -> N
             run_cell(f"%cudatime --trace '{tmp_path}/{path}' 1")
 
 
-def test_the_profiler_of_the_code_has_priority(gpu_work: Any, run_cell: Run, ip: Any) -> None:
-    """A second one would end the first, with its records."""
-    ip.user_ns.update(torch=gpu_work.torch, runs=[])
-    ran = run_cell(
-        "%%cudatime --kernels\nwith torch.profiler.profile() as profile:\n    torch.ones(3) + 1\n"
-        "sum(event.key == 'aten::add' for event in profile.key_averages())"
-    )
-    assert ran.value == 1
-    assert "--kernels: the code uses torch's profiler itself" in ran.text
-
-
 def test_the_profiler_makes_no_context(kernel: Any) -> None:
     k = kernel()
     k.run("runs = []")

@@ -31,7 +31,8 @@ def test_a_notebook(kernel: Any) -> None:
     reply = k.run("%%cudatime\nawait asyncio.sleep(0)\n\n1 / 0", raising=False)
     assert reply.error["ename"] == "ZeroDivisionError"
     assert "wall" in reply.text.lower()
-    assert k.run("[line for line in __import__('threading').enumerate() if 'cuda' in str(line)]")
+    threads = "[t.name for t in __import__('threading').enumerate() if 'cuda' in t.name]"
+    assert k.value(threads) == []
 
     # CUDA that is not in use is left alone
     k.run("import torch")
@@ -77,19 +78,8 @@ def test_interrupts(kernel: Any) -> None:
     k = kernel(Scenario(devices=1))
     k.run("import time")
 
-    # a repeated timing: what is complete is shown
-    cell = (
-        "%%cudatime -n 1 -r 1000 -w 0\ncount = globals().setdefault('count_', [])\n"
-        "count.append(1)\nprint('run', len(count))\ntime.sleep(0.05)"
-    )
-    shown = interrupted(k, cell, "run 3").text
-    assert "stopped early" in shown
-    assert "wall" in shown.lower()
-
-    # before anything is complete, and a single run
+    # a single run: before it is complete, what there is
     waiting = f"print('begun')\n{UNTIL_INTERRUPTED}"
-    shown = interrupted(k, f"%%cudatime -n 1 -w 0\n{waiting}", "begun").text
-    assert "stopped before the first repeat was complete" in shown
     assert "wall" in interrupted(k, f"%%cudatime\n{waiting}", "begun").text.lower()
 
     # while our own wait for the GPU lasts
@@ -108,15 +98,6 @@ def test_interrupts(kernel: Any) -> None:
     assert "event_timer.py" not in "\n".join(reply.error["traceback"])
     assert k.run("seen.partial and seen.gpu is None").value == "True"
     assert k.run("0 < seen.host.median < seen.wall.median < 600").value == "True"
-
-    # while our wait for earlier work lasts
-    k.run("said.clear()")
-    shown = interrupted(k, "%%cudatime\nran = True", "waits").text
-    assert "interrupted while waiting for earlier GPU work; nothing was run" in shown
-    assert k.run("'ran' in globals()").value == "False"
-
-    # the garbage collector is on again
-    assert k.run("import gc; gc.isenabled()").value == "True"
 
 
 def test_a_compilation_in_a_cell_is_said(kernel: Any) -> None:

@@ -160,13 +160,6 @@ def test_a_cell_does_not_wait_for_the_work_of_earlier_ones(kernel: Any) -> None:
     assert "no GPU time: earlier work was still under way on cuda:0 when the code" in reply.text
 
 
-def test_what_a_front_end_runs_for_itself_has_no_line(timed: Any, ip: Any, capsys: Any) -> None:
-    timed("%cudatime on -q --above 0s")
-    ip.run_cell("gpu_work.sleep(0.1)", store_history=False)
-    assert capsys.readouterr().out == ""
-    assert "x = 1" in last(timed("x = 1") and timed).source
-
-
 def test_cells_of_a_subshell_and_of_the_main_one_have_their_own_lines(kernel: Any) -> None:
     if ipykernel.version_info < (7,):
         pytest.skip("this ipykernel has no subshells")

@@ -65,25 +65,6 @@ def test_another_processes_claim_orders_and_is_named(run_cell: Callable[..., Any
         run_cell("%gpu on -q")
 
 
-@own_process
-def test_who_waits_waits_for_a_gpu_that_nobody_claims(
-    run_cell: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other notebook has just chosen it, and uses nothing of it yet."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    monkeypatch.setitem(STATE.started_with, "CUDA_VISIBLE_DEVICES", "0")
-    first = run_cell("%gpu 0 -o -q").value.devices[0]
-    with running(CLAIM, first.uuid) as pid:
-        fit = "--min-free 1MiB --wait 0.1"
-        refused = f"no GPU fits, 1 requested (GPU 0: claimed by process {pid})"
-        for options in ("--wait 0.1", "--idle", fit):
-            assert refused in str(run_cell(f"%gpu auto {options}", raising=False).error)
-        assert run_cell(f"%gpu auto {fit} --no-claim -o -q").value.devices[0].uuid == first.uuid
-        assert run_cell("%gpu auto -o -q").value.devices[0].uuid == first.uuid
-    assert run_cell(f"%gpu auto {fit} -o -q").value.devices[0].uuid == first.uuid
-    run_cell("%gpu on -q")
-
-
 def test_two_notebooks_that_choose_at_once_take_different_gpus(
     kernel: Callable[..., Kernel], child_environment: Callable[..., dict[str, str]]
 ) -> None:

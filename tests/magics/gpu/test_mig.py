@@ -74,33 +74,6 @@ def test_the_outcome_names_the_instances_own_memory(kernel: Callable[..., Kernel
     assert fresh_kernel.value("uuids") == [THIRD[4:]]
 
 
-SWEEP = """
-import gpumagic
-from gpumagic.cuda import nvml
-from tests.virtual_gpu import World
-
-world, found = World.current(), {}
-for call in ("MaxMigDeviceCount", "MigDeviceHandleByIndex", "MigMode", "MemoryInfo"):
-    for code in (3, 15, 999):
-        nvml._identities.clear()
-        world.clear_faults()
-        world.fault(f"nvmlDeviceGet{call}", code)
-        table = gpumagic.devices()
-        found[call, code] = (len(table[0].mig), table[0].error, len(table[2].mig), len(str(table)))
-world.clear_faults()
-"""
-
-
-def test_any_question_about_mig_may_fail(kernel: Callable[..., Kernel]) -> None:
-    divided = kernel(DIVIDED)
-    divided.run(SWEEP)
-    for (call, code), (parts, error, others_parts, _) in divided.value("found").items():
-        # Without their memory the instances can still be chosen.
-        expected = 2 if call == "MemoryInfo" and code != 15 else 0
-        assert (parts, others_parts, error is None) == (expected, 0, code != 15)
-    assert "applied" in divided.run(f"%gpu {SECOND}").text
-
-
 def test_mig_without_an_instance_is_no_gpu(kernel: Callable[..., Kernel]) -> None:
     """CUDA finds no device, so nothing is applied; what to type is said."""
     empty = kernel(Scenario(devices=[GPU(mig_mode=True), GPU()]))

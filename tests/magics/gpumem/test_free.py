@@ -139,22 +139,6 @@ def test_outputs(torch: ModuleType, cells: Any, ip: Any) -> None:
     assert cells("_ + 1").value == 3  # goes on as ever
 
 
-def test_a_throw_away_of_the_users(torch: ModuleType, cells: Any, ip: Any) -> None:
-    """Once the user has assigned `_`, IPython leaves `__` as it was: that is not the user's."""
-    cells("a = new(2 ** 20)")
-    cells("a")
-    cells("5")
-    cells("_, kept = a, 1")
-    cells("7")
-    shown = cells("%gpumem free a").text
-    assert "memory of a that is also held by _ stays" in shown
-    assert "__" not in shown.split("also held by")[1]
-    cells("del _")
-    assert torch.cuda.memory_allocated() == 0
-    assert cells("8").value == 8
-    assert cells("_ + 1").value == 9
-
-
 def test_named_variables(torch: ModuleType, cells: Any, ip: Any) -> None:
     cells("a = new(2 ** 20); b = new(2 * 2 ** 20); same = b; c = 3")
     cells("Shy()")
@@ -213,22 +197,6 @@ def test_garbage_and_the_cache(torch: ModuleType, cells: Any) -> None:
     assert torch.cuda.memory_reserved() == 0
 
 
-def test_what_does_not_fit_is_one_line_and_changes_nothing(torch: ModuleType, cells: Any) -> None:
-    cells("Shy(); a = 1")
-    before = torch.cuda.memory_allocated()
-    for names, says in {
-        "a nothing_here": "there is no variable 'nothing_here'",
-        "a outr": "did you mean outer?",
-        "a,outr": "did you mean outer?",
-        "a.grad": "there is no variable 'a.grad'; of a part: del a.grad, then %gpumem free",
-        "a In": "the notebook's own",
-    }.items():
-        with pytest.raises(UsageError, match=re.escape(says)):
-            cells(f"%gpumem free {names}")
-    assert cells("a").value == 1
-    assert torch.cuda.memory_allocated() == before
-
-
 KERNEL = """
 import torch
 kept = torch.empty(2**20, device="cuda")
@@ -260,20 +228,24 @@ def test_in_a_kernel(kernel: Any) -> None:
 
 def test_these_names_and_nothing_else(torch: ModuleType, cells: Any, ip: Any) -> None:
     """Not the variables of a script that was run, which are IPython's, too; patterns are names."""
-    cells("x1, x2, y = new(2**20), [new(2**20)], new(2**20)")
+    cells("x1, x2, y, a = new(2**20), [new(2**20)], new(2**20), 1")
     other = {"x1": 5}
     ip._main_mod_cache = {"script": other} | getattr(ip, "_main_mod_cache", {})
     cells("%gpumem free x*")
     assert other == {"x1": 5}
     assert {"x1", "x2", "y"} & {*ip.user_ns} == {"y"}
-    for names, says in (
-        ("x*", r"like 'x\*' holds"),
-        ("zz", "no variable 'zz'"),
-        ("y a.b", "'a.b'"),
-    ):
-        with pytest.raises(UsageError, match=says):
+    before = torch.cuda.memory_allocated()
+    for names, says in {
+        "x*": "'x*'",
+        "y nothing_here": "there is no variable 'nothing_here'",
+        "y,outr": "did you mean outer?",
+        "y.grad": "del y.grad, then %gpumem free",
+        "y In": "the notebook's own",
+    }.items():
+        with pytest.raises(UsageError, match=re.escape(says)):
             cells(f"%gpumem free {names}")
     assert "y" in ip.user_ns
+    assert torch.cuda.memory_allocated() == before
 
 
 def test_a_variable_of_a_function(torch: ModuleType, cells: Any, ip: Any) -> None:
@@ -283,29 +255,6 @@ def test_a_variable_of_a_function(torch: ModuleType, cells: Any, ip: Any) -> Non
     assert "x" in ip.user_ns
     cells("def g(name):\n    %gpumem free {name}\n\ng('x')")
     assert "x" not in ip.user_ns
-
-
-LOAD = """
-registry = {}
-def load():
-    registry["last"] = new(2 ** 20)
-    return registry["last"]
-model = load()
-model
-"""
-
-
-def test_what_stays_and_who_holds_it(torch: ModuleType, cells: Any, ip: Any) -> None:
-    cells(LOAD)
-    shown = cells("%gpumem free model").text
-    assert "still allocated: registry 1.00 MiB" in shown
-    cells("registry.clear()")
-    cells("model = new(2 ** 20)")
-    cells("model")
-    freed = cells("%gpumem free model,Out -o").value
-    assert torch.cuda.memory_allocated() == 0
-    unknown = "this torch does not say what autograd has saved for backward"  # 2.6
-    assert {*freed.notes} <= {unknown}
 
 
 def test_autocasts_cache_is_given_back(torch: ModuleType, cells: Any) -> None:
@@ -402,11 +351,8 @@ def test_an_error_of_cuda_of_unknown_cause_is_one_line(
     finally:
         virtual_gpu.clear_faults()
     (line,) = ran.stderr.strip().splitlines()
-    assert line == (
-        "UsageError: the cache was not emptied (deleted: x): CUDA error: CUDA-capable device(s) "
-        "is/are busy or unavailable; if CUDA goes on to fail, %gpu restart starts it "
-        "again"
-    )
+    for part in ("UsageError: ", "deleted: x", "busy or unavailable", "%gpu restart"):
+        assert part in line
     assert "Traceback" not in "".join(f"{each.stdout}{each.stderr}" for each in (ran, *others))
     assert "x" not in ip.user_ns
     assert "y" in ip.user_ns

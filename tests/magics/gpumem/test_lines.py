@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from gpumagic.memory.peak_ledger import LEDGER
 from gpumagic.results.lines import LineReport
 from tests.support.allocator import MIB, empty
-from tests.support.own_files import names_our_files
 
 
 @pytest.fixture
@@ -139,52 +135,6 @@ def test_functions(name: str, lines: Any, run_cell: Any) -> None:
     report = lines(cell, options)
     for source, figures in enumerate(expected):
         assert in_mib(report, source) == figures
-
-
-# --- the user's code goes on as without us -------------------------------------------------------
-
-
-def test_a_trace_function_of_the_users(lines: Any) -> None:
-    """From Python 3.12 on it and ours work beside each other; before, the cell has no lines."""
-    seen: list[int] = []
-
-    def theirs(frame: Any, event: str, arg: Any) -> Any:
-        if event == "line" and frame.f_code.co_name == "<module>":
-            seen.append(frame.f_lineno)
-        return theirs
-
-    before = sys.gettrace()
-    sys.settrace(theirs)
-    try:
-        report = lines("a = e(1)\nb = e(2)")
-        assert sys.gettrace() is theirs
-    finally:
-        sys.settrace(before)
-    assert {2, 3} <= set(seen)
-    if hasattr(sys, "monitoring"):
-        assert in_mib(report) == {2: (1, 1), 3: (2, 2)}
-    else:
-        assert report.notes == ("no lines: a debugger or another tracer traces this thread",)
-        assert report.cell.devices[0].allocated == 3 * MIB
-
-
-def test_ctrl_c_in_a_python_loop(run_cell: Any, lines: Any, monkeypatch: Any) -> None:
-    restart, count = LEDGER.restart, 0
-
-    def interrupting(scope: Any) -> Any:
-        nonlocal count
-        count += 1
-        if count == 50:
-            signal.raise_signal(signal.SIGINT)
-        return restart(scope)
-
-    monkeypatch.setattr(LEDGER, "restart", interrupting)
-    scopes = len(LEDGER._scopes)
-    ran = run_cell("%%gpumem --lines -q\nwhile True:\n    x = 1\n    y = 2", raising=False)
-    assert isinstance(ran.error, KeyboardInterrupt)
-    assert not names_our_files(ran.stdout + ran.stderr)
-    assert len(LEDGER._scopes) == scopes
-    assert sys.gettrace() is None or hasattr(sys, "monitoring")
 
 
 # --- on the screen -------------------------------------------------------------------------------
