@@ -135,9 +135,7 @@ def cudatime(
     else:
         loop = _loop_of_callable(target, setup)
     compile_time = perf_counter() - started
-    for runs in benchmark(loop, plan):
-        done = runs
-    return done.result(compile_time)
+    return benchmark(loop, plan).result(compile_time)
 
 
 def _loop_of_callable(function: Callable[[], Any], setup: object) -> Loop:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import math
 import statistics
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -105,8 +105,14 @@ class Runs:
         )
 
 
-def benchmark(loop: Loop, plan: Plan) -> Generator[Runs, None, None]:
-    """Run a loop as often as a plan asks for; yield what has run after each repeat, and at the end.
+#: Is given what has run after each repeat.
+Note = Callable[[Runs], object]
+
+
+def benchmark(loop: Loop, plan: Plan, note: Note = lambda _: None) -> Runs:
+    """Run a loop as often as a plan asks for; ``note`` gets what has run after each repeat.
+
+    No generator: that would make a RuntimeError of a StopIteration of the user's.
 
     Raises:
         DeviceError: a device's L2 cache cannot be emptied.
@@ -114,14 +120,13 @@ def benchmark(loop: Loop, plan: Plan) -> Generator[Runs, None, None]:
     runner = _Runner(loop, plan)
     try:
         runner.caches.empty()  # raises before the code runs, where it cannot be done
-        for done in runner.repeats(runner.warmed_up()):
-            yield done
+        done = runner.repeats(runner.warmed_up(), note)
         if plan.cold:
             done = replace(done, notes=(f"L2 cache flushed before each loop: {runner.caches}",))
         if not plan.is_exact:
             own, queued = runner.queued(done)
             done = replace(done, own=own, queued=queued)
-        yield replace(done, is_complete=True)
+        return replace(done, is_complete=True)
     finally:
         runner.caches.release()
         if runner.collects:  # an interrupt may have come in the end of a run
@@ -205,7 +210,7 @@ class _Runner:
             left = most - warmup
             count = min(warmup, left) if plan.warmup is None else left
 
-    def repeats(self, done: Runs) -> Iterator[Runs]:
+    def repeats(self, done: Runs, note: Note) -> Runs:
         """Run the repeats: as many as wanted, or until precision or time ends them."""
         plan, started, look = self._plan, perf_counter(), repeat_plan.FIRST_LOOK
         limit = plan.max_time or repeat_plan.DEFAULT_MAX_TIME
@@ -213,14 +218,15 @@ class _Runner:
             done = self._repeated(done)
             count, elapsed = len(done.repeats), perf_counter() - started
             if not plan.open_end:
-                yield (done := replace(done, part=count / plan.repeats))
+                note(done := replace(done, part=count / plan.repeats))
                 continue
             stopped_by: StoppedBy | None = "max-time" if elapsed >= limit else None
             if count >= look and elapsed >= _LEAST_TIME:
                 look = repeat_plan.next_look(count)
                 if done.precision is not None and done.precision <= repeat_plan.PRECISION:
                     stopped_by = "precision"
-            yield (done := replace(done, part=min(elapsed / limit, 1.0), stopped_by=stopped_by))
+            note(done := replace(done, part=min(elapsed / limit, 1.0), stopped_by=stopped_by))
+        return done
 
     def _repeated(self, done: Runs) -> Runs:
         """Run a repeat; again where torch.compile has compiled, which then was warm-up.

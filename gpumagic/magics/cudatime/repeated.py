@@ -77,11 +77,16 @@ def _benchmark(
 ) -> None:
     """Run a loop and ``keep`` its timing: also a partial one, if one repeat is complete."""
     done: Runs | None = None
-    progress, running = Progress(magics.shell, enabled=not options.quiet), benchmark(loop, plan)
-    with closing(progress), closing(running):
+    progress = Progress(magics.shell, enabled=not options.quiet)
+
+    def note(runs: Runs) -> None:
+        nonlocal done
+        done = runs
+        progress.update(runs.part)
+
+    with closing(progress):
         try:
-            for done in running:
-                progress.update(done.part)
+            done = benchmark(loop, plan, note)
         finally:
             with saying_failures(magics.shell):
                 keep(None if done is None else done.result(loop.compile_time))
