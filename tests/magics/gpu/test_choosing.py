@@ -135,7 +135,7 @@ def test_the_same_line_leaves_the_same_state(fresh_kernel: Kernel) -> None:
     k = fresh_kernel
     choose(k, "0-3", status="unchanged", cuda_initialized=False)  # it has these
     assert k.value(VARIABLES) == {}
-    for line in ("auto 2", "auto 2 --idle", "auto 2 --restart"):
+    for line in ("auto 2 --idle", "auto 2 --restart"):
         first = choose(k, line, status="applied", cuda_initialized=False)
         chosen, variables = first["devices"], k.value(VARIABLES)
         k.run(f"{TENSOR}; y = torch.ones(2**24, device='cuda')")
