@@ -1,9 +1,6 @@
 """The devices as a table: NVML's measurements, what this process sees and uses, the processes.
 
 Also the conditions of a measurement on them.
-
-Command lines contain tokens, paths and names of people, and notebooks are saved with their outputs.
-So only the names of program and script are shown.
 """
 
 from __future__ import annotations
@@ -11,50 +8,25 @@ from __future__ import annotations
 import datetime
 import os
 import platform
-import re
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import cache
-from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from gpumagic._version import __version__
-from gpumagic.cuda import driver, initialization, nvml, torch_cuda, visible_devices
-from gpumagic.cuda.visible_devices import View
+from gpumagic.cuda import driver, initialization, nvml, processes, torch_cuda, visible_devices
+from gpumagic.cuda.visible_devices import Environment, View
 from gpumagic.errors import DeviceError
 from gpumagic.results.base import Conditions
 from gpumagic.results.devices import NO_GPU, VIRTUAL, Device, DeviceTable, Process
-from gpumagic.system import system_files
-from gpumagic.system.text import harmless
 
 if TYPE_CHECKING:
-    import psutil
+    pass
 
 #: Below this, memory in use without a process is the driver's own (by NVML's version 2).
 IDLE_USE = 64 * 2**20
 
 #: Compute capabilities of GPUs that share the host's memory: Xavier, Orin, Thor (two), GB10.
 _SHARES_MEMORY = frozenset({(7, 2), (8, 7), (10, 1), (11, 0), (12, 1)})
-
-#: Inode of the system's first pid namespace (PROC_PID_INIT_INO, include/linux/proc_ns.h): only in
-#: that one are NVML's pids certain to be those of this process's namespace.
-_FIRST_PID_NAMESPACE = 0xEFFFFFFC
-
-#: The most characters of a name, and of a notebook's.
-_NAME, _NOTEBOOK = 64, 200
-#: The most bytes that are read of a command line.
-_COMMAND_LINE = 4096
-_PYTHON = re.compile(r"(python|pypy)w?[\d.]*t?d?(\.exe)?", re.IGNORECASE)
-#: Python's command line after its name, with a NUL between words: options, then the code. Of the
-#: options that Python exits with, or does not know, none matches.
-_FLAGS = "[bBdEiIOPqRsStuvx]"
-_CODE = re.compile(
-    rf"(?:-{_FLAGS}+\0|-{_FLAGS}*[XW]\0?[^\0]+\0|--check-hash-based-pycs\0[^\0]+\0)*"
-    rf"(?:-{_FLAGS}*(?:(?P<command>c)|m\0?(?P<module>[\w.]*))|(?P<script>[^-\0][^\0]*|-)(?:\0|$))"
-)
-#: The start of arguments that follow a name in the same word; a folder's name may have a blank.
-_JOINED = re.compile(r"[^\S ]|\s-")
 
 
 def read(*, processes: bool = True, usage: bool = True) -> DeviceTable:
@@ -114,7 +86,7 @@ def check(table: DeviceTable) -> None:
 
 def compose(
     readings: Sequence[Device],
-    environment: Mapping[str, str],
+    environment: Environment,
     state: driver.DriverState,
     *,
     commands: bool = False,
@@ -128,27 +100,26 @@ def compose(
     with_context = {index for index, ordinal in ordinals.items() if ordinal in state.contexts}
     ours = _pids_are_ours(readings, with_context)
 
-    def marked(listed: tuple[Process, ...] | None) -> tuple[Process, ...] | None:
-        if not listed or not (ours or not state.initialized):
+    def described(
+        listed: tuple[Process, ...] | None, *, commands: bool = False
+    ) -> tuple[Process, ...] | None:
+        if listed is None or (state.initialized and not ours):
             return listed
-        own = os.getpid() if ours else None
-        each = (replace(process, own=process.pid == own) for process in listed)
-        return tuple(replace(process, child=ours and _is_child(process)) for process in each)
+        return tuple(processes.described(each, known=ours, command=commands) for each in listed)
 
     found = []
     for device in map(_with_memory, readings):
-        index, listed = device.index, marked(device.processes)
-        parts = [replace(part, processes=marked(part.processes)) for part in device.mig]
-        named = tuple(map(_with_command, listed)) if listed and ours and commands else listed
+        index, listed = device.index, described(device.processes, commands=commands)
+        parts = [replace(part, processes=described(part.processes)) for part in device.mig]
         seen = replace(
             device,
             ordinal=ordinals.get(index),
             # Where a UUID is unknown to NVML it may be any of the other devices.
             visible=(index in ordinals or None) if view.visible is None else index in view.visible,
             instance=view.instances.get(index),
-            memory_own=_own_memory(listed, index in with_context, ours, state.initialized),
+            memory_own=_own_memory(listed, index in with_context, state.initialized),
             memory_others=_others_memory(listed, device.memory_used),
-            processes=named,
+            processes=listed,
             mig=tuple(
                 replace(part, memory_others=_others_memory(part.processes, part.memory_used))
                 for part in parts
@@ -161,9 +132,7 @@ def compose(
 # --- what this process sees ----------------------------------------------------------------------
 
 
-def _seen(
-    readings: Sequence[Device], environment: Mapping[str, str], state: driver.DriverState
-) -> View:
+def _seen(readings: Sequence[Device], environment: Environment, state: driver.DriverState) -> View:
     """Return what this process sees, as far as it is known.
 
     From the driver once it is initialised, since the variables no longer matter then; before, from
@@ -211,32 +180,20 @@ def _pids_are_ours(readings: Sequence[Device], with_context: set[int]) -> bool:
         for device in readings
         if any(process.pid == os.getpid() for process in device.processes or ())
     }
-    if in_first_pid_namespace() and (listed or not with_context):
+    if processes.in_first_pid_namespace() and (listed or not with_context):
         return True
     return bool(listed) and listed == with_context
 
 
-@cache
-def in_first_pid_namespace() -> bool:
-    """Return whether this process is in the system's first pid namespace, not a container's."""
-    if not sys.platform.startswith("linux"):
-        return True
-    try:
-        name = str(system_files.at("/proc/self/ns/pid").readlink())
-    except OSError:
-        return False
-    return name == f"pid:[{_FIRST_PID_NAMESPACE}]"
-
-
 def _own_memory(
-    listed: tuple[Process, ...] | None, context: bool, known: bool, initialized: bool | None
+    listed: tuple[Process, ...] | None, context: bool, initialized: bool | None
 ) -> int | None:
     """Return the bytes that this process holds on a device; None if not known.
 
-    ``context``: whether it has one there; ``known``: whether NVML's entry for it is known.
+    ``context``: whether it has one there.
     """
     own = next((process for process in listed or () if process.own), None)
-    if known and own is not None:
+    if own is not None:
         return own.memory
     # A process without a context has no memory.
     return 0 if initialized is False or (initialized and not context) else None
@@ -256,93 +213,6 @@ def _others_memory(listed: tuple[Process, ...] | None, used: int | None) -> int 
         return None
     others = [process.memory for process in listed if not (process.own or process.child)]
     return None if None in others else sum(memory or 0 for memory in others)
-
-
-# --- the processes on a device -------------------------------------------------------------------
-
-
-def _is_child(process: Process) -> bool:
-    """Return whether this process, or a child of it, has started another one of its namespace."""
-    import psutil
-
-    try:
-        parents = () if process.own else psutil.Process(process.pid).parents()
-    except psutil.Error:
-        return False
-    return os.getpid() in (parent.pid for parent in parents)
-
-
-def _with_command(process: Process) -> Process:
-    """Return a process of this pid namespace with its user and command, as far as they are read.
-
-    Of other users' processes the notebook is not read.
-    """
-    import psutil
-
-    try:
-        found = psutil.Process(process.pid)
-        with found.oneshot():
-            user, command = found.username(), command_name(*_command_line(found))
-            mine = found.uids().real == os.getuid() if hasattr(os, "getuid") else None
-            name = notebook(found) if mine or process.own else None
-            return replace(process, user=user[:_NAME], command=command, mine=mine, notebook=name)
-    except (psutil.Error, OSError, KeyError):
-        return process
-
-
-def _command_line(process: psutil.Process) -> tuple[list[str], str]:
-    """Return the words of a process's command line, and its name by the system.
-
-    Its user decides how long the former is: psutil reads all of it, also for a name.
-    """
-    folder = Path(f"/proc/{process.pid}")
-    if not sys.platform.startswith("linux"):
-        return process.cmdline(), process.name()
-    with (folder / "cmdline").open("rb") as file:
-        words = file.read(_COMMAND_LINE).rstrip(b"\0")
-    name = (folder / "comm").read_bytes().rstrip(b"\n")
-    return [*map(os.fsdecode, words.split(b"\0") if words else ())], os.fsdecode(name)
-
-
-def notebook(process: psutil.Process) -> str | None:
-    """Return the name of the notebook of a process; None if it is no kernel, or not known.
-
-    Jupyter puts the notebook's path into a kernel's environment when it starts the kernel: a later
-    rename shows only after a restart. It may write an identifier instead.
-    """
-    import psutil
-
-    try:
-        path = process.environ().get("JPY_SESSION_NAME", "")
-    except (psutil.Error, OSError):
-        return None
-    return harmless(PurePath(path).name, _NOTEBOOK) if path.endswith(".ipynb") else None
-
-
-def command_name(words: Sequence[str], name: str) -> str:
-    """Return the short command: ``python train.py``, ``python -m torch.distributed.run``, ``java``.
-
-    ``words`` are the command line, which may be empty, and which a process can overwrite; ``name``
-    is the process's name by the system.
-    """
-    program = _base(words[0] if words else name)
-    if len(program.split()) > 1 or _JOINED.search(words[0] if words else name):
-        # Set by the process, perhaps with everything in one word.
-        return _base((name.split() or program.split() or [""])[0])[:_NAME]
-    code = _CODE.match("\0".join(words[1:])) if _PYTHON.fullmatch(program) else None
-    what = ""
-    if code is not None and code["command"]:
-        what = "-c"
-    elif code is not None and code["module"] is not None:
-        what = f"-m {code['module'][:_NAME]}"
-    elif code is not None:
-        script = _base(_JOINED.split(code["script"])[0])
-        what = (script.split() or [""])[0][:_NAME]
-    return f"{program[:_NAME]} {what}".strip()
-
-
-def _base(word: str) -> str:
-    return PurePath(word.replace("\\", "/")).name or word
 
 
 # --- the conditions of a measurement -------------------------------------------------------------

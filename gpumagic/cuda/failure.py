@@ -22,7 +22,6 @@ from functools import cache
 
 from gpumagic.cuda import driver, initialization, probe, torch_cuda, visible_devices
 from gpumagic.cuda.process_state import STATE
-from gpumagic.errors import DeviceError
 from gpumagic.results.devices import DeviceTable
 
 # --- a failed start ------------------------------------------------------------------------------
@@ -166,16 +165,11 @@ def why_no_gpu() -> str:
         return "there is no GPU that CUDA can use"
     if state.initialized:
         return "CUDA has started in this process, but torch has used no GPU in it"
-    return _NO_GPU if _counted_by_nvml() == 0 else NOT_IN_USE
+    return _NO_GPU if _machine_has_none() else NOT_IN_USE
 
 
 @cache
-def _counted_by_nvml() -> int | None:
-    """Return the number of devices by NVML; None where it cannot be asked."""
-    from gpumagic.cuda import nvml
+def _machine_has_none() -> bool:
+    from gpumagic.cuda import device_table  # with NVML, which loading the extension leaves alone
 
-    try:
-        with nvml.Session() as session:
-            return session.count()
-    except DeviceError:
-        return None
+    return device_table.read(processes=False, usage=False).no_gpu is not None

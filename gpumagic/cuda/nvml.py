@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any, cast
 
 from gpumagic.cuda import driver
@@ -62,26 +62,20 @@ class Session(AbstractContextManager["Session"]):
                 f"{pynvml.__file__} is an old package in the way of nvidia-ml-py; pip uninstall "
                 "pynvml nvidia-ml-py3, then pip install --force-reinstall nvidia-ml-py"
             )
-        self._open = ExitStack()
         try:
             pynvml.nvmlInit()
-            self._open.callback(self._shut_down)
         except pynvml.NVMLError as error:
             raise DeviceError(_reason(error)) from error
         self.driver_version: str | None = None
         with suppress(_LostError):  # a lost device fails even calls that name none
             self.driver_version = self._ask(pynvml.nvmlSystemGetDriverVersion)
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Shut NVML down, once."""
-        self._open.close()
-
-    def _shut_down(self) -> None:
+    def close(self, *_: object) -> None:
+        """Shut NVML down."""
         with suppress(self._nvml.NVMLError):  # of a lost device, too
             self._nvml.nvmlShutdown()
+
+    __exit__ = close
 
     def _ask(self, call: Callable[..., Any], *arguments: object) -> Any:
         """Return the result of a call of NVML; None where it fails.

@@ -4,12 +4,11 @@ All of it is in `STATE`. A `Choice` can be undone: `selection.snapshot` does tha
 it, for `%%gpu` and for a choice that fails. The other fields are facts: what has happened to CUDA
 in a process does not change until the process ends.
 
-Caches are in other modules: the handles of the driver's library (`driver`) and of NVML (`nvml`),
-whether this is the first pid namespace (`device_table`), torch's streams (`torch_cuda`), NVML's
-count of devices (`failure`), the queries for captures (`graphs`) and the files that are locked as
-claims (`selection.claims`).
+Caches are in other modules: the driver's library (`driver`), what NVML has read of lost devices
+(`nvml`), whether this is the first pid namespace (`processes`), torch's streams (`streams`),
+whether the machine has a GPU (`failure`), the files that are locked as claims (`selection.claims`).
 
-Imported when the extension loads: imports nothing of the package at its top.
+Imported when the extension loads: imports nothing of the package.
 """
 
 from __future__ import annotations

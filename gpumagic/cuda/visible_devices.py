@@ -18,9 +18,11 @@ ORDER = "CUDA_DEVICE_ORDER"
 VARIABLES = (MASK, ORDER)
 #: Hides every device. ``""`` does the same on Linux, but on Windows an empty value unsets it.
 HIDE_ALL = "-1"
+#: Environment variables, these two among others; None for one that is not set.
+Environment = Mapping[str, str | None]
 
 
-def variables(environment: Mapping[str, str | None]) -> dict[str, str]:
+def variables(environment: Environment) -> dict[str, str]:
     """Return those of the variables that are set."""
     found = {name: environment.get(name) for name in VARIABLES}
     return {name: value for name, value in found.items() if value is not None}
@@ -44,7 +46,7 @@ def uuid_key(uuid: str) -> str:
     return uuid[4:].lower()
 
 
-def named(environment: Mapping[str, str], devices: Sequence[Device]) -> list[Device] | None:
+def named(environment: Environment, devices: Sequence[Device]) -> list[Device] | None:
     """Return the devices, or their MIG instances, that these variables name; None if not known.
 
     They may be more than a process can see at once: several MIG instances may be named.
@@ -62,12 +64,12 @@ def named(environment: Mapping[str, str], devices: Sequence[Device]) -> list[Dev
     return [_first_instance(shown[position]) for position in positions]
 
 
-def list_ends_at(environment: Mapping[str, str], devices: Sequence[Device]) -> str | None:
+def list_ends_at(environment: Environment, devices: Sequence[Device]) -> str | None:
     """Return a sentence on the entry at which CUDA stops to read the list; None if it reads all.
 
     ``-1`` is there to end it.
     """
-    mask = environment.get(MASK, "").rstrip(",")
+    mask = (environment.get(MASK) or "").rstrip(",")
     by_uuid, entries = mask[:4] in ("GPU-", "MIG-"), mask.split(",")
 
     def read(text: str) -> int:
@@ -119,9 +121,9 @@ def _by_numbers(mask: str, count: int) -> list[int]:
     return list(itertools.takewhile(lambda number: number < count, numbers))
 
 
-def has_pci_order(environment: Mapping[str, str], devices: Sequence[Device]) -> bool:
+def has_pci_order(environment: Environment, devices: Sequence[Device]) -> bool:
     """Return whether CUDA numbers devices as nvidia-smi does: by the variable, or all are equal."""
-    if environment.get(ORDER, "").strip() == "PCI_BUS_ID":
+    if (environment.get(ORDER) or "").strip() == "PCI_BUS_ID":
         return True
     return len({(device.name, device.compute_capability) for device in devices}) <= 1
 
@@ -162,7 +164,7 @@ class View:
 NOTHING = View((), frozenset())
 
 
-def view(environment: Mapping[str, str], devices: Sequence[Device]) -> View:
+def view(environment: Environment, devices: Sequence[Device]) -> View:
     """Return what the CUDA driver shows a process that initialises it with these variables.
 
     Follows the driver's grammar: unset means all; an invalid entry ends the list, as does one of
@@ -173,7 +175,7 @@ def view(environment: Mapping[str, str], devices: Sequence[Device]) -> View:
     ``CUDA_DEVICE_ORDER=PCI_BUS_ID``; only the driver knows which of unequal devices is the fastest.
     """
     shown = named(environment, devices)
-    known = MASK in environment or has_pci_order(environment, devices)
+    known = environment.get(MASK) is not None or has_pci_order(environment, devices)
     if shown is None or (not known and any(device.mig for device in devices)):
         return View()
     shown = next(([device] for device in shown if device.instance), shown)
@@ -195,13 +197,13 @@ def shown(uuids: Sequence[str], devices: Sequence[Device]) -> View:
     )
 
 
-def hides_all(environment: Mapping[str, str | None], devices: Sequence[Device]) -> bool:
+def hides_all(environment: Environment, devices: Sequence[Device]) -> bool:
     """Return whether the variables hide every device."""
-    present = variables(environment)
-    return MASK in present and view(present, devices).visible == frozenset()
+    is_set = environment.get(MASK) is not None
+    return is_set and view(environment, devices).visible == frozenset()
 
 
-def came_too_late(environment: Mapping[str, str], devices: Sequence[Device]) -> bool:
+def came_too_late(environment: Environment, devices: Sequence[Device]) -> bool:
     """Return whether the variables hide a device that this process sees: CUDA began before them."""
     wanted = view(environment, devices).visible
     return wanted is not None and any(d.visible and d.index not in wanted for d in devices)

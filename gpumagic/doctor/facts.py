@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from gpumagic.cuda import device_table, driver, failure, probe, torch_cuda, visible_devices
+from gpumagic.cuda import (
+    device_table,
+    driver,
+    failure,
+    probe,
+    processes,
+    torch_cuda,
+    visible_devices,
+)
 from gpumagic.cuda.driver import DriverState
 from gpumagic.cuda.probe import Build, Start
 from gpumagic.results.devices import DeviceTable
@@ -69,7 +77,7 @@ class Facts:
         """Whether this is probably a container."""
         files = ("/.dockerenv", "/run/.containerenv")
         signs = any(system_files.at(path).exists() for path in files)
-        return signs or not device_table.in_first_pid_namespace()
+        return signs or not processes.in_first_pid_namespace()
 
     @property
     def torch_in(self) -> str:

@@ -28,7 +28,7 @@ def mask(facts: Facts) -> Finding:
     name, table = visible_devices.MASK, facts.table
     value = os.environ.get(name)
     evidence = "not set" if value is None else f"'{value}'"
-    view = visible_devices.view(visible_devices.variables(os.environ), table)
+    view = visible_devices.view(os.environ, table)
     wanted = view.visible
     started = facts.state.initialized or facts.state.failed
     restart = " --restart" if started else ""

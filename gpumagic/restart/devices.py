@@ -51,9 +51,8 @@ class Devices:
 
     def hidden(self, environment: Mapping[str, str]) -> set[str]:
         """Return the devices of this process that one with ``environment`` will not see."""
-        shown = visible_devices.named(
-            visible_devices.variables(environment), device_table.read(processes=False, usage=False)
-        )
+        table = device_table.read(processes=False, usage=False)
+        shown = visible_devices.named(environment, table)
         if shown is None:  # not known
             return set()
         seen = {uuid_key(each.instance or each.uuid or "") for each in shown}

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from gpumagic.cells import tracebacks
-from gpumagic.cuda.device_table import command_name
+from gpumagic.cuda.processes import command_name
 from gpumagic.errors import RestartError
 from gpumagic.system import introspection
 from gpumagic.system.shell import Shell

@@ -143,7 +143,7 @@ def _is_so(change: Mapping[str, str | None], table: DeviceTable) -> bool:
     if table.no_gpu is not None:
         return True
     views = [
-        visible_devices.view(visible_devices.variables(values), table)
+        visible_devices.view(values, table)
         for values in (environment.now(), environment.changed_by(change))
     ]
     return table.error is None and views[0].indexes is not None and views[0] == views[1]
@@ -163,7 +163,7 @@ def after_restart(spec: Spec, *, claim: bool = True) -> Selection:
     """Verify a choice whose variables, and whose claims, are those of the replaced process."""
     table = device_table.read(processes=False, usage=False)
     found = verify(spec, environment.now(), table, prove=False)
-    named = visible_devices.named(visible_devices.variables(environment.now()), table) or ()
+    named = visible_devices.named(environment.now(), table) or ()
     chosen = uuids_of(named)
     notes: tuple[str, ...] = ()
     if spec.kind in ("devices", "auto", "same") and claim and found.status != "too-late":
@@ -253,7 +253,7 @@ def allowed(table: DeviceTable) -> Sequence[Device]:
     Raises:
         DeviceError: it is not known which those were.
     """
-    start = visible_devices.variables(STATE.started_with)
+    start = STATE.started_with
     everything = [replace(device, instance=None) for device in table]
     if MASK not in start:
         return everything

@@ -19,8 +19,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from gpumagic.cuda.device_table import notebook
 from gpumagic.cuda.process_state import STATE
+from gpumagic.cuda.processes import notebook
 from gpumagic.results.devices import Claim, Device
 from gpumagic.system import system_files
 from gpumagic.system.text import reason
@@ -131,7 +131,9 @@ def _lock(uuid: str, *, alone: bool = False) -> None:
 
 
 def claim_best(pick: Pick, usable: Sequence[str]) -> tuple[tuple[str, ...], Others]:
-    """Choose by others' claims on ``usable`` devices, and claim the choice; return both.
+    """Choose by others' claims on ``usable`` devices; return the choice, and the claims.
+
+    What nobody else claims is claimed by that, the rest by `hold`.
 
     Where another process was first meanwhile, its claim is known, and the choice is made again.
     """
@@ -143,7 +145,6 @@ def claim_best(pick: Pick, usable: Sequence[str]) -> tuple[tuple[str, ...], Othe
         chosen = pick(others)
         taken = [uuid for uuid in chosen if not others.get(uuid) and not _is_first(uuid)]
         if not taken:
-            hold(chosen)
             return chosen, others
         # Of a process in another container only the lock is seen.
         unlisted.update(taken)

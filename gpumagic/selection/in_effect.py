@@ -47,7 +47,7 @@ def verify(
         DeviceError: CUDA does not start with them, or shows the child other GPUs than are chosen.
     """
     now, state = environment.now(), driver.state()
-    wanted = visible_devices.view(visible_devices.variables(now), table)
+    wanted = visible_devices.view(now, table)
     if table.no_gpu is not None:
         wanted = visible_devices.NOTHING
     # CUDA may see devices that NVML, which does not start, does not list.

@@ -34,7 +34,6 @@ class Shell(Protocol):
     #: Hooks around cells, and what changes their source.
     events: Any
     input_transformers_post: list[Callable[[list[str]], list[str]]]
-    ast_transformers: list[Any]
     #: Options.
     ast_node_interactivity: str
     autoawait: bool
@@ -55,5 +54,3 @@ class Shell(Protocol):
     register_magics: Callable[..., None]
     set_custom_exc: Callable[..., None]
     showtraceback: Callable[..., None]
-    var_expand: Callable[..., str]
-    del_var: Callable[..., None]

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpumagic.cuda import device_table
+from gpumagic.cuda import device_table, processes
 from gpumagic.cuda.driver import DriverState
 from gpumagic.cuda.visible_devices import MASK
-from gpumagic.errors import DeviceError
-from gpumagic.results.devices import Device, DeviceTable, MigInstance, Process
+from gpumagic.results.devices import Device, MigInstance, Process
 
 PID = os.getpid()
 MINE, OTHER = Process(PID, 50), Process(PID + 1, 7)
@@ -91,7 +90,7 @@ def test_memory_of_this_process_and_of_others(
     own: int | None,
     others: int | None,
 ) -> None:
-    monkeypatch.setattr(device_table, "in_first_pid_namespace", lambda: first)
+    monkeypatch.setattr(processes, "in_first_pid_namespace", lambda: first)
     (found,) = device_table.compose(readings(listed), {}, state)
     assert (found.memory_own, found.memory_others) == (own, others)
 
@@ -103,17 +102,3 @@ def test_an_empty_list_is_complete_where_no_memory_is_in_use(
     device = replace(readings(())[0], memory_used=used)
     (found,) = device_table.compose([device], {}, BEFORE)
     assert found.memory_others == others
-
-
-@pytest.mark.parametrize(
-    ("table", "expected"),
-    [
-        (DeviceTable(error="no NVML"), "the GPUs cannot be listed: no NVML"),
-        (DeviceTable(no_gpu="none"), "This machine has no GPU that CUDA can use: none. To try"),
-    ],
-)
-def test_a_table_from_which_nothing_can_be_chosen(table: DeviceTable, expected: str) -> None:
-    device_table.check(DeviceTable())
-    with pytest.raises(DeviceError) as caught:
-        device_table.check(table)
-    assert str(caught.value).startswith(expected)

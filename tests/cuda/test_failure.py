@@ -170,8 +170,7 @@ def test_other_errors_leave_it_intact(virtual_gpu: Any, code: int) -> None:
             {"uuids": ("GPU-a",)},
             "CUDA has started in this process, but torch has used no GPU in it",
         ),
-        ({"counted": 0}, "this machine has no GPU"),
-        ({"counted": -1}, failure.NOT_IN_USE),
+        ({"none": True}, "this machine has no GPU"),
         ({}, failure.NOT_IN_USE),
     ],
 )
@@ -186,7 +185,7 @@ def test_why_there_is_no_gpu_to_measure(
     monkeypatch.setattr(torch_cuda, "initialized", lambda: missing.get("initialized", False))
     monkeypatch.setattr(driver, "installed", lambda: missing.get("installed", True))
     monkeypatch.setattr(driver, "state", lambda: state)
-    monkeypatch.setattr(failure, "_counted_by_nvml", lambda: missing.get("counted", 4))
+    monkeypatch.setattr(failure, "_machine_has_none", lambda: missing.get("none", False))
     if "mask" in missing:
         monkeypatch.setenv(MASK, missing["mask"])
     assert failure.why_no_gpu() == reason

@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 import gpumagic
-from gpumagic.cuda import device_table
-from gpumagic.cuda.device_table import command_name
+from gpumagic.cuda import processes
+from gpumagic.cuda.processes import command_name
 from gpumagic.results.devices import Process
 from tests.support.other_process import running
 from tests.support.other_user import UID
@@ -24,7 +24,7 @@ BLANKS = " \t\xa0"
 
 @pytest.fixture(autouse=True)
 def _same_pids(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_table, "in_first_pid_namespace", lambda: True)
+    monkeypatch.setattr(processes, "in_first_pid_namespace", lambda: True)
 
 
 def found(pid: int) -> Process:
@@ -87,14 +87,14 @@ def test_the_name_of_a_command(words: list[str], name: str, expected: str) -> No
 )
 def test_the_name_of_a_notebook(path: str, name: str | None) -> None:
     process = SimpleNamespace(environ=lambda: {"JPY_SESSION_NAME": path} if path else {})
-    assert device_table.notebook(process) == name
+    assert processes.notebook(process) == name
 
 
 def test_a_notebook_that_cannot_be_read() -> None:
     def refused() -> None:
         raise psutil.AccessDenied
 
-    assert device_table.notebook(SimpleNamespace(environ=refused)) is None
+    assert processes.notebook(SimpleNamespace(environ=refused)) is None
 
 
 def test_notebooks_of_others_are_not_read(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpumagic.cuda import device_table, driver, failure, initialization, nvml, torch_cuda
+from gpumagic.cuda import driver, failure, initialization, nvml, processes, torch_cuda
 from gpumagic.cuda.driver import DriverState
 from gpumagic.cuda.probe import Build, Start
 from gpumagic.cuda.process_state import STATE, InitFailure
@@ -198,7 +198,7 @@ def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_systems_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_table, "in_first_pid_namespace", lambda: True)
+    monkeypatch.setattr(processes, "in_first_pid_namespace", lambda: True)
     for name in ("CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(name, raising=False)
     inner = {"/dev/nvidia-caps/nvidia-cap1": "", "/dev/null": ""}

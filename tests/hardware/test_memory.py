@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic.cuda import device_table
+from gpumagic.cuda import processes
 from gpumagic.memory import oom
 from gpumagic.results.out_of_memory import OutOfMemory
 from tests.hardware.record import Figure
@@ -80,6 +80,6 @@ def test_whether_nvmls_pids_are_ours(torch: Any, figure: Figure) -> None:
     listed = None if device.processes is None else [p.pid for p in device.processes]
     figure("NVML lists this process", None if listed is None else os.getpid() in listed)
     figure("processes listed", None if listed is None else len(listed))
-    figure("in the first pid namespace", device_table.in_first_pid_namespace())
+    figure("in the first pid namespace", processes.in_first_pid_namespace())
     figure("memory: own, others", (device.memory_own, device.memory_others))
     assert device.memory_own is None or device.memory_own > 0

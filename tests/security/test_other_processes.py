@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic.cuda import device_table
+from gpumagic.cuda import processes
 from gpumagic.doctor import explanation
 from tests.support.other_user import BECOME, UID, needs_root
 
@@ -23,7 +23,7 @@ SECRET = "--token=hunter2"
 
 @pytest.fixture(autouse=True)
 def _same_pids(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_table, "in_first_pid_namespace", lambda: True)
+    monkeypatch.setattr(processes, "in_first_pid_namespace", lambda: True)
 
 
 @contextmanager

@@ -57,7 +57,9 @@ UUIDS = {UUIDS!r}
 DEVICES = [Device(n, uuid=uuid, memory_free=10) for n, uuid in enumerate(UUIDS)]
 
 def auto(count=1):
-    return claims.claim_best(lambda others: pick(DEVICES, count, others=others), UUIDS)[0]
+    chosen, _ = claims.claim_best(lambda others: pick(DEVICES, count, others=others), UUIDS)
+    claims.hold(chosen)
+    return chosen
 
 def become(uid):
     if uid:
@@ -89,7 +91,9 @@ def process(source: str) -> Iterator[Any]:
 def auto(count: int = 1) -> tuple[str, ...]:
     """What ``auto`` takes of eight equal GPUs."""
     devices = [Device(n, uuid=uuid, memory_free=10) for n, uuid in enumerate(UUIDS)]
-    return claims.claim_best(lambda others: pick(devices, count, others=others), UUIDS)[0]
+    chosen, _ = claims.claim_best(lambda others: pick(devices, count, others=others), UUIDS)
+    claims.hold(chosen)
+    return chosen
 
 
 def pids(uuid: str) -> list[int | None]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpumagic.cuda.process_state import STATE, AutoChoice, Choice, WrittenVariable
+from gpumagic.cuda.process_state import STATE, AutoChoice, Choice
 from gpumagic.cuda.visible_devices import MASK, ORDER
 from gpumagic.selection import claims, cpu_threads, environment, snapshot, soft_off
 from tests.virtual_gpu import default_uuid
@@ -117,13 +117,3 @@ def test_threads_that_only_the_user_set_stay() -> None:
     cpu_threads.use(THREADS + 1)
     snapshot.restore(before)
     assert torch.get_num_threads() == THREADS + 2
-
-
-def test_a_snapshot_is_independent_of_later_choices() -> None:
-    before = snapshot.take()
-    environment.write({MASK: "-1"})
-    assert before.choice.variables == {}
-    snapshot.restore(before)
-    environment.write({MASK: "1"})
-    assert before.choice.variables == {}
-    assert STATE.choice.variables == {MASK: WrittenVariable("0,1", "1")}

@@ -36,17 +36,6 @@ def test_what_is_no_path_is_one_line(use: Callable[[str], Any], text: str) -> No
     assert len(str(raised.value)) < 400
 
 
-def test_no_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown(_: int) -> None:
-        raise KeyError("uid not found")
-
-    pwd = pytest.importorskip("pwd")
-    monkeypatch.delenv("HOME")
-    monkeypatch.setattr(pwd, "getpwuid", unknown)
-    with pytest.raises(SpecError, match=r"^~/x: no home folder is known for ~$"):
-        paths.user_path("~/x")
-
-
 def test_what_is_not_there_is_a_path(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "no" / "such", tmp_path / "file" / "below", tmp_path):

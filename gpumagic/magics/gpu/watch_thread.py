@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cells.hooks import CellHook, CellHooks
-from gpumagic.cuda import device_table, driver, nvml, visible_devices
+from gpumagic.cuda import device_table, driver, nvml, processes
 from gpumagic.errors import DeviceError
 from gpumagic.magics.gpu.watch_history import CellSpan, WatchHistory, WatchPanel, WatchSample
 from gpumagic.magics.gpu.watch_history import without_processes as kept
@@ -160,8 +160,7 @@ class _SamplingThread(threading.Thread):
     def sample(self) -> None:
         """Take a sample, and update the panel if it has changed."""
         in_a_cell = self._watch.in_a_cell  # which may initialise CUDA
-        variables = visible_devices.variables(os.environ)
-        found = device_table.compose(self._session.read(), variables, self.state)
+        found = device_table.compose(self._session.read(), os.environ, self.state)
         if in_a_cell or self._watch.in_a_cell:
             found = tuple(map(_certain, found))
         sample = WatchSample(time.time(), tuple(map(kept, found)), soft_off.is_closed())
@@ -179,7 +178,7 @@ class _SamplingThread(threading.Thread):
 def _certain(device: Device) -> Device:
     """Return the device without figures that depend on whether this process has a context now."""
     listed = device.processes
-    complete = listed is not None and device_table.in_first_pid_namespace()
+    complete = listed is not None and processes.in_first_pid_namespace()
     if complete or any(process.own for process in listed or ()):
         return device
     return replace(device, memory_own=None, memory_others=None)
