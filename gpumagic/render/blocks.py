@@ -160,9 +160,9 @@ class Line:
         return [cls.of(names[0] if len(names) == 1 else f"{len(names)} × {names[0]}", "strong")]
 
     @classmethod
-    def notes(cls, texts: Iterable[str]) -> list[Line]:
-        """Return a dim line for each text: the notes of a result."""
-        return [cls.of(text, "dim") for text in texts]
+    def notes(cls, texts: Iterable[str], style: Style = "dim") -> list[Line]:
+        """Return a line for each text: the notes of a result."""
+        return [cls.of(text, style) for text in texts]
 
 
 def _cell(text: Text, dim: bool = False) -> Styled:

@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Sequence
+from math import ceil, log2
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from gpumagic.errors import DependencyError, SpecError
-from gpumagic.render.colors import INK
+from gpumagic.render.colors import BAD, INK, NEUTRAL, SERIES
 from gpumagic.render.units import bytes_
 from gpumagic.system.paths import of_another_user
 from gpumagic.system.writing import output_path, replacing
 
 if TYPE_CHECKING:
-    from matplotlib.axis import Axis
+    from matplotlib.axes import Axes
 
 #: Dots per inch of a picture in a notebook, which shows ``_CSS`` of them as an inch.
 _DPI, _CSS = 144, 96
 _SIZE = 9
+#: The most labels below an axis.
+_TICKS = 20
 #: Inches: the width, and the height of what is around the panels.
 _WIDTH, _AROUND = 8.0, 0.8
 
@@ -59,6 +63,13 @@ class Plot:
             drawn |= zip(labels, handles, strict=True)
         place = {"loc": "outside upper right", "ncols": 5, "frameon": False}
         self.figure.legend([*drawn.values()], [*drawn], **place)
+
+    def number(self, labels: Sequence[str], axis: str) -> None:
+        """Label the places of the axis, or some of many."""
+        places = range(0, len(labels), max(1, ceil(len(labels) / _TICKS)))
+        self.panels[-1].set_xticks([*places], [labels[i] for i in places])
+        self.panels[-1].set_xlim(-0.6, max(len(labels) - 0.4, 0.6))
+        self.panels[-1].set_xlabel(axis)
 
     def save(self, path: str | Path, **options: object) -> Path:
         """Write the picture to a file in the format of its suffix (``.png``, ``.svg``, ``.pdf``).
@@ -106,9 +117,43 @@ def _style(figure: Any) -> None:
         text.set_fontsize(_SIZE)
 
 
-def bytes_axis(axis: Axis, step: int) -> None:
-    """Label an axis in bytes, with a tick at every multiple of ``step``."""
-    from matplotlib.ticker import FuncFormatter, MultipleLocator
+def draw_memory(
+    axes: Axes,
+    name: str,
+    places: Sequence[int],
+    *,
+    allocated: Sequence[int],
+    reserved: Sequence[int],
+    peaks: Sequence[int],
+    bases: Sequence[int],
+    failed: Sequence[int],
+    limit: int | None,
+) -> None:
+    """Draw a device's memory in bytes: at each place two curves, and a bar from base to peak.
 
-    axis.set_major_locator(MultipleLocator(step))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: bytes_(int(value))))
+    ``failed`` are the places at which memory ran out.
+    """
+    from matplotlib.ticker import MultipleLocator
+
+    above = [max(peak - base, 0) for peak, base in zip(peaks, bases, strict=True)]
+    axes.bar(places, above, bottom=bases, color=SERIES[1], alpha=0.7, label="peak")
+    axes.step(places, reserved, where="mid", color=NEUTRAL, label="reserved")
+    axes.step(places, allocated, where="mid", color=SERIES[0], label="allocated")
+    top = max(1, *peaks, *reserved)
+    if any(above):
+        seen = zip(peaks, places, above, strict=True)
+        peak, place = max((peak, place) for peak, place, part in seen if part)
+        axes.annotate(bytes_(peak), (place, peak), ha="center", va="bottom")
+    if limit is not None:
+        axes.set_title(f"limit {bytes_(limit)}", loc="right")
+        if limit <= 4 * top:  # one far above the curves would flatten them
+            axes.axhline(limit, color=BAD, linestyle="--", label="limit")
+            top = max(top, limit)
+    if failed:
+        axes.plot(failed, [top * 1.04] * len(failed), "x", color=BAD, label="out of memory")
+        axes.vlines(failed, 0, top, color=BAD, linestyle=":")
+    axes.set_ylim(0, top * 1.12)
+    axes.set_ylabel(name)
+    # Ticks at a power of two, at most six of them.
+    axes.yaxis.set_major_locator(MultipleLocator(2 ** max(0, ceil(log2(top * 1.12 / 6)))))
+    axes.yaxis.set_major_formatter(lambda value, _: bytes_(int(value)))

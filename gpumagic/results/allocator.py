@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled, Text
+from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled
 from gpumagic.render.units import bytes_, share, spans
 from gpumagic.results.base import Result
 from gpumagic.wording import grouped
@@ -87,20 +87,18 @@ class LimitState(Result):
         sizes = grouped((size, i) for i, size in self.devices.items())
         return ", ".join(f"{bytes_(size)} of cuda:{spans(of)}" for size, of in sizes.items())
 
-    def _blocks(self) -> list[Block]:
-        notes = [*self.notes]
-        if not self.limits:
-            return [*([] if notes else [Line.of(_NO_LIMIT)]), *Line.notes(notes)]
+    def _blocks(self) -> Iterator[Line]:
+        if self.limits:
+            yield Line.of(f"torch may use at most {self.limits}.")
+            yield Line.of(_BEYOND if self.size is None else f"{_BEYOND} {_LIFTED}", "dim")
+        elif not self.notes:
+            yield Line.of(_NO_LIMIT)
         if self.by_fraction:
             theirs = f"cuda:{spans(self.by_fraction)}"
-            notes.insert(0, f"{theirs}: by torch's memory fraction, which '%gpumem limit' leaves.")
-        if self.size is not None and {*self.devices} == {*self.by_fraction}:
-            notes.insert(1, f"GPUs that are used later have the limit set before. {_LIFTED}")
-        beyond = _BEYOND if self.size is None else f"{_BEYOND} {_LIFTED}"
-        return [
-            Line.of(f"torch may use at most {self.limits}."),
-            *Line.notes((beyond, *notes)),
-        ]
+            why = f"{theirs}: by torch's memory fraction, which '%gpumem limit' leaves."
+            yield Line.of(why, "dim")
+        if self.limits and self.size is not None and {*self.devices} == {*self.by_fraction}:
+            yield Line.of(f"GPUs that are used later have the limit set before. {_LIFTED}", "dim")
 
 
 @dataclass(frozen=True)
@@ -134,16 +132,14 @@ class Fit(Result):
     def _records(self) -> Iterable[Mapping[str, Any]]:
         return ({"value": run.value, "peak": run.peak, "fits": run.fits} for run in self.runs)
 
-    def _blocks(self) -> list[Block]:
-        def peak(run: FitRun) -> Text:
-            return bytes_(run.peak) if run.fits else Styled("✗ out of memory", "bad")
-
-        grid = Grid.of(
+    def _blocks(self) -> Iterator[Block]:
+        failed = Styled("✗ out of memory", "bad")
+        yield Line.of(self.verdict)
+        yield Grid.of(
             sorted(self.runs, key=lambda run: run.value),
             Figures(self.name, lambda run: f"{run.value:,}"),
-            Figures("Peak above start", peak),
+            Figures("Peak above start", lambda run: bytes_(run.peak) if run.fits else failed),
         )
-        return [Line.of(self.verdict), grid, *Line.notes(self.notes)]
 
     @property
     def verdict(self) -> str:
@@ -200,28 +196,27 @@ class Freed(Result):
         """What was held after the last step."""
         return self.steps[-1].after if self.steps else self.before
 
-    def _blocks(self) -> list[Block]:
+    def _blocks(self) -> Iterator[Block]:
         blocks = [block for i in self.before for block in self._of_device(i)]
         what = "No GPU memory was freed."
         if self.unknown is not None:
             what = f"Not measured, {self.unknown}"
         if self.deleted:
             what = f"Deleted {', '.join(self.deleted)}: {what[0].lower()}{what[1:]}"
-        return [*(blocks or [Line.of(what)]), *Line.notes(self.notes)]
+        yield from blocks or [Line.of(what)]
 
-    def _of_device(self, ordinal: int) -> list[Block]:
-        """Return the steps and the change, if any: ``allocated 30.0 GiB → 2.00 GiB, …``."""
-        before = self.before[ordinal]
-        states = [before, *(step.after.get(ordinal, before) for step in self.steps)]
-        after = states[-1]
+    def _of_device(self, ordinal: int) -> Iterator[Block]:
+        """Yield the steps and the change, if any: ``allocated 30.0 GiB → 2.00 GiB, …``."""
+        before, after = self.before[ordinal], self.after.get(ordinal, self.before[ordinal])
         if before == after:
-            return []
-        allocated = f"allocated {bytes_(before.allocated)} → {bytes_(after.allocated)}"
-        reserved = f"reserved {bytes_(before.reserved)} → {bytes_(after.reserved)}"
-        freed = Grid.of(
+            return
+        states = [before, *(step.after.get(ordinal, before) for step in self.steps)]
+        yield Grid.of(
             zip(self.steps, states, states[1:], strict=False),
             Column(f"cuda:{ordinal} freed", lambda of: Styled.cut(of[0].what, _LONGEST)),
             Figures("Allocated", lambda of: bytes_(of[1].allocated - of[2].allocated)),
             Figures("Reserved", lambda of: bytes_(of[1].reserved - of[2].reserved)),
         )
-        return [freed, Line.of(f"{allocated}, {reserved}", "good")]
+        allocated = f"allocated {bytes_(before.allocated)} → {bytes_(after.allocated)}"
+        reserved = f"reserved {bytes_(before.reserved)} → {bytes_(after.reserved)}"
+        yield Line.of(f"{allocated}, {reserved}", "good")

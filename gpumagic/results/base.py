@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, overload
 
@@ -31,14 +32,22 @@ class Result:
     #: The columns that are the index of the DataFrame, and those that an empty one has.
     _index: ClassVar[tuple[str, ...]] = ()
     _columns: ClassVar[tuple[str, ...]] = ()
+    #: Remarks, a line each below what is shown: a field of the results that have some.
+    notes: tuple[str, ...] = ()
 
     def _blocks(self) -> Iterable[Block]:
-        """Yield the blocks that show the result."""
+        """Yield the blocks that show the result, without its notes."""
         raise NotImplementedError
+
+    def _remarks(self) -> Iterable[Block]:
+        """Yield the notes, and what is said beside them."""
+        from gpumagic.render.blocks import Line
+
+        return Line.notes(self.notes)
 
     def blocks(self) -> list[Block]:
         """Return the blocks that show the result."""
-        return [*self._blocks()]
+        return [*self._blocks(), *self._remarks()]
 
     def brief(self) -> list[Block]:
         """Return the blocks that a magic shows: all of them where that is not much."""
@@ -48,7 +57,7 @@ class Result:
         """Return the result in one line: the first one that is shown outside of tables."""
         from gpumagic.render.blocks import Line
 
-        return next((block for block in self._blocks() if isinstance(block, Line)), None)
+        return next((block for block in self.blocks() if isinstance(block, Line)), None)
 
     def _records(self) -> Iterable[Mapping[str, Any]]:
         """Return the rows of the DataFrame: values by column."""
@@ -117,11 +126,11 @@ class Explanation(Result):
 class Series(Result, Sequence[_Item]):
     """A dataclass that is also a sequence, of the items in one of its fields, a tuple."""
 
-    #: The name of that field.
+    #: The name of that field, ``cells``, or where it is, ``cell.lines``.
     _sequence: ClassVar[str]
 
     def _items(self) -> tuple[_Item, ...]:
-        return cast("tuple[_Item, ...]", getattr(self, self._sequence))
+        return cast("tuple[_Item, ...]", attrgetter(self._sequence)(self))
 
     @overload
     def __getitem__(self, key: int) -> _Item: ...

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from gpumagic.errors import SpecError
 from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Style, Styled
@@ -21,10 +21,10 @@ from gpumagic.results.memory import MemoryDelta
 from gpumagic.results.timing import CudaTiming
 from gpumagic.system.paths import opened, shown
 
-#: The most bytes of a file.
+#: The most characters of a file.
 _LARGEST = 64 * 2**20
-#: The most characters of an integer, and the most notes.
-_DIGITS, _MOST_NOTES = 20, 300
+#: What no number is as large as, and the most notes.
+_LARGEST_NUMBER, _MOST_NOTES = 1e20, 300
 _KINDS = {kind.__name__: kind for kind in (CudaTiming, MemoryDelta)}
 
 #: ``"noise"``: the difference is not larger than the noise.
@@ -165,7 +165,6 @@ class Comparison(Series[Compared]):
             which = f"the wall time counts; for {', '.join(counts)} the GPU's: both are GPU-bound"
         else:
             which = "the wall time counts"
-        legend = f"compared with {self.baseline}, by 95 % confidence intervals; {which}"
         yield Grid.of(
             self,
             Column("Name", lambda entry: entry.name, least=8),
@@ -174,7 +173,8 @@ class Comparison(Series[Compared]):
             Figures("GPU", gpu),
             Column("Compared", lambda entry: ratio(entry, "gpu"), least=12, wrap=True),
         )
-        yield from Line.notes((*self.notes, legend))
+        legend = f"compared with {self.baseline}, by 95 % confidence intervals; {which}"
+        yield Line.of(legend, "dim")
 
 
 def _times(ratio: float) -> str:
@@ -197,7 +197,6 @@ class MemoryComparison(Result):
             Figures("Stored", lambda of: bytes_(of[2])),
             Figures("Change", lambda of: share(of[1] / of[2] - 1, 1, sign=True) if of[2] else DASH),
         )
-        yield from Line.notes(self.notes)
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -232,7 +231,7 @@ def load(path: str | Path) -> CudaTiming | MemoryDelta:
     if len(text) > _LARGEST:
         raise SpecError(f"{shown(path)} is larger than any result of gpumagic")
     try:
-        content = json.loads(text, parse_constant=_refuse, parse_float=_number, parse_int=_integer)
+        content = json.loads(text)
         if not isinstance(content, dict):
             raise ValueError("no result")
         if content.get("gpumagic") != VERSION:
@@ -272,6 +271,8 @@ def _read(kind: object, data: object) -> Any:
         return {key(name): _read(value, item) for name, item in data.items()}
     if origin is Literal and data in arguments:
         return data
+    if isinstance(data, (int, float)) and not abs(data) < _LARGEST_NUMBER:
+        raise ValueError(f"{data} is no number that is measured")  # nor is NaN
     if kind is float and type(data) is int:
         return float(data)
     if kind in (str, bool, int, float, type(None)) and type(data) is kind:
@@ -284,16 +285,3 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
     """Return the annotations of a dataclass's fields."""
     hints = get_type_hints(kind)
     return {each.name: hints[each.name] for each in fields(kind)}
-
-
-def _number(text: str) -> float:
-    number = float(text)
-    return number if math.isfinite(number) else _refuse(text)
-
-
-def _integer(text: str) -> int:
-    return int(text) if len(text) <= _DIGITS else _refuse(text)
-
-
-def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")

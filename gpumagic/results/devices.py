@@ -15,6 +15,13 @@ from gpumagic.wording import grouped, plural
 NO_GPU = "This machine has no GPU that CUDA can use"
 VIRTUAL = "To try gpumagic without one: make demo, in its repository, has a virtual GPU"
 _MASK, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
+#: Whether what a process sees can still be changed, by whether CUDA is initialised in it.
+_STATES = {
+    None: "the CUDA driver does not report whether it is initialised",
+    True: "CUDA is initialised, so only a restart changes this",
+    False: "CUDA is not initialised, so this can still be changed",
+}
+_FAILED = "CUDA has failed in this process, which is final"
 #: The most processes that are shown, those with the most memory; and characters of a command, and
 #: of an error.
 _MOST, _COMMAND, _ERROR = 50, 80, 300
@@ -224,13 +231,16 @@ class DeviceTable(Series[Device]):
             yield from _sees(self)
         if self.devices and self.show_processes:
             yield from _processes(self)
-        yield from (Line.of(note, "warn") for note in self.notes)
+
+    def _remarks(self) -> list[Line]:
+        return Line.notes(self.notes, "warn")
 
 
-def device_grid(devices: Sequence[Device], gated: bool = False) -> list[Block]:
-    """Return the table, above it the devices' name if it is the same for all, below the errors."""
+def device_grid(devices: Sequence[Device], gated: bool = False) -> Iterator[Block]:
+    """Yield the table, above it the devices' name if it is the same for all, below the errors."""
     title = Line.title([device.name for device in devices])
-    grid = Grid.of(
+    yield from title
+    yield Grid.of(
         devices,
         Figures("GPU", lambda d: Styled(str(d.index), "dim" if d.visible is False else "strong")),
         Column("Device", lambda d: ordinal_cell(d, gated)),
@@ -243,7 +253,7 @@ def device_grid(devices: Sequence[Device], gated: bool = False) -> list[Block]:
         Column("Name", lambda d: "" if title else d.name or DASH, rank=4),
         dim=lambda d: d.visible is False,
     )
-    return [*title, grid, *errors(devices)]
+    yield from errors(devices)
 
 
 def ordinal_cell(device: Device, gated: bool = False) -> Styled:
@@ -296,7 +306,7 @@ def _sees(table: DeviceTable) -> Iterator[Line]:
         yield Line.join(Styled("! Gated", "warn"), why, Styled("%gpu on", "command"))
         process = "Behind the gate this process"
     count = f"{process} sees {_number(table)}: " if table.devices else ""
-    final = f"; {_state(table)}"
+    final = f"; {_FAILED if table.cuda_failed else _STATES[table.cuda_initialized]}"
     if table.mask_is_late:
         final = " came after CUDA was initialised, without effect on this process"
     if any(d.visible and d.ordinal is None for d in table):
@@ -316,17 +326,6 @@ def _number(table: DeviceTable) -> str:
     if all(known):
         return "the GPU" if len(known) == 1 else f"all {len(known)} GPUs"
     return f"{known.count(True) or 'none'} of {plural(len(known), 'GPU')}"
-
-
-def _state(table: DeviceTable) -> str:
-    """Return whether what this process sees can still be changed, as a clause."""
-    if table.cuda_failed:
-        return "CUDA has failed in this process, which is final"
-    if table.cuda_initialized is None:
-        return "the CUDA driver does not report whether it is initialised"
-    if table.cuda_initialized:
-        return "CUDA is initialised, so only a restart changes this"
-    return "CUDA is not initialised, so this can still be changed"
 
 
 def variables(environment: Mapping[str, str | None]) -> str:

@@ -107,20 +107,21 @@ class Holders(Result):
         for ordinal, device in self.devices.items():
             yield from ({"device": ordinal, **asdict(holder)} for holder in device.holders)
 
-    def _blocks(self) -> list[Block]:
+    def _blocks(self) -> Iterator[Block]:
         if self.error is not None:
-            return [Line.of(f"No GPU memory to show: {self.error}", "dim")]
+            yield Line.of(f"No GPU memory to show: {self.error}", "dim")
+            return
         shown = {i: device for i, device in self.devices.items() if device.allocated}
-        blocks: list[Block] = [] if shown else [_NOTHING]
+        if not shown:
+            yield _NOTHING
         explained: set[str] = set()
         for ordinal, device in shown.items():
             rest = device.unreferenced()
-            blocks.append(holder_table(f"cuda:{ordinal}", device.holders, device.allocated, rest))
-            blocks.append(_sum(device))
+            yield holder_table(f"cuda:{ordinal}", device.holders, device.allocated, rest)
+            yield _sum(device)
             sizes = {**rest, "!": device.notebook}
             explained |= {name for name, size in sizes.items() if size}
-        meanings = [f"{name}: {means}" for name, means in _MEANS.items() if name in explained]
-        return [*blocks, *Line.notes((*meanings, *self.notes))]
+        yield from Line.notes(f"{name}: {_MEANS[name]}" for name in _MEANS if name in explained)
 
 
 #: What has a row in a table: its name, its bytes, and the holder if it is one.
@@ -221,29 +222,21 @@ class CellHoldings(Result):
                 sizes = {"bytes": each.bytes, "blocks": each.blocks}
                 yield {"device": ordinal, "cell": each.number, "source": each.source, **sizes}
 
-    def _blocks(self) -> list[Block]:
+    def _blocks(self) -> Iterator[Block]:
         totals = {i: sum(held.bytes for held in of) for i, of in self.devices.items()}
-        sums = [f"{bytes_(total)} allocated on cuda:{i}" for i, total in totals.items() if total]
-        rows = [(i, held) for i, of in self.devices.items() for held in of]
-        notes = Line.notes((*sums, *self.notes))
-        return (
-            [
-                Grid.of(
-                    rows,
-                    Column("Device", lambda of: Styled(f"cuda:{of[0]}", "strong")),
-                    Figures(
-                        "Cell", lambda of: "" if of[1].number is None else cell_number(of[1].number)
-                    ),
-                    Column("First line", lambda of: _source(of[1]), least=16),
-                    Figures("Memory", lambda of: bytes_(of[1].bytes)),
-                    Figures("Share", lambda of: _share(of[1], totals[of[0]])),
-                    Figures("Blocks", lambda of: Styled(str(of[1].blocks), "dim"), rank=1),
-                ),
-                *notes,
-            ]
-            if rows
-            else [_NOTHING, *notes]
+        if not any(self.devices.values()):
+            yield _NOTHING
+        yield Grid.of(
+            [(i, held) for i, of in self.devices.items() for held in of],
+            Column("Device", lambda of: Styled(f"cuda:{of[0]}", "strong")),
+            Figures("Cell", lambda of: "" if of[1].number is None else cell_number(of[1].number)),
+            Column("First line", lambda of: _source(of[1]), least=16),
+            Figures("Memory", lambda of: bytes_(of[1].bytes)),
+            Figures("Share", lambda of: _share(of[1], totals[of[0]])),
+            Figures("Blocks", lambda of: Styled(str(of[1].blocks), "dim"), rank=1),
         )
+        sums = (f"{bytes_(total)} allocated on cuda:{i}" for i, total in totals.items() if total)
+        yield from Line.notes(sums)
 
 
 def _source(held: CellHolding) -> Styled:

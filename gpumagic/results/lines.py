@@ -123,8 +123,7 @@ class LineReport(Result):
                 on = Styled(f" on cuda:{ordinal}", "dim")
                 yield Line.join(Styled(source.name, "strong"), on)
                 yield _memory_grid(source, lines)
-        yield from self.cell._blocks()
-        yield from Line.notes(self.notes)
+        yield from self.cell.blocks()
 
 
 def _memory_grid(source: SourceLines, memory: Mapping[int, LineMemory]) -> Grid:
@@ -203,18 +202,13 @@ class LineTimings(Series[LineTiming]):
     verdict: str | None = None
     notes: tuple[str, ...] = ()
 
-    def _items(self) -> tuple[LineTiming, ...]:
-        return self.cell.lines
+    _sequence = "cell.lines"
 
     @property
     def _sources(self) -> tuple[SourceTimings, ...]:
         return (self.cell, *self.functions)
 
     def _blocks(self) -> Iterator[Block]:
-        yield from self.tables()
-        yield from self.remarks()
-
-    def tables(self) -> Iterator[Block]:
         """Yield what limits the cell, and the tables of the lines."""
         if self.verdict is not None:
             yield Line.of(self.verdict, "strong")
@@ -224,7 +218,7 @@ class LineTimings(Series[LineTiming]):
             between = self.between if source is self.cell else None
             yield _timing_grid(source, between) if source.lines else source.nothing()
 
-    def remarks(self) -> list[Line]:
+    def _remarks(self) -> list[Line]:
         """Return the waits of the lines, and the notes."""
         waits = [
             f"{'' if source is self.cell else f'{source.name}, '}line {line.line} waited for the "

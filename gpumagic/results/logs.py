@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil, log2
+from math import fsum
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Style, Styled, Text
-from gpumagic.render.colors import BAD, NEUTRAL, SERIES
 from gpumagic.render.units import DASH, at_most, bytes_, cpu_seconds, seconds
 from gpumagic.results.base import Result, Series
 from gpumagic.results.memory import DeviceMemoryDelta, change_line, only_changed
@@ -17,15 +15,11 @@ from gpumagic.results.timing import not_seen
 from gpumagic.wording import plural
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from gpumagic.render.plots import Plot
 
 #: The most cells that are shown of a log: of memory the newest, of times the longest; and the most
 #: characters of their first lines.
 _NEWEST, _SLOWEST, _LONGEST = 60, 20, 44
-#: The most cells that are numbered below the plot's axis.
-_TICKS = 20
 #: The source of what changed between two cells.
 BETWEEN_CELLS = "(between cells)"
 _Entry = TypeVar("_Entry")
@@ -93,32 +87,29 @@ class CellLog(_Log[CellMemory]):
                 figures = {**vars(cell), "cell": cell.number, "device": ordinal, **vars(delta)}
                 yield {n: value for n, value in figures.items() if n not in ("number", "devices")}
 
-    def _blocks(self) -> list[Block]:
+    def _blocks(self) -> Iterator[Block]:
         if not self.cells:
-            return [Line.of(f"No cells to show: {self._nothing('%gpumem')}")]
+            yield Line.of(f"No cells to show: {self._nothing('%gpumem')}")
         # A cell has a row for each device that it changed; one if there is none.
         rows: list[_Row] = []
         for cell in self.cells[-_NEWEST:]:
             rows += [(cell, *each) for each in cell.changed.items()] or [(cell, None, None)]
         several = len({i for cell in self for i in cell.changed}) > 1
-        table: list[Block] = [
-            Grid.of(
-                rows,
-                Figures("Cell", lambda row: cell_number(row[0].number, failed=row[0].failed)),
-                # Needed where a cell has rows for several devices.
-                Column("Device", _device, rank=0 if several else 1),
-                Figures("Change", _of_change(lambda d: Styled.bytes(d.allocated, sign=True))),
-                Figures("Peak above start", _of_change(lambda d: Styled.bytes(d.peak, sign=True))),
-                Figures("Allocated now", _of_change(lambda d: bytes_(d.allocated_now)), rank=2),
-                Figures("Time", lambda row: seconds(row[0].seconds), rank=3),
-                Column("First line", lambda row: first_line(row[0], ""), least=16),
-                dim=lambda _: True,
-            )
-        ]
+        yield Grid.of(
+            rows,
+            Figures("Cell", lambda row: cell_number(row[0].number, failed=row[0].failed)),
+            # Needed where a cell has rows for several devices.
+            Column("Device", _device, rank=0 if several else 1),
+            Figures("Change", _of_change(lambda d: Styled.bytes(d.allocated, sign=True))),
+            Figures("Peak above start", _of_change(lambda d: Styled.bytes(d.peak, sign=True))),
+            Figures("Allocated now", _of_change(lambda d: bytes_(d.allocated_now)), rank=2),
+            Figures("Time", lambda row: seconds(row[0].seconds), rank=3),
+            Column("First line", lambda row: first_line(row[0], ""), least=16),
+            dim=lambda _: True,
+        )
         if len(self) > _NEWEST:
             note = f"{plural(len(self) - _NEWEST, 'earlier cell')} not shown here; -o returns all"
-            table.append(Line.of(note, "dim"))
-        return table
+            yield Line.of(note, "dim")
 
     def known_devices(self) -> list[int]:
         """Return the CUDA ordinals of all cells."""
@@ -137,49 +128,27 @@ class CellLog(_Log[CellMemory]):
         Raises:
             DependencyError: matplotlib is not installed.
         """
-        from gpumagic.render.plots import Plot, bytes_axis
+        from gpumagic.render.plots import Plot, draw_memory
 
         ordinals = self.drawn_devices()
         plot = Plot(len(ordinals), 2.4)
         for ordinal, axes in zip(ordinals, plot.panels, strict=True):
-            self._draw(axes, ordinal)
-            bytes_axis(axes.yaxis, 2 ** max(0, ceil(log2(axes.get_ylim()[1] / 6))))
-        places = range(0, len(self), max(1, -(-len(self) // _TICKS)))
-        last = plot.panels[-1]
-        last.set_xticks([*places], [cell_number(self[i].number).text for i in places])
-        last.set_xlabel("cell")
+            cells = {i: c.devices[ordinal] for i, c in enumerate(self) if ordinal in c.devices}
+            draw_memory(
+                axes,
+                f"cuda:{ordinal}",
+                [*cells],
+                allocated=[d.allocated_now for d in cells.values()],
+                reserved=[d.reserved_now for d in cells.values()],
+                peaks=[d.allocated_now - d.allocated + d.peak for d in cells.values()],
+                # What was allocated before and after it: a cell that did nothing has no peak above.
+                bases=[max(d.allocated_now, d.allocated_now - d.allocated) for d in cells.values()],
+                failed=[i for i, d in cells.items() if d.ooms],
+                limit=self.limits.get(ordinal),
+            )
+        plot.number([cell_number(cell.number).text for cell in self], "cell")
         plot.legend()
         return plot
-
-    def _draw(self, axes: Axes, ordinal: int) -> None:
-        """Draw the memory of one device into ``axes``."""
-        cells = {i: c.devices[ordinal] for i, c in enumerate(self.cells) if ordinal in c.devices}
-        places, deltas, limit = [*cells], [*cells.values()], self.limits.get(ordinal)
-        peaks = [d.allocated_now - d.allocated + d.peak for d in deltas]
-        # The part above the memory before and after the cell: none for a cell that did nothing.
-        bases = [max(d.allocated_now, d.allocated_now - d.allocated) for d in deltas]
-        above = [max(peak - base, 0) for peak, base in zip(peaks, bases, strict=True)]
-        axes.bar(places, above, bottom=bases, color=SERIES[1], alpha=0.7, label="peak")
-        reserved = [d.reserved_now for d in deltas]
-        axes.step(places, reserved, where="mid", color=NEUTRAL, label="reserved")
-        allocated = [d.allocated_now for d in deltas]
-        axes.step(places, allocated, where="mid", color=SERIES[0], label="allocated")
-        top = max(1, *peaks, *reserved)
-        if any(above):
-            seen = zip(peaks, places, above, strict=True)
-            peak, place = max((peak, place) for peak, place, part in seen if part)
-            axes.annotate(bytes_(peak), (place, peak), ha="center", va="bottom")
-        if limit is not None:
-            axes.set_title(f"limit {bytes_(limit)}", loc="right")
-            if limit <= 4 * top:  # one far above the curves would flatten them
-                axes.axhline(limit, color=BAD, linestyle="--", label="limit")
-                top = max(top, limit)
-        if failed := [i for i, delta in cells.items() if delta.ooms]:
-            axes.plot(failed, [top * 1.04] * len(failed), "x", color=BAD, label="out of memory")
-            axes.vlines(failed, 0, top, color=BAD, linestyle=":")
-        axes.set_ylim(0, top * 1.12)
-        axes.set_xlim(-0.6, max(len(self) - 0.4, 0.6))
-        axes.set_ylabel(f"cuda:{ordinal}")
 
 
 def _device(row: _Row) -> Text:
@@ -269,35 +238,32 @@ class TimingLog(_Log[CellTiming]):
             figures = dict(vars(cell))
             yield figures | {f"cuda:{i}": time for i, time in figures.pop("per_device").items()}
 
-    def _blocks(self) -> list[Block]:
+    def _blocks(self) -> Iterator[Block]:
         if not self.cells:
-            return [Line.of(f"No cell has been timed yet: {self._nothing('%cudatime')}", "dim")]
+            yield Line.of(f"No cell has been timed yet: {self._nothing('%cudatime')}", "dim")
+            return
         shown = sorted(self.cells, key=lambda cell: -cell.wall)[:_SLOWEST]
         longest = shown[0].wall or 1.0
         used = [cell for cell in self.cells if cell.used_gpu]
         gpu = [cell.gpu for cell in used if cell.gpu is not None]
-        sums = Line.join(
+        yield Line.join(
             f"{plural(len(self), 'cell')}: ",
             _total("wall", [cell.wall for cell in self], any(cell.wall_at_most for cell in self)),
-            f", CPU {cpu_seconds(math.fsum(cell.cpu for cell in self))}; ",
+            f", CPU {cpu_seconds(fsum(cell.cpu for cell in self))}; ",
             f"{len(used):,} with a sign of GPU work: ",
             _total("GPU", gpu, any(cell.gpu_at_most for cell in used)),
         )
-        blocks: list[Block] = [
-            sums,
-            Grid.of(
-                shown,
-                Figures("Cell", lambda cell: cell_number(cell.cell, failed=cell.failed)),
-                Figures("Wall", lambda cell: Styled(cell.wall_text, "strong", cell.wall / longest)),
-                Figures("GPU", _gpu),
-                Figures("CPU", lambda cell: cpu_seconds(cell.cpu), rank=1),
-                Column("First line", lambda cell: first_line(cell, "dim"), rank=2, least=16),
-            ),
-        ]
+        yield Grid.of(
+            shown,
+            Figures("Cell", lambda cell: cell_number(cell.cell, failed=cell.failed)),
+            Figures("Wall", lambda cell: Styled(cell.wall_text, "strong", cell.wall / longest)),
+            Figures("GPU", _gpu),
+            Figures("CPU", lambda cell: cpu_seconds(cell.cpu), rank=1),
+            Column("First line", lambda cell: first_line(cell, "dim"), rank=2, least=16),
+        )
         if len(self) > len(shown):
             note = f"the {_SLOWEST} longest are shown; .to_pandas() has all {len(self):,}"
-            blocks.append(Line.of(note, "dim"))
-        return blocks
+            yield Line.of(note, "dim")
 
 
 def _gpu(cell: CellTiming) -> Styled:
@@ -309,4 +275,4 @@ def _gpu(cell: CellTiming) -> Styled:
 
 def _total(name: str, times: Sequence[float], is_bound: bool) -> Styled:
     """Return a sum of times; a dash where there are none."""
-    return Styled(f"{name} {at_most(math.fsum(times) if times else None, is_bound)}", "strong")
+    return Styled(f"{name} {at_most(fsum(times) if times else None, is_bound)}", "strong")

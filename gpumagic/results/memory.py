@@ -66,7 +66,6 @@ class MemoryReport(Result):
         if said:
             yield Line.of(f"Since the last report: {said}")
         yield from _details(self)
-        yield from Line.notes(self.notes)
 
 
 @dataclass(frozen=True)
@@ -134,7 +133,6 @@ class MemoryDelta(StorableResult):
                 yield Line.of(
                     f"cuda:{ordinal}: {count} tried again after emptying the cache", "warn"
                 )
-        yield from Line.notes(self.notes)
 
 
 def _details(result: MemoryReport) -> Iterator[Block]:

@@ -92,7 +92,6 @@ class OutOfMemory(Result):
             rest = {GARBAGE: self.garbage, NO_VARIABLE: (self.unattributed or 0) - self.garbage}
             yield holder_table("Held by", self.holders, now or 1, rest, brief=True)
             yield from self._hints()
-            yield from Line.notes(self.notes)
 
     def _headline(self) -> Line:
         device = "the GPU" if self.device is None else f"cuda:{self.device}"

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from textwrap import wrap
 from typing import Literal
 
-from gpumagic.render.blocks import Block, Callout, Column, Grid, Line, Style, Styled
+from gpumagic.render.blocks import Block, Callout, Column, Fold, Grid, Line, Style, Styled
 from gpumagic.render.units import bytes_, spans
 from gpumagic.results.base import Result
 from gpumagic.results.devices import NO_GPU, Device, variables
 from gpumagic.wording import plural
 
-#: The lines of a restart's report, on a screen of so many columns.
-_LINES, _WIDTH = 8, 80
+#: The most notes that are shown, not folded.
+_NOTES = 5
 
 Status = Literal["applied", "too-late", "gated", "restarted", "unchanged"]
 
@@ -65,7 +64,7 @@ class Selection(Result):
     where: str | None = None
     ways_out: tuple[WayOut, ...] = ()
 
-    def _blocks(self) -> list[Block]:
+    def _blocks(self) -> Iterator[Block]:
         still = "still " if self.status == "too-late" else ""
         seen = plural(len(self.devices), "GPU") if self.devices else "no GPU"
         sees = f"this process {still}sees {seen}"
@@ -74,43 +73,31 @@ class Selection(Result):
         masked = variables(self.environment)
         if self.no_gpu is not None:
             none = f": {NO_GPU[0].lower()}{NO_GPU[1:]}"
-            why = Styled(f" ({self.no_gpu})", "dim")
-            blocks: list[Block] = [Line.join(status_cell(self.status), none, why)]
+            yield Line.join(status_cell(self.status), none, Styled(f" ({self.no_gpu})", "dim"))
         elif self.problem is not None:
-            blocks = [
-                Callout([*self._too_late()]),
-                Line.of(f"{sees[0].upper()}{sees[1:]}"),
-                Line.join("New child processes: ", Styled.uuids(masked)),
-            ]
+            yield Callout([*self._too_late()])
+            yield Line.of(f"{sees[0].upper()}{sees[1:]}")
+            yield Line.join("New child processes: ", Styled.uuids(masked))
         else:
             # A gate does not go by the variables.
-            how = [Styled.uuids(f"  ({masked})")] if self.status != "gated" else []
-            line = Line.join(status_cell(self.status), f": {sees}", *how)
-            blocks = [line, *map(_visible, self.devices)]
-        if self.status == "restarted":
-            return [*blocks[:1], *self._restarted()]
-        return [*blocks, *Line.notes(self.notes)]
-
-    def _restarted(self) -> Iterator[Block]:
-        """Yield what there is to see after a restart: with the line before, eight lines at most."""
-        left = _LINES - 1
-        if len(self.devices) > 1:
-            which = spans(device.index for device in self.devices)
-            yield Line.of(f"  {self.devices[0].cuda} to {self.devices[-1].cuda} are GPU {which}")
-        else:
-            yield from map(_visible, self.devices)
-        left -= bool(self.devices)
+            how = "" if self.status == "gated" else f"  ({masked})"
+            yield Line.join(status_cell(self.status), f": {sees}", Styled.uuids(how))
+            if self.status == "restarted" and len(self.devices) > 1:
+                which = spans(device.index for device in self.devices)
+                last = self.devices[-1].cuda
+                yield Line.of(f"  {self.devices[0].cuda} to {last} are GPU {which}")
+            else:
+                yield from map(_visible, self.devices)
         if self.lost:
             lost = Styled(f"Lost: {plural(len(self.lost), 'variable')} (", "dim")
             yield Line.join(lost, Styled.few(self.lost, style="dim"), Styled(").", "dim"))
-            left -= 1
-        for number, note in enumerate(self.notes, 1):
-            left -= len(wrap(note, _WIDTH, subsequent_indent="  "))
-            if left < (number < len(self.notes)):
-                more = plural(len(self.notes) - number + 1, "more remark")
-                yield Line.of(f"{more}: .notes of the result, which -o returns", "dim")
-                return
-            yield Line.of(note, "dim")
+
+    def _remarks(self) -> Iterator[Block]:
+        """Yield the notes: a restart may have many, of which the later ones are folded."""
+        yield from Line.notes(self.notes[:_NOTES])
+        if rest := self.notes[_NOTES:]:
+            more = f"{plural(len(rest), 'more remark')}: .notes of the result, which -o returns"
+            yield Fold(Line.of(more, "dim"), Line.notes(rest))
 
     def _too_late(self) -> Iterator[Block]:
         """Yield why it is too late, and the commands that help."""

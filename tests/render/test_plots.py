@@ -12,7 +12,7 @@ import pytest
 
 from gpumagic.errors import DependencyError
 from gpumagic.render.colors import SERIES
-from gpumagic.render.plots import Plot, bytes_axis
+from gpumagic.render.plots import Plot
 
 PNG = b"\x89PNG"
 
@@ -54,17 +54,6 @@ def test_pictures_have_no_background_and_text_legible_on_white_and_on_black(
     drawn = pixels[pixels[..., 3] == 1][:, :3]
     assert drawn.mean(axis=1).min() > 0.2
     assert drawn.mean(axis=1).max() < 0.8
-
-
-def test_an_axis_in_bytes(matplotlib: ModuleType) -> None:
-    plot = Plot(1, 1.2)
-    axes = plot.panels[0]
-    axes.set_ylim(0, 2**21)
-    bytes_axis(axes.yaxis, 2**20)
-    plot.bundle("")
-    labels = [label.get_text() for label in axes.get_yticklabels()]
-    assert [label for label in labels if label in ("0 B", "1.00 MiB", "2.00 MiB")]
-    assert "500 KiB" not in labels
 
 
 def test_without_matplotlib_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:

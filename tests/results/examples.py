@@ -35,7 +35,6 @@ from gpumagic.results.holders import (
     Holder,
     Holders,
 )
-from gpumagic.results.kernels import Kernel, KernelReport
 from gpumagic.results.lines import (
     BETWEEN,
     LineMemory,
@@ -49,7 +48,7 @@ from gpumagic.results.logs import CellLog, CellMemory, CellTiming, TimingLog
 from gpumagic.results.memory import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
 from gpumagic.results.out_of_memory import OutOfMemory
 from gpumagic.results.selection import Selection, WayOut
-from gpumagic.results.timing import CudaTiming, Sample
+from gpumagic.results.timing import CudaTiming, Kernel, KernelReport, Sample
 
 MIB, GIB = 2**20, 2**30
 SOME = DeviceMemoryDelta(MIB, 2 * MIB, MIB, 3 * MIB, 4 * MIB)

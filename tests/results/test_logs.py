@@ -58,4 +58,6 @@ def test_the_picture() -> None:
     assert second.get_title(loc="right") == "limit 1.00 GiB"
     assert "limit" not in [line.get_label() for line in second.get_lines()], "above the scale"
     assert [label.get_text() for label in last.get_xticklabels()] == ["[1]", "[2]", "–"]
+    in_bytes = {label.get_text() for label in first.get_yticklabels()}
+    assert {"0 B", "512 MiB", "1.00 GiB"} < in_bytes
     assert [axes.get_ylabel() for axes in (first, second)] == ["cuda:0", "cuda:1"]

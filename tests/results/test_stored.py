@@ -14,9 +14,8 @@ import pytest
 import gpumagic
 from gpumagic.errors import SpecError
 from gpumagic.results.base import Conditions, differences
-from gpumagic.results.kernels import Kernel, KernelReport
 from gpumagic.results.memory import DeviceMemoryDelta, MemoryDelta
-from gpumagic.results.timing import CudaTiming, Sample
+from gpumagic.results.timing import CudaTiming, Kernel, KernelReport, Sample
 
 fcntl = pytest.importorskip("fcntl", reason="of POSIX")
 

@@ -13,11 +13,13 @@ from gpumagic.render.blocks import Fold, Grid
 from gpumagic.results.base import as_text
 from gpumagic.results.comparison import Compared, Comparison, Ratio
 from gpumagic.results.logs import CellTiming, TimingLog
-from gpumagic.results.timing import Sample
+from gpumagic.results.timing import Kernel, KernelReport, Sample, short
 from tests.results.examples import (
     AT_MOST_CELL,
     FAILED_CELL,
+    GEMM,
     GPU_CELL,
+    KERNELS,
     REPEATED,
     SINGLE,
     TIMING_LOG,
@@ -196,3 +198,33 @@ def test_a_ratio_that_rounds_to_one_is_the_same() -> None:
     assert "no difference (1.00–1.00)" in lines[3]
     assert "no difference (0.90–1.10)" in lines[4]
     assert Comparison((base, near, wide))[0:2] == (base, near)
+
+
+# --- kernels --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        (GEMM, GEMM),
+        ("void f<int>(int, float (*)(int))", "f<int>"),
+        ("(anonymous namespace)::elementwise(int)", "elementwise"),
+        ("x" * 70, "x" * 59 + "…"),
+    ],
+)
+def test_names_of_kernels_are_shortened(name: str, shown: str) -> None:
+    assert short(name) == shown
+
+
+def test_the_sum_of_kernels() -> None:
+    assert KERNELS.total == 50e-6
+    blind = str(replace(KERNELS, visible=False, kernels=()))
+    assert blind.startswith("torch's profiler cannot see the GPU here")
+
+
+def test_only_the_longest_kernels_are_shown() -> None:
+    many = tuple(Kernel(f"kernel_{i:02}", 1, (25 - i) * 1e-6) for i in range(25))
+    shown = str(KernelReport(many))
+    assert "kernel_19" in shown
+    assert "kernel_20" not in shown
+    assert "and 5 more kernels, 15.0 µs" in shown

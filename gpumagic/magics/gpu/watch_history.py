@@ -36,7 +36,7 @@ class WatchSample:
     #: Whether a gate refuses new work on every device (``%gpu off --soft``).
     gated: bool = False
 
-    def grid(self) -> list[Block]:
+    def grid(self) -> Iterator[Block]:
         """Return the devices' table."""
         return device_grid(self.devices, self.gated)
 
