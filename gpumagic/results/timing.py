@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice, zip_longest
 from operator import itemgetter
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from gpumagic.render.blocks import Block, Column, Figures, Fold, Grid, Line, Styled, Text, shortened
 from gpumagic.render.units import DASH, at_most, cpu_seconds, scaled, seconds, share
-from gpumagic.results.base import Conditions, Result, StorableResult
+from gpumagic.results.base import Conditions, Series, StorableResult
 from gpumagic.results.lines import LineTimings
 from gpumagic.wording import plural
 
@@ -22,17 +22,13 @@ StoppedBy = Literal["precision", "max-time"]
 
 #: A time is exact, within 5 %, if the GPU has surely worked for this part of it.
 EXACT = 0.95
+#: The least time to compile that is shown, in seconds, as in ``%time``.
+_LONG_COMPILE = 0.1
 
 
 def is_bound(most: float, least: float) -> bool:
     """Return whether a time is an upper bound, shown with ``≤``, by what it is at least."""
     return least < EXACT * most
-
-
-#: What a column is, below its table.
-IQR = "IQR: the width of the middle half of the repeats"
-#: The least time to compile that is shown, in seconds, as in ``%time``.
-_LONG_COMPILE = 0.1
 
 
 @dataclass(frozen=True)
@@ -85,6 +81,8 @@ class Sample:
 @dataclass(frozen=True, repr=False)
 class CudaTiming(StorableResult):
     """The times of a cell: GPU time by CUDA events, wall time, CPU time."""
+
+    _index = ("repeat",)
 
     #: From the start of the cell until the last device had finished, by CUDA events: the GPU's own
     #: time, or an upper bound (``gpu_at_most``). Of host-bound code that of the loops that were
@@ -145,24 +143,12 @@ class CudaTiming(StorableResult):
     def _is_repeated(self) -> bool:
         return self.repeat > 1 or self.loops > 1 or self.stopped_by is not None
 
+    @property
+    def _repeats(self) -> str:
+        return f"{plural(self.repeat, 'repeat')}, {plural(self.loops, 'loop')} each"
+
     def _headline(self) -> Line:
-        """Return the figures in one line."""
-        leads = self.gpu is not None and (self.gpu_seen or not self.gpu_at_most)
-        wall = Styled(
-            self.wall_text + _spread(self.wall, exact=not self.wall_at_most),
-            "" if leads else "strong",
-        )
-        parts: list[tuple[Text, ...]] = [*_on_devices(self)] if leads else []
-        if self._is_repeated:
-            parts.append(("wall ", wall, f" per loop ({_median_of(self)})"))
-        else:
-            parts += [("wall ", wall), (f"CPU {cpu_seconds(self.cpu.median)}",)]
-            known = leads or self.wall_at_most or self.partial
-            if self.host is not None and known and _shows_host(self):
-                parts.append((f"Python returned after {seconds(self.host.median)}",))
-        if self.gpu is not None and not leads:
-            parts.append((not_seen(self.gpu.median),))
-        return Line.join(*[text for part in parts for text in (" · ", *part)][1:])
+        return Line.join(*[text for part in _figures(self) for text in (" · ", *part)][1:])
 
     def _blocks(self) -> Iterator[Block]:
         return self._shown()
@@ -171,8 +157,7 @@ class CudaTiming(StorableResult):
         return [*self._shown(folded=True), *self._remarks()]
 
     def _shown(self, *, folded: bool = False) -> Iterator[Block]:
-        line = self._headline()
-        table = [*_statistics(self)] if self._is_repeated else []
+        line, table = self._headline(), [*_statistics(self)] if self._is_repeated else []
         if self.lines is not None:
             yield from self.lines._blocks()
         yield from [Fold(line, table)] if table and folded else [line, *table]
@@ -182,10 +167,18 @@ class CudaTiming(StorableResult):
         if self.kernels is not None:
             yield from self.kernels.blocks()
 
-    def _remarks(self) -> list[Line]:
-        return Line.notes(_notes(self))
-
-    _index: ClassVar[tuple[str, ...]] = ("repeat",)
+    def _remarks(self) -> Iterator[Block]:
+        if self.gpu_note is not None:
+            yield Line.of(self.gpu_note, "dim")
+        if self._is_repeated and self.limited_by is not None:
+            limits = {
+                "gpu": "GPU-bound",
+                "host": "host-bound: the GPU waits for work to be launched",
+            }
+            yield Line.of(f"{limits[self.limited_by]} ({self.limit_evidence})", "dim")
+        if self.compile_time > _LONG_COMPILE:
+            yield Line.of(f"compiled in {seconds(self.compile_time)}, which is not counted", "dim")
+        yield from super()._remarks()
 
     def _records(self) -> Iterator[Mapping[str, Any]]:
         """Yield the seconds per loop of each repeat."""
@@ -203,7 +196,6 @@ class CudaTiming(StorableResult):
 
     @property
     def wall_text(self) -> str:
-        """The median wall time as it is shown."""
         return at_most(self.wall.median, self.wall_at_most)
 
 
@@ -217,37 +209,40 @@ def _shows_host(result: CudaTiming) -> bool:
     return result.gpu is not None or (result.partial and result.host != result.wall)
 
 
-def _on_devices(result: CudaTiming) -> list[tuple[Text, ...]]:
-    """Return the GPU time and its devices."""
-    assert result.gpu is not None
-    devices = {f"cuda:{i}": sample for i, sample in result.per_device.items()}
-    where = plural(len(devices), "device") if len(devices) > 1 else next(iter(devices), "the GPU")
-    shown = result.gpu_text + _spread(result.gpu, exact=_each_is_exact(result))
-    parts: list[tuple[Text, ...]] = [(Styled(shown, "strong"), f" on {where}{_at_least(result)}")]
-    if len(devices) > 1:
-        # One may have waited for another: only for all together is it known that some worked.
-        each = ", ".join(f"{i} {at_most(sample.median, True)}" for i, sample in devices.items())
-        parts.append((each,))
-    return parts
+def _figures(result: CudaTiming) -> Iterator[tuple[Text, ...]]:
+    """Yield the parts of a line: the GPU time and its devices, the wall time, the CPU time."""
+    gpu = result.gpu
+    leads = gpu is not None and (result.gpu_seen or not result.gpu_at_most)
+    if gpu is not None and leads:
+        devices = {f"cuda:{i}": sample.median for i, sample in result.per_device.items()}
+        several = len(devices) > 1
+        where = plural(len(devices), "device") if several else next(iter(devices), "the GPU")
+        shown = result.gpu_text + _spread(gpu, exact=_each_is_exact(result))
+        if result.gpu_at_most and result.gpu_at_least is not None:
+            where += f", at least {seconds(result.gpu_at_least.median)}"
+        yield Styled(shown, "strong"), f" on {where}"
+        if several:
+            # One may have waited for another: only for all together is it known that some worked.
+            yield (", ".join(f"{i} {at_most(time, True)}" for i, time in devices.items()),)
+    shown = result.wall_text + _spread(result.wall, exact=not result.wall_at_most)
+    wall = ("wall ", Styled(shown, "" if leads else "strong"))
+    if result._is_repeated:
+        is_spread = not result.wall_at_most or _each_is_exact(result)
+        of = "" if result.repeat == 1 else "median ± IQR of " if is_spread else "median of "
+        yield *wall, f" per loop ({of}{result._repeats})"
+    else:
+        yield wall
+        yield (f"CPU {cpu_seconds(result.cpu.median)}",)
+        known = leads or result.wall_at_most or result.partial
+        if result.host is not None and known and _shows_host(result):
+            yield (f"Python returned after {seconds(result.host.median)}",)
+    if gpu is not None and not leads:
+        yield (not_seen(gpu.median),)
 
 
 def _spread(sample: Sample, *, exact: bool) -> str:
     """Return the spread of repeats; a bound has none, nor has one repeat."""
     return f" ± {seconds(sample.iqr)}" if exact and len(sample.all) > 1 else ""
-
-
-def _median_of(result: CudaTiming) -> str:
-    """Return what the figures of a line are of the repeats: ``median ± IQR of 7 repeats…``."""
-    is_spread = result.repeat > 1 and (not result.wall_at_most or _each_is_exact(result))
-    of = "median ± IQR of " if is_spread else "median of " if result.repeat > 1 else ""
-    return f"{of}{plural(result.repeat, 'repeat')}, {plural(result.loops, 'loop')} each"
-
-
-def _at_least(result: CudaTiming) -> str:
-    """Return the lower bound that belongs to an upper one."""
-    if not result.gpu_at_most or result.gpu_at_least is None:
-        return ""
-    return f", at least {seconds(result.gpu_at_least.median)}"
 
 
 def _statistics(result: CudaTiming) -> Iterator[Block]:
@@ -274,10 +269,8 @@ def _statistics(result: CudaTiming) -> Iterator[Block]:
     if len(result.per_device) > 1:
         # The time of one of several devices is an upper bound: it may have waited for another.
         rows += [row(f"  cuda:{i}", each, True, True) for i, each in result.per_device.items()]
-    rows.append(row("Wall", result.wall, result.wall_at_most, result.wall_at_most))
-    rows.append(row("CPU", result.cpu))
-    if has_host := _shows_host(result):
-        rows.append(row("Host", result.host))
+    rows += [row("Wall", result.wall, result.wall_at_most, result.wall_at_most)]
+    rows += [row("CPU", result.cpu), *([row("Host", result.host)] if _shows_host(result) else [])]
     yield Grid.of(
         rows,
         Column("Per loop", itemgetter(0)),
@@ -288,7 +281,8 @@ def _statistics(result: CudaTiming) -> Iterator[Block]:
         Figures("Mean ± std", itemgetter(5), rank=2),
         dim=lambda row: row[0] == "Host",
     )
-    yield Line.of(f"{IQR}{'; Host: until Python returned' if has_host else ''}", "dim")
+    host = "; Host: until Python returned" if _shows_host(result) else ""
+    yield Line.of(f"IQR: the width of the middle half of the repeats{host}", "dim")
     yield Line.of(_count(result), "dim")
 
 
@@ -302,7 +296,7 @@ def _each_is_exact(result: CudaTiming) -> bool:
 
 def _count(result: CudaTiming) -> str:
     """Return the number of repeats and loops, the loops besides, and why the repeats ended."""
-    count = f"{plural(result.repeat, 'repeat')}, {plural(result.loops, 'loop')} each"
+    count = result._repeats
     if result.warmup:
         count += f", after {plural(result.warmup, 'warm-up loop')}"
     if result.queued:
@@ -325,21 +319,11 @@ def _work(result: CudaTiming) -> Iterator[str]:
     elif result.flops is not None:
         rate = ""
         if result.gpu is not None and result.gpu.median > 0:
-            bound = "≥ " if result.gpu_at_most else ""
-            rate = f" · {bound}{scaled(result.flops / result.gpu.median, 'FLOP/s')}"
+            bound = " · ≥ " if result.gpu_at_most else " · "
+            rate = f"{bound}{scaled(result.flops / result.gpu.median, 'FLOP/s')}"
         yield f"{scaled(result.flops, 'FLOP')}{per}{rate}"
     if result.energy is not None and result.power is not None:
         yield f"{scaled(result.energy, 'J')}{per} · {result.power:.4g} W"
-
-
-def _notes(result: CudaTiming) -> list[str]:
-    notes = [] if result.gpu_note is None else [result.gpu_note]
-    if result._is_repeated and result.limited_by is not None:
-        limits = {"gpu": "GPU-bound", "host": "host-bound: the GPU waits for work to be launched"}
-        notes.append(f"{limits[result.limited_by]} ({result.limit_evidence})")
-    if result.compile_time > _LONG_COMPILE:
-        notes.append(f"compiled in {seconds(result.compile_time)}, which is not counted")
-    return [*notes, *result.notes]
 
 
 # --- kernels --------------------------------------------------------------------------------------
@@ -366,8 +350,10 @@ class Kernel:
 
 
 @dataclass(frozen=True, repr=False)
-class KernelReport(Result):
+class KernelReport(Series[Kernel]):
     """The kernels and copies of one run under torch's profiler. Seconds."""
+
+    _sequence = "kernels"
 
     #: The longest total first.
     kernels: tuple[Kernel, ...] = ()
@@ -380,9 +366,6 @@ class KernelReport(Result):
     def total(self) -> float:
         """The sum of all times, also of kernels that ran side by side."""
         return sum(kernel.total for kernel in self.kernels)
-
-    def _records(self) -> Iterable[Mapping[str, Any]]:
-        return map(asdict, self.kernels)
 
     def _blocks(self) -> Iterator[Block]:
         total = self.total or 1.0
