@@ -60,10 +60,13 @@ def test_a_slower_cell_fails_and_an_equal_one_does_not(timed: Run) -> None:
 
     same = timed("--against step.json --fail-above 10% -n 1 -r 9", 0.01)
     assert "stored" in same.text
-    slower = timed("--against step.json --fail-above=10% -n 1 -r 9 -q", 0.012, raising=False)
+    bar = "--against step.json --fail-above=10% --save new.json"
+    slower = timed(f"{bar} -n 1 -r 9", 0.012, raising=False)
     assert type(slower.error) is RegressionError
     assert "slower than stored" in str(slower.error)
     assert "Traceback" not in slower.stdout
+    assert "--save: new.json is not written: --fail-above failed" in slower.stdout
+    assert not Path("new.json").exists()
     timed("--against step.json --fail-above 30 -n 1 -r 9", 0.012)
 
 
@@ -76,25 +79,8 @@ def test_a_higher_peak_fails(measured: Run) -> None:
     measured("--against peak.json --fail-above 10%", 44)
     failed = measured("--against peak.json --fail-above 10%", 46, raising=False)
     assert type(failed.error) is RegressionError
-    assert str(failed.error) == (
-        "cuda:0: peak 48,234,496 B, stored 41,943,040 B; allowed: 10 % more"
-    )
-
-
-def test_a_device_of_another_kind_that_the_cell_does_not_use_changes_nothing(
-    measured: Run, run_cell: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch_cuda, "name", {0: "NVIDIA H100", 1: "NVIDIA T4"}.__getitem__)
-    measured("--save peak.json", 40)
-    run_cell("torch.ones(1, device='cuda:1')")
-    failed = measured("--against peak.json --fail-above 10%", 120, raising=False)
-    assert type(failed.error) is RegressionError
-    assert "T4" not in failed.text
-    assert "cuda:1" not in failed.text
-    run_cell("%%gpumem --save both.json\nx = [torch.ones(9, device=f'cuda:{i}') for i in (0, 1)]")
-    stored = gpumagic.load("both.json").conditions
-    assert stored is not None
-    assert stored.devices == {0: "NVIDIA H100", 1: "NVIDIA T4"}
+    for figure in ("cuda:0", "48,234,496 B", "41,943,040 B", "10 %"):
+        assert figure in str(failed.error)
 
 
 @pytest.mark.parametrize(
@@ -149,16 +135,6 @@ def test_what_was_written_and_what_not_is_said(
     assert Path("step.json").exists()
     quiet = run_cell(f"%%{magic} -q --save step.json\nwork();")
     assert (quiet.text, quiet.stdout) == ("", "")
-
-
-def test_what_fails_its_bar_is_not_written(timed: Run) -> None:
-    timed("--save step.json -q -n 1 -r 7", 0.01)
-    slower = timed(
-        "--save new.json --against step.json --fail-above 5% -n 1 -r 7", 0.02, raising=False
-    )
-    assert type(slower.error) is RegressionError
-    assert "--save: new.json is not written: --fail-above failed" in slower.stdout
-    assert not Path("new.json").exists()
 
 
 def test_a_named_result_is_compared_with_until_there_is_a_file_of_that_name(timed: Run) -> None:

@@ -55,20 +55,6 @@ def test_without_torch(fresh: Kernel) -> None:
     assert fresh.value("'torch' in __import__('sys').modules") is False
 
 
-def test_the_doctor_without_torch(fresh: Kernel) -> None:
-    report = fresh.run("%gpu doctor").text
-    assert verdict(report) in CAUSES
-    bad = [*findings(fresh, "bad")]
-    assert bad[0] == "NVML"
-    assert bad[-1] == "start of CUDA"
-    # The driver may be too old besides; then that is said, and is not the verdict.
-    assert set(bad) <= {"NVML", "driver and torch", "start of CUDA"}
-    assert "torch does without it" not in report
-    assert "nvidia-uvm" not in report
-    assert "of unknown version" not in report
-    assert [*findings(fresh, "warn")] in ([], ["toolkit"])  # whatever toolkit the machine has
-
-
 def test_with_torch(fresh: Kernel) -> None:
     """A start that fails, and what is said of it from then on."""
     timed = fresh.run("%%cudatime\nimport torch\ntotal = int(torch.ones(3).sum())")

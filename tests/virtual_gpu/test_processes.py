@@ -75,19 +75,13 @@ def test_the_machines_own_driver_is_hidden(tmp_path: Path) -> None:
 UNIQUE = ["GPU-aaaa1111-0000-4000-8000-000000000000", "GPU-aaab2222-0000-4000-8000-000000000000"]
 UNIQUE += ["GPU-b0000000-0000-4000-8000-000000000000", "GPU-c0000000-0000-4000-8000-000000000000"]
 MASKS: dict[str, list[int]] = {
-    "0,1": [0, 1],
     "3,1": [3, 1],
     "": [],
     "-1": [],
-    "NoDevFiles": [],
-    "void": [],
     "none": [],
     "all": [],
-    "gpu-b0000000": [],
-    "0,-1,1": [0],
     "0,2,-1,1": [0, 2],
     "0,0": [],
-    "9,0": [],
     "0,9": [0],
     "0,9,0": [],
     "1gpu2,2amp": [1, 2],
@@ -96,7 +90,6 @@ MASKS: dict[str, list[int]] = {
     UNIQUE[1]: [1],
     "GPU-b": [2],
     "GPU-aaa": [],
-    "GPU-B": [],
     "GPU-b,GPU-c": [2, 3],
     "GPU-b, GPU-c": [2],
     f"GPU-b,{UNIQUE[2]}": [],

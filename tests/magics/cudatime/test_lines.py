@@ -81,16 +81,6 @@ def test_functions(lines: Any, run_cell: Any) -> None:
     assert (before[0].hits, before[0].gpu) == (2, pytest.approx(0.02, rel=0.02))
 
 
-def test_a_function_that_is_called_cell(lines: Any, run_cell: Any) -> None:
-    """Its lines are not taken for those of the cell."""
-    run_cell("def cell():\n    w.sleep(.01)")
-    found = lines("x = 1\ncell()", "-f cell")
-    assert [line.line for line in found] == [2, 3]
-    (function,) = found.functions
-    assert [(function.name, line.line) for line in function.lines] == [("cell", 2)]
-    assert "cell" in str(found).splitlines(), "the title of its table"
-
-
 def test_a_cell_that_awaits(lines: Any) -> None:
     """What other tasks do meanwhile belongs to the line that waits."""
     found = lines(

@@ -14,7 +14,6 @@ from gpumagic.cuda.visible_devices import MASK
 from gpumagic.doctor.diagnosis import Diagnosis
 from gpumagic.errors import GpuMagicWarning, RestartError
 from gpumagic.magics.gpu import restarting
-from gpumagic.magics.shell_state import of
 from gpumagic.results.selection import Selection
 from gpumagic.selection import apply, environment, snapshot, soft_off
 
@@ -76,22 +75,6 @@ def test_a_restart_that_fails_restores_the_whole_choice(
     assert "refused" in str(ran.error) or "goes on as it was" in str(ran.error)
     assert soft_off.is_closed()
     assert environment.now() == before
-
-
-def test_a_restart_that_fails_late_leaves_what_is_on(
-    run_cell: Callable[..., Any], ip: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise RestartError("late")
-
-    late = Selection("on", {}, "too-late", problem="Too late.")
-    monkeypatch.setattr(apply, "choose_devices", lambda *_, **__: late)
-    monkeypatch.setattr(restarting, "check", lambda *_, **__: None)
-    monkeypatch.setattr(restarting.before, "restart", fail)
-    run_cell("%cudatime on -q\n%gpumem on -q")
-    hooks = [*of(ip).hooks]
-    assert "late" in str(run_cell("%gpu on --restart", raising=False).error)
-    assert [*of(ip).hooks] == hooks
 
 
 # --- the table ------------------------------------------------------------------------------------

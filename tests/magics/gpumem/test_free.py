@@ -105,24 +105,6 @@ def _debug(ip: Any) -> None:
     ip.InteractiveTB.pdb = debugger
 
 
-def test_freeing_does_not_need_the_garbage_collector(torch: ModuleType, cells: Any) -> None:
-    """gpumagic holds no reference to a failed cell: the exception ends with its last reference."""
-    before = torch.cuda.memory_allocated()
-    cells("%config GpuMagic.explain_oom = True")
-    cells("outer()", raising=False)
-    gc.collect()  # IPython's own garbage: what it made to show the traceback
-    gc.disable()
-    try:
-        cells("%gpumem free -o -q -v freed")
-        freed = cells("freed").value
-    finally:
-        gc.enable()
-    (forget, *_) = freed.steps
-    assert forget.what == "forget the last exception"
-    assert freed.before[0].allocated - forget.after[0].allocated == 9 * MIB
-    assert torch.cuda.memory_allocated() == before
-
-
 def test_outputs(torch: ModuleType, cells: Any, ip: Any) -> None:
     cells("6 * 7")
     number = ip.execution_count
