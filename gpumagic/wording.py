@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 _Key = TypeVar("_Key", bound=Hashable)
@@ -13,6 +13,17 @@ def listed(names: Sequence[str], most: int = 8) -> str:
     """Return the names, or the first ``most`` of them and how many more there are."""
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
+
+
+def with_reasons(reasons: Mapping[str, str], most: int | None = None) -> list[str]:
+    """Return the names with their reasons: ``a, b (a lock)``, a text for each reason.
+
+    Of many that have the same reason the first ``most`` are listed.
+    """
+    together = dict[str, list[str]]()
+    for name, reason in reasons.items():
+        together.setdefault(reason, []).append(name)
+    return [f"{listed(names, most or len(names))} ({reason})" for reason, names in together.items()]
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -45,7 +45,7 @@ IMPORTERS = {
     "pygments": {"render/source_code"},
     "pandas": {"results/base"},
     "matplotlib": {"render/plots"},
-    "cloudpickle": {"restart/pickler", "restart/settings"},
+    "cloudpickle": {"restart/variables/pickler", "restart/variables/settings"},
     "ipyparallel": {"cluster"},
     "subprocess": {"system/child_process"},
 }
@@ -111,7 +111,7 @@ def test_imports_go_one_way() -> None:
 
 def test_one_module_prints() -> None:
     """By `print`, or by a stream's ``write``, which fail with a stream of the user's."""
-    children = {"cuda/probe.py", "restart/trial.py"}  # what they print is for this process
+    children = {"cuda/probe.py", "restart/variables/trial.py"}  # what these print is read
     for path in modules():
         calls = [
             node.func

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FunctionType, ModuleType
@@ -25,6 +26,9 @@ EVENT_RESOLUTION = 0.5e-6
 
 #: With this variable torch's allocator keeps no memory, and no count of it.
 _UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
+
+#: Seconds of waiting for the GPUs after which it is said.
+_SILENT = 0.5
 
 #: The devices of the open scopes of `chosen`, the innermost last.
 _chosen: list[_Device] = []
@@ -286,6 +290,35 @@ def synchronize_all() -> None:
     """Wait for all work on every device in use."""
     for ordinal in contexts():
         synchronize(ordinal)
+
+
+def wait_for_all(say: Callable[[], None]) -> None:
+    """Wait for all work on every device in use, and call ``say`` where that takes long.
+
+    A thread waits, since CUDA's own wait cannot be interrupted. It covers streams that are not
+    torch's, and needs no memory: the GPU may be full.
+
+    Raises:
+        RuntimeError: earlier GPU work has failed.
+        KeyboardInterrupt: by Ctrl-C.
+    """
+    found = list[RuntimeError]()
+
+    def wait() -> None:
+        try:
+            synchronize_all()
+        except RuntimeError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=wait, name="gpumagic-wait", daemon=True)
+    thread.start()
+    thread.join(_SILENT)
+    if thread.is_alive():
+        say()
+    while thread.is_alive():
+        thread.join(0.1)
+    if found:
+        raise found[0]
 
 
 def allocations(ordinal: int) -> int | None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 #: The first statement of a child's program: ``-P``, which does the same, needs Python 3.11.
@@ -34,18 +35,8 @@ def run(
         OSError, TypeError, ValueError: the process cannot be started.
         TimeoutExpired: it took longer than ``timeout`` seconds, and was killed.
     """
-    with _not_debugged():
-        process = subprocess.Popen(
-            command,
-            cwd=sys.prefix,
-            env=_absolute(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            errors="replace",
-            **more,
-        )
-    with process:
+    pipes = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    with _started(command, environment, **pipes, errors="replace", **more) as process:
         try:
             out, errors = process.communicate(timeout=timeout)
         except (
@@ -61,8 +52,40 @@ def python(
     source: str, *arguments: str, environment: Mapping[str, str], timeout: float, **more: object
 ) -> Done:
     """Run ``source`` in a new Python process; see `run`."""
+    return run(_python(source, *arguments), environment, timeout, **more)
+
+
+@contextmanager
+def conversation(
+    source: str, *arguments: str, environment: Mapping[str, str], **more: object
+) -> Iterator[Any]:
+    """Run ``source`` in a new Python process with pipes to it and from it, until the scope ends.
+
+    Then it is killed, with its own children. A terminal's interrupt does not reach them.
+    """
+    options = {"stdin": subprocess.PIPE, "start_new_session": True, **more}
+    process = _started(_python(source, *arguments), environment, **options)
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            with suppress(OSError):  # of what it has not read
+                pipe.close()
+
+
+def _python(source: str, *arguments: str) -> list[str]:
     program = f"{REMOVE_WORKING_FOLDER}; exec(compile({source!r}, '<gpumagic>', 'exec'))"
-    return run([sys.executable, "-c", program, *arguments], environment, timeout, **more)
+    return [sys.executable, "-c", program, *arguments]
+
+
+def _started(command: Sequence[str], environment: Mapping[str, str], **more: Any) -> Any:
+    with _not_debugged():
+        return subprocess.Popen(
+            command, cwd=sys.prefix, env=_absolute(environment), stdout=subprocess.PIPE, **more
+        )
 
 
 def _absolute(environment: Mapping[str, str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpumagic.cuda import probe
-from gpumagic.restart import keep
+from gpumagic.restart.variables import keep
 from gpumagic.system import child_process
 from tests.support.other_user import UID, needs_root
 from tests.support.planted_modules import PlantedModules

@@ -18,11 +18,11 @@ from gpumagic.magics.delivery import hand_over
 from gpumagic.magics.gpu import session
 from gpumagic.render.units import bytes_
 from gpumagic.restart import after
-from gpumagic.restart.handover import Kept
+from gpumagic.restart.variables.kept import Kept
 from gpumagic.selection import apply, cpu_threads, environment
 from gpumagic.system.introspection import imported_as, is_a, is_imported, names, slot
 from gpumagic.system.shell import Shell
-from gpumagic.wording import listed
+from gpumagic.wording import listed, with_reasons
 
 #: Names that are shown of a list.
 _MOST = 10
@@ -48,7 +48,7 @@ def _report(
     began, restored, spec = time.time(), payload["kept"], payload["spec"]
     took = f"It took {seconds:.1f} s"
     if file is not None:  # first of all: whatever fails behind it, the variables are there
-        from gpumagic.restart import keep
+        from gpumagic.restart.variables import keep
 
         restored = keep.restore(file, shell, restored)
         took += f", and {payload['keeping'] + time.time() - began:.1f} s for the variables"
@@ -115,11 +115,7 @@ def _came_back(restored: Kept, namespace: Mapping[str, Any], lost: Sequence[str]
             f"CUDA is started by {listed(restored.on_gpu, 3)}. To fork: %gpu off --restart, then "
             "%gpu on."
         )
-    reasons = dict[str, list[str]]()
-    for name, reason in restored.failed.items():
-        reasons.setdefault(reason, []).append(name)
-    for reason, names_ in reasons.items():
-        yield f"Not kept: {listed(names_, _MOST)} ({reason})."
+    yield from (f"Not kept: {each}." for each in with_reasons(restored.failed, _MOST))
     if imported:
         yield f"Imported anew: {listed(imported, _MOST)}."
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import os
-import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from traceback import walk_stack
 from typing import IO, Any, NoReturn
 
 from gpumagic.cuda import driver, failure, initialization, streams, torch_cuda
 from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import RestartError
-from gpumagic.magics.gpu import session
+from gpumagic.magics.gpu import last_line, session
 from gpumagic.magics.live_display import LiveDisplay
 from gpumagic.magics.shell_state import Magics, of
 from gpumagic.restart import before, losses
@@ -25,9 +21,6 @@ from gpumagic.system import text
 from gpumagic.system.introspection import is_imported
 from gpumagic.system.shell import Shell
 from gpumagic.wording import did_you_mean
-
-#: Seconds of waiting after which it is said.
-_SILENT = 0.5
 
 #: The IPython extension that goes on in the new process.
 _REPORT = "gpumagic.magics.gpu.restart_report"
@@ -98,7 +91,8 @@ def _begin(magics: Magics, spec: Spec, options: argparse.Namespace) -> NoReturn:
         "ended": losses.running(shell.user_ns),
         "kept": None,
     }
-    target, variables, file = _target(shell), _environment(as_started=spec.kind == "same"), None
+    target, file = last_line.target(shell), None
+    variables = _environment(as_started=spec.kind == "same")
     with LiveDisplay(shell, quiet=options.quiet) as live:
         _wait_for_gpus(live)
         names = _wanted(shell, options.keep)
@@ -131,9 +125,6 @@ def _begin(magics: Magics, spec: Spec, options: argparse.Namespace) -> NoReturn:
 def _wait_for_gpus(live: LiveDisplay) -> None:
     """Wait until the GPUs have finished: what they still write would be lost, or be kept half.
 
-    A thread waits, since CUDA's own wait cannot be interrupted. It covers streams that are not
-    torch's, and needs no memory: the GPU may be full.
-
     Raises:
         RestartError: there is work that cannot be waited for.
     """
@@ -141,23 +132,12 @@ def _wait_for_gpus(live: LiveDisplay) -> None:
         return
     if any(streams.captures(torch_cuda.current_stream(each)) for each in torch_cuda.contexts()):
         raise RestartError("a CUDA graph is being captured: end that first")
-    found = list[RuntimeError]()
-
-    def wait() -> None:
-        try:
-            torch_cuda.synchronize_all()
-        except RuntimeError as error:
-            found.append(error)
-
-    thread = threading.Thread(target=wait, name="gpumagic-restart", daemon=True)
-    thread.start()
-    thread.join(_SILENT)
-    if thread.is_alive():
-        live.text("waiting for the GPUs; Ctrl-C ends it, and nothing changes")
-    while thread.is_alive():
-        thread.join(0.1)
-    if found and failure.check_context() is None:
-        raise RestartError(f"the GPUs cannot be waited for: {text.reason(found[0])}")
+    try:
+        waits = "waiting for the GPUs; Ctrl-C ends it, and nothing changes"
+        torch_cuda.wait_for_all(lambda: live.text(waits))
+    except RuntimeError as error:
+        if failure.check_context() is None:
+            raise RestartError(f"the GPUs cannot be waited for: {text.reason(error)}") from None
 
 
 def _environment(*, as_started: bool) -> dict[str, str]:
@@ -176,53 +156,6 @@ def _environment(*, as_started: bool) -> dict[str, str]:
     if initialization.nvml_check_is_ours():
         del variables[initialization.NVML_CHECK]
     return variables
-
-
-def _target(shell: Shell) -> str | None:
-    """Return the variable to which the cell assigns the magic's result, if it does.
-
-    Raises:
-        RestartError: the cell does something else with or after the magic, which would be lost.
-    """
-    kernel = getattr(shell, "kernel", None)
-    if kernel is not None:
-        source = kernel.get_parent("shell").get("content", {}).get("code", "")
-    else:
-        source = shell.history_manager.input_hist_raw[-1]
-    try:
-        last: Any = ast.parse(shell.transform_cell(source)).body[-1]
-    except (SyntaxError, IndexError):  # top-level await in a way that only IPython compiles
-        last = None
-    asked = ast.unparse(last.value.func) if _is_call(last) else ""
-    if asked == "get_ipython().run_cell_magic":
-        name = ast.literal_eval(last.value.args[0])
-        raise RestartError(
-            f"%%{name} runs this cell, and would not see its end: restart in a cell without it"
-        )
-    stack = walk_stack(sys._getframe())
-    lines = [line for frame, line in stack if frame.f_globals is shell.user_ns]
-    if (
-        len(lines) == 1
-        and asked == "get_ipython().run_line_magic"
-        and last.lineno <= lines[0] <= last.end_lineno
-    ):
-        if isinstance(last, ast.Expr):
-            return None
-        if isinstance(last, ast.Assign) and len(last.targets) == 1:
-            if isinstance(last.targets[0], ast.Name):
-                return last.targets[0].id
-            raise RestartError(
-                f"{ast.unparse(last.targets[0])} is not there after a restart: assign its result "
-                "to a plain name"
-            )
-    raise RestartError(
-        "what follows a restart in the same cell would not be run: make it the last line of its "
-        "cell, not inside a block or a function"
-    )
-
-
-def _is_call(statement: Any) -> bool:
-    return isinstance(getattr(statement, "value", None), ast.Call)
 
 
 def _wanted(shell: Shell, words: Sequence[str] | None) -> dict[str, bool] | None:
@@ -260,7 +193,7 @@ def _keep(
     Raises:
         RestartError: some cannot be kept, and ``--force`` was not given.
     """
-    from gpumagic.restart import keep
+    from gpumagic.restart.variables import keep
 
     return keep.write(
         *(shell, names, _REPORT, variables),

@@ -16,9 +16,10 @@ from typing import IO, TYPE_CHECKING, Any
 import cloudpickle
 
 from gpumagic.cuda import failure, torch_cuda
-from gpumagic.restart import refused, unpickler
-from gpumagic.restart.held import Held, Reference, type_name
-from gpumagic.restart.unpickler import given
+from gpumagic.restart.variables import refused, unpickler
+from gpumagic.restart.variables.held import Held, Reference, type_name
+from gpumagic.restart.variables.memory import Memory
+from gpumagic.restart.variables.unpickler import given
 from gpumagic.system import introspection, text
 from gpumagic.system.shell import Shell
 
@@ -39,9 +40,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles a notebook's variables; large data are left to `buffers` and `storages`."""
 
     def __init__(self, file: IO[bytes], shell: Shell, held: Held) -> None:
-        self.buffers: list[pickle.PickleBuffer] = []
-        #: The memory of tensors and of arrays, by its number.
-        self.storages: list[Any] = []
+        self.out = file
+        #: That of tensors, arrays and buffers, by its number.
+        self.memory: list[Memory] = []
         #: The files of the code that was pickled: its cells.
         self.files: set[str] = set()
         #: The names of what the new process has anyway, by identity.
@@ -52,7 +53,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.contents = dict[str, Any]()
         self._numbers, self._met = dict[int, int](), list[Any]()
         self._has_graph = False
-        super().__init__(file, protocol=5, buffer_callback=self.buffers.append)
+        super().__init__(file, protocol=5)
         # cloudpickle gives each set of functions a copy of their globals; ours have the notebook's,
         # into which it puts the values of the globals that they use.
         self.globals_ref[id(shell.user_ns)] = shell.user_ns
@@ -103,6 +104,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return "held", *reference
         if self._numpy is not None and kind is self._numpy.ndarray:
             return self._array(value)
+        if self._numpy is not None and kind is pickle.PickleBuffer:
+            data = self._numpy.frombuffer(value, "u1")
+            number = self._number(id(value), _address(data), data.size, value)
+            return "buffer", number, not data.flags.writeable
         if torch is None:
             return None
         if kind is torch.device:
@@ -110,33 +115,41 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if issubclass(kind, (torch.storage.TypedStorage, torch.UntypedStorage)):
             typed = issubclass(kind, torch.storage.TypedStorage)
             untyped = value._untyped_storage if typed else value
-            if untyped.device.type == "cpu":
-                self._files.refuse(untyped.data_ptr())
-            elif untyped.device.type == "cuda" and self._context_is_dead:
+            device = str(untyped.device)
+            if untyped.device.type == "cuda" and self._context_is_dead:
                 raise refused.Refused("on the GPU, which cannot be read any more")
-            number = self._number(untyped._cdata, untyped)
-            return "storage", number, value.dtype if typed else None
+            place = untyped._cdata, untyped.data_ptr(), untyped.nbytes()
+            return "storage", self._number(*place, untyped, device), value.dtype if typed else None
         if issubclass(kind, torch.Tensor) and not value.is_leaf:  # also where it is met again
             self._has_graph = True
         return None
 
-    def _number(self, key: int, memory: Any) -> bytes:
+    def _number(self, key: int, address: int, size: int, owner: Any, device: str = "cpu") -> bytes:
         """Return the number of this memory; as bytes, for no text or number is lost with it."""
-        number = self._numbers.setdefault(key, len(self.storages))
-        if number == len(self.storages):
-            self.storages.append(memory)
-        return b"%d" % number
+        if key not in self._numbers:
+            if device == "cpu":
+                self._files.refuse(address)
+            self._numbers[key] = len(self.memory)
+            self.memory.append(Memory(device, address, size, owner))
+        return b"%d" % self._numbers[key]
 
     def _array(self, array: NDArray[Any]) -> Any:
         """Refer to the bytes of an array, whatever they mean; those of objects are pickled."""
-        flags, dtype = array.flags, array.dtype
-        if dtype.hasobject or not array.nbytes:
+        if array.dtype.hasobject or not array.nbytes or self._is_view(array):
             return None
-        self._files.refuse(array.__array_interface__["data"][0])
-        order = "F" if flags.f_contiguous and not flags.c_contiguous else "C"
-        number = self._number(id(array), array)
-        owns = b"own" if flags.owndata else b""  # what must come back is a text or a number
-        return "array", number, dtype, array.shape, order, flags.writeable, owns
+        address, flags = _address(array), array.flags
+        spans = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
+        begin = address + sum(each for each in spans if each < 0)
+        number = self._number(id(array), begin, sum(map(abs, spans)) + array.itemsize, array)
+        how = b"owns " * flags.owndata + b"writeable" * flags.writeable
+        return "array", number, array.dtype, array.shape, array.strides, address - begin, how
+
+    def _is_view(self, array: NDArray[Any]) -> bool:
+        """Return whether an array is in the memory of another one, which is in one piece."""
+        base = _base(array)
+        if type(base) is not self._numpy.ndarray or not base.flags.forc or not array.nbytes:
+            return False
+        return bool(base.flags.writeable or not array.flags.writeable)
 
     def reducer_override(self, value: Any) -> Any:
         """Reduce what torch, NumPy and cloudpickle leave out, or copy where it is shared."""
@@ -153,7 +166,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if torch is not None and kind is torch.Generator and value.device.type != "cpu":
             return unpickler.gpu_generator, *value.__reduce__()[1:]
         if numpy is not None and issubclass(kind, numpy.ndarray):
-            return self._of_subclass(value)
+            return self._view(value)
         if words := refused.why(value, torch):
             raise refused.Refused(words, value)
         if kind is types.CodeType:
@@ -198,16 +211,24 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 reduced[1][3]["__slots__"] = value.__slots__
         return reduced
 
-    def _of_subclass(self, array: Any) -> Any:
-        """Reduce an array, with the attributes of a subclass, which NumPy leaves out."""
-        mapped = self._files.reduced(array)
-        reduced = super().reducer_override(array) if mapped is None else mapped
-        ndarray = self._numpy.ndarray
-        own = any(getattr(type(array), each) is not getattr(ndarray, each) for each in _REDUCING)
-        if own or reduced is not NotImplemented or not getattr(array, "__dict__", None):
-            return reduced
-        make, arguments, state, *_ = array.__reduce__()
-        return make, arguments, (state, vars(array)), None, None, unpickler.set_array
+    def _view(self, array: Any) -> Any:
+        """Reduce an array that has no memory of its own, or is of a subclass, with its attributes.
+
+        Of these NumPy keeps the values alone.
+        """
+        kind, ndarray = type(array), self._numpy.ndarray
+        if mapped := self._files.reduced(array):
+            return mapped
+        if any(getattr(kind, each) is not getattr(ndarray, each) for each in _REDUCING):
+            return super().reducer_override(array)
+        if kind is not ndarray:
+            made = unpickler.of_subclass, (array.view(ndarray), kind)
+            return *made, getattr(array, "__dict__", None), None, None, unpickler.set_variables
+        if not self._is_view(array):
+            return super().reducer_override(array)
+        base = _base(array)
+        place = _address(array) - _address(base), array.shape, array.strides
+        return unpickler.view, (base, array.dtype, place, array.flags.writeable)
 
     def _function(self, value: types.FunctionType) -> Any:
         """Reduce a function with its cells, which it may share; cloudpickle gives it new ones.
@@ -262,6 +283,16 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if not state and not attributes:
             return make, arguments
         return make, arguments, (state, attributes), None, None, unpickler.set_state
+
+
+def _address(array: NDArray[Any]) -> int:
+    return array.__array_interface__["data"][0]  # type: ignore[no-any-return]
+
+
+def _base(array: NDArray[Any]) -> Any:
+    """Return what has an array's memory; `numpy.lib.stride_tricks` puts an object between."""
+    base: Any = array.base
+    return base.base if introspection.name_of(type(base)) == "DummyArray" else base
 
 
 def _initializes(kind: type) -> bool:

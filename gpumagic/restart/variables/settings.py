@@ -21,7 +21,7 @@ import cloudpickle
 
 from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.process_state import STATE
-from gpumagic.restart.unpickler import STREAMS, own_streams
+from gpumagic.restart.variables.unpickler import STREAMS, own_streams
 from gpumagic.system.shell import Shell
 
 _THREADS, _SEED = "get_num_threads/set_num_threads", "initial_seed/manual_seed"

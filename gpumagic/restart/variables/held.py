@@ -11,7 +11,7 @@ import copyreg
 import importlib
 import sys
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from gpumagic.cells import tracebacks
@@ -98,6 +98,11 @@ class Held:
             except Exception as error:
                 self.bare[str(reference)] = text.reason(error)
         return reference
+
+    def is_anew(self, value: object, contents: Mapping[str, object]) -> bool:
+        """Return whether a value is a fresh import's, without what it contained."""
+        reference = self.get(value)
+        return reference is not None and str(reference) not in contents
 
     def has_content(self, reference: Reference, value: object) -> bool:
         """Return whether an object's content is kept: that of the user's own modules, if it can."""

@@ -9,16 +9,19 @@ import os
 import pickle
 import sys
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gpumagic.cuda import torch_cuda
-from gpumagic.restart.held import Reference
+from gpumagic.restart.variables import memory
+from gpumagic.restart.variables.held import Reference, type_name
+from gpumagic.restart.variables.kept import Kept
 from gpumagic.system import introspection
 from gpumagic.system.shell import Shell
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import device as _Device  # noqa: N812
 
 #: What IPython binds in every new shell, and has in `user_ns_hidden`, as later each output.
@@ -91,11 +94,6 @@ def set_state(tensor: Any, state: tuple[Any, dict[str, Any]]) -> None:
     set_attributes(tensor, state[1])
 
 
-def set_array(array: Any, state: tuple[Any, dict[str, Any]]) -> None:
-    array.__setstate__(state[0])
-    vars(array).update(state[1])
-
-
 def optimizer(kind: type) -> Any:
     """Make an optimizer whose class has its hooks in place, before its own ``step`` is loaded."""
     torch: Any = torch_cuda.require()
@@ -123,35 +121,56 @@ def cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> An
     return functools.lru_cache(maxsize, typed)(function)
 
 
-def on_host(data: memoryview) -> Any:
-    """Return these bytes as a storage of the host, which shares their memory."""
-    torch: Any = torch_cuda.require()
-    made = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0)
-    return made.untyped_storage()
+def view(
+    base: NDArray[Any],
+    dtype: Any,
+    place: tuple[int, tuple[int, ...], tuple[int, ...]],
+    writeable: bool,
+) -> NDArray[Any]:
+    """Make an array in the memory of another, at an offset in bytes, with a shape and strides."""
+    numpy: Any = importlib.import_module("numpy")
+    (offset, shape, strides), flat = place, base.ravel(order="K")
+    if dtype.hasobject:  # NumPy takes no bytes for objects
+        begin = flat[offset // base.itemsize :]
+        made = numpy.lib.stride_tricks.as_strided(begin, shape, strides)
+    else:
+        made = numpy.ndarray(shape, dtype, flat.view("u1"), offset, strides)
+    if not writeable:
+        made.flags.writeable = False
+    return cast("NDArray[Any]", made)
+
+
+def of_subclass(array: NDArray[Any], kind: type[NDArray[Any]]) -> NDArray[Any]:
+    return array.view(kind)
 
 
 class Unpickler(pickle.Unpickler):
-    """Loads what a `Pickler` wrote.
+    """Loads the variables, one after the other.
 
-    ``storage`` returns a tensor's storage by its number, and ``memory`` the bytes of an array;
-    ``device`` where a device is in this process. With ``copies`` arrays that owned their data do so
-    again: their bytes are copied one by one.
+    Where it is for a trial, arrays and tensors stay on the memory that is mapped. Else arrays that
+    owned their data do so again, and tensors are where their device is now: each is copied when it
+    is loaded.
     """
 
-    def __init__(
-        self,
-        file: IO[bytes],
-        buffers: Iterable[Any],
-        memory: Sequence[memoryview],
-        storage: Callable[[int], Any],
-        device: Callable[[str], str],
-        shell: Shell,
-        *,
-        copies: bool,
-    ) -> None:
-        super().__init__(file, buffers=buffers)
-        self._storage, self._device, self._given = storage, device, given(shell)
-        self._memory, self._copies, self._arrays = memory, copies, dict[bytes, Any]()
+    def __init__(self, kept: Kept, descriptor: int, shell: Shell, *, is_trial: bool) -> None:
+        super().__init__(Path(f"/proc/self/fd/{descriptor}").open("rb"))  # noqa: SIM115
+        self._kept, self._shell, self._is_trial = kept, shell, is_trial
+        self._memory, self._given = memory.mapped(descriptor, kept.parts), given(shell)
+        # pickle itself does not remember what it has found by a reference.
+        self._array = functools.cache(self._make_array)
+        self._storage = functools.cache(self._make_storage)
+
+    def bind(self, name: str) -> None:
+        """Load the next variable, and bind it in the notebook.
+
+        Raises:
+            Exception: it does not load, or is something else now.
+        """
+        value, kind = self.load(), self._kept.variables[name].kind
+        if kind and (found := type_name(value)) != kind:
+            raise TypeError(f"it would come back as {found}, not {kind}")
+        if name not in self._kept.contents:
+            self._shell.user_ns[name] = value
 
     def persistent_load(self, key: tuple[Any, ...]) -> Any:
         """Return what a reference refers to.
@@ -164,23 +183,35 @@ class Unpickler(pickle.Unpickler):
             return self._given[name]
         if kind == "held":
             return Reference(name, *more).found()
-        if kind == "array":
-            if name not in self._arrays:
-                self._arrays[name] = self._array(self._memory[int(name)], *more)
-            return self._arrays[name]
-        torch: Any = torch_cuda.require()
+        if kind == "buffer":
+            data = self._memory[int(name)]
+            return data.toreadonly() if more[0] else data
         if kind == "device":
-            return torch.device(self._device(name.decode()))
-        storage, (dtype,) = self._storage(int(name)), more
+            device: Any = torch_cuda.require().device
+            return device(self._kept.devices.moved_device(name.decode()))
+        if kind == "array":
+            return self._array(int(name), *more)
+        storage, (dtype,), torch = self._storage(int(name)), more, torch_cuda.module()
         if dtype is None:
             return storage
-        return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+        typed: Any = torch.storage.TypedStorage
+        return typed(wrap_storage=storage, dtype=dtype, _internal=True)
 
-    def _array(
-        self, data: memoryview, dtype: Any, shape: Any, order: Any, writeable: bool, owns: bytes
+    def _make_array(
+        self, number: int, dtype: Any, shape: Any, strides: Any, offset: int, flags: bytes
     ) -> Any:
-        made = importlib.import_module("numpy").ndarray(shape, dtype, data, order=order)
-        if owns and self._copies:
+        ndarray = importlib.import_module("numpy").ndarray
+        made = ndarray(shape, dtype, self._memory[number], offset, strides)
+        if b"owns" in flags and not self._is_trial and not self._kept.parts[number].is_shared:
             made = made.copy(order="K")
-        made.flags.writeable = writeable
+        made.flags.writeable = b"writeable" in flags
         return made
+
+    def _make_storage(self, number: int) -> Any:
+        torch: Any = torch_cuda.require()
+        data, part = self._memory[number], self._kept.parts[number]
+        made = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0)
+        made = made.untyped_storage()
+        if self._is_trial or part.is_shared:
+            return made
+        return self._kept.devices.moved_storage(made, part.device)

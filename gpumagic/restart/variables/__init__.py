@@ -1,0 +1,1 @@
+"""The notebook's variables, kept over the restart: pickled, tried in a child, loaded."""

@@ -1,0 +1,231 @@
+"""Keep variables across a restart: one pickle of all of them, so that what they share stays shared.
+
+The bytes of large arrays and of tensors are not in the pickle but behind it, each storage once.
+"""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import linecache
+import sys
+import tempfile
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any
+
+from gpumagic.cuda import driver
+from gpumagic.cuda.process_state import STATE
+from gpumagic.errors import RestartError
+from gpumagic.restart.variables import memory, refused, settings
+from gpumagic.restart.variables.devices import Devices
+from gpumagic.restart.variables.held import Content, Held, type_name
+from gpumagic.restart.variables.kept import Kept, Variable
+from gpumagic.restart.variables.pickler import Pickler
+from gpumagic.restart.variables.trial import LARGEST, Outcome, Trial
+from gpumagic.restart.variables.unpickler import Unpickler
+from gpumagic.system import host_memory, text
+from gpumagic.system.shell import Shell
+from gpumagic.wording import noun, plural, with_reasons
+
+#: So many looks at which variables have no pickle: a function of one, a function of that, …
+_LOOKS = 4
+#: A folder without room.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+#: The bytes that objects take for one of their pickle.
+_GROWS = 4
+
+# --- in the old process ---------------------------------------------------------------------------
+
+
+def write(
+    shell: Shell,
+    names: Iterable[str],
+    extension: str,
+    environment: Mapping[str, str],
+    *,
+    optional: Container[str] = (),
+    force: bool = False,
+    again: str = "… --force",
+    say: Callable[[str], None] = print,
+) -> tuple[IO[bytes], Kept]:
+    """Write variables to a file without a name; `Kept.failed` has those that cannot be kept.
+
+    A child process with the new environment has loaded all that is kept, and ``extension``.
+
+    Raises:
+        RestartError: some that are not ``optional`` cannot be kept, and neither ``force`` is given
+            nor has CUDA failed; the file cannot be written, or Python does not start in that
+            environment.
+    """
+    try:
+        with ExitStack() as stack:
+            file = stack.enter_context(tempfile.TemporaryFile(prefix="gpumagic-"))
+            with Trial.begun(file, extension, environment, shell.user_ns.values()) as tried:
+                kept, found, failed = _write(shell, list(names), environment, file, tried, say)
+            missed = {name: why for name, why in failed.items() if name not in optional}
+            for name in [name for name in missed if refused.is_over(shell.user_ns[name])]:
+                del missed[name]  # it is of no use any more
+            # Where CUDA has failed, waiting helps nothing: it goes on with what is left.
+            if not force and STATE.dead_context is None:
+                _refuse(missed, found.lacking, again)
+            stack.pop_all()
+    except OSError as error:
+        raise RestartError(
+            f"the variables cannot be written to {tempfile.gettempdir()}: {text.reason(error)}; "
+            "TMPDIR names another folder"
+        ) from None
+    changed = [f"{name} (without {what})" for name, what in found.lacking.items()]
+    notes = {**kept.notes, "Changed:": changed}
+    if kept.body > LARGEST:
+        size = f"a pickle of {kept.body / 2**20:.0f} MiB"
+        notes["Not compared with what they were, which takes long for"] = [size]
+    return file, replace(kept, failed=failed, settings=settings.read(shell), notes=notes)
+
+
+def _write(
+    shell: Shell,
+    left: list[str],
+    environment: Mapping[str, str],
+    file: IO[bytes],
+    tried: Trial,
+    say: Callable[[str], None],
+) -> tuple[Kept, Outcome, dict[str, str]]:
+    """Write variables, without those that have no pickle or do not load, until all load.
+
+    Also return what is then found of them, and why the others are left out.
+    """
+    failed, held, looks = dict[str, str](), Held(shell.user_ns), 0
+    while True:
+        kept, owners, bad = _pickled(shell, left, held, file)
+        absent = {id(shell.user_ns[name]) for name in bad if name in left}
+        if absent and absent != held.absent and looks < _LOOKS:
+            held.absent, looks = absent, looks + 1  # functions do without these
+            continue
+        found = Outcome(failed=bad)
+        if not bad:
+            _check_room(kept, environment)
+            memory.write(file, owners, kept.parts)
+            if left:
+                say(f"trying to load {plural(len(left), 'variable')} in a new process")
+                found = tried.outcome(kept, shell.user_ns)
+        held.missing.update(found.missing)
+        held.bare.update({n: why for n, why in found.failed.items() if n in kept.contents})
+        failed.update({n: why for n, why in found.failed.items() if n in left})
+        if not found.failed and not found.missing:
+            return kept, found, failed
+        left = [name for name in left if name not in found.failed]
+
+
+def _refuse(missed: Mapping[str, str], lacking: Mapping[str, str], again: str) -> None:
+    """Return if nothing is lost or changed.
+
+    Raises:
+        RestartError: something is; what, and what to type.
+    """
+    reasons = with_reasons(missed)
+    found = [f"cannot keep {'; '.join(reasons)}"] if missed else []
+    found += [f"{name} would come back without {what}" for name, what in lacking.items()]
+    if found:
+        which = noun(len(missed) + len(lacking), "this", "these")
+        raise RestartError(f"{'; '.join(found)}. Nothing was lost; {again} loses just {which}")
+
+
+def _pickled(
+    shell: Shell, names: Sequence[str], held: Held, out: IO[bytes]
+) -> tuple[Kept, list[memory.Memory], dict[str, str]]:
+    """Pickle the variables; also return their memory, and why some have no pickle."""
+    variables, bad, graphs = dict[str, Variable](), dict[str, str](), set[int]()
+    out.seek(0)
+    pickler, contents = Pickler(out, shell, held), dict[str, Any]()
+    values = {name: shell.user_ns[name] for name in names}
+    while values:
+        for name, value in values.items():
+            whole = Content(value) if name in contents else value
+            try:
+                if pickler.add(whole):
+                    graphs.add(id(value))
+            except Exception as error:
+                if getattr(error, "errno", None) in _FULL:
+                    raise
+                bad[name] = pickler.blame(error)
+                # What it shares with others it cannot pickle again; another looks at the others.
+                pickler = Pickler(out, shell, held)
+                continue
+            kind = "" if id(value) in pickler.given or whole is not value else type_name(value)
+            variables[name] = Variable(kind, out.tell())
+        values = {n: each for n, each in pickler.contents.items() if n not in contents}
+        contents.update(values)
+    numbers, cells = getattr(shell.compile, "_filename_map", {}), pickler.files
+    # Of a value that has two names only the first is looked through.
+    without = [name for name in names if id(shell.user_ns[name]) in graphs]
+    kept = Kept(
+        variables=variables,
+        body=out.tell(),
+        parts=memory.layout(pickler.memory, out.tell()),
+        referred=pickler.referred,
+        anew=[name for name in names if held.is_anew(shell.user_ns[name], contents)],
+        contents=[*contents],
+        sources={name: linecache.getlines(name) for name in cells if not Path(name).exists()},
+        cells={name: numbers[name] for name in cells if name in numbers},
+        devices=Devices(driver.state().uuids or ()),
+        notes={
+            "Without their graph:": without,
+            "As in a new process:": [f"{name} ({why})" for name, why in held.bare.items()],
+        },
+    )
+    return kept, pickler.memory, bad
+
+
+def _check_room(kept: Kept, environment: Mapping[str, str]) -> None:
+    """Return if the host has the memory for what is on a GPU now and will not be.
+
+    And for what the child makes anew, and the file where that is in memory; arrays and tensors stay
+    in the file until they are written to, and are then copied one at a time.
+
+    Raises:
+        RestartError: it has less; with both figures.
+    """
+    hidden, need = kept.devices.hidden(environment), _GROWS * kept.body
+    need += sum(part.size for part in kept.parts if part.device in hidden)
+    if host_memory.is_memory(tempfile.gettempdir()):
+        need += kept.body + sum(part.size for part in kept.parts)
+    free = host_memory.available()
+    if need > free:
+        raise RestartError(
+            f"the variables need {need / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} GiB are "
+            "free: nothing was lost; delete some, or keep others with --keep NAMES"
+        )
+
+
+# --- in the new process ---------------------------------------------------------------------------
+
+
+def restore(file: IO[bytes], shell: Shell, kept: Kept) -> Kept:
+    """Bind the variables in the notebook; return what has come of them."""
+    for name, lines in kept.sources.items():  # None: it is never looked for on the disk
+        linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
+    getattr(shell.compile, "_filename_map", {}).update(kept.cells)
+    devices, loader = kept.devices, Unpickler(kept, file.fileno(), shell, is_trial=False)
+    done, on_gpu, failed, why = list[str](), list[str](), dict(kept.failed), ""
+    for name in kept.variables:
+        arrived = devices.arrived
+        try:
+            if not why:
+                loader.bind(name)
+        except Exception as error:  # though the trial has loaded it
+            failed[name], why = text.named(error), f"it was to be loaded after {name}"
+        if why:
+            failed.setdefault(name, why)
+        elif name not in kept.contents:
+            done.append(name)
+            if devices.arrived > arrived:
+                on_gpu.append(name)
+    # torch would check them when it next loads anything, and until then keep them.
+    getattr(sys.modules.get("torch._utils"), "_sparse_tensors_to_validate", []).clear()
+    shell.user_ns["__builtins__"] = builtins  # cloudpickle puts the dictionary there
+    # At last: what is imported may draw random numbers.
+    unset = settings.restore(kept.settings, devices.now)
+    return replace(kept, done=done, failed=failed, unset=unset, on_gpu=on_gpu)
