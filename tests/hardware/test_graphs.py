@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.cuda.test_graphs import capture_elsewhere
 from tests.hardware.record import Figure
+from tests.support.captures import capture_elsewhere
 
 pytestmark = [pytest.mark.hardware, pytest.mark.usefixtures("torch")]
 

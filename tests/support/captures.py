@@ -1,10 +1,11 @@
-"""What a thread may ask of CUDA while another one captures a graph."""
+"""A CUDA graph that another thread captures, and what may be asked of CUDA meanwhile."""
 
 from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 #: Whether it ends the capture, a global one, by the asking thread's own mode (global, this thread,
@@ -46,35 +47,55 @@ def _questions(torch: Any) -> dict[str, Callable[[], int]]:
     return {name: use(call) for name, call in asked.items()}
 
 
+@contextmanager
+def capturing(torch: Any, errors: list[str]) -> Iterator[Any]:
+    """A graph that another thread is capturing; ``errors`` gets what has ended the capture."""
+    graph, begun, enough = torch.cuda.CUDAGraph(), threading.Event(), threading.Event()
+
+    def capture() -> None:
+        try:
+            with torch.cuda.graph(graph):
+                begun.set()
+                enough.wait(30)
+                torch.cuda._sleep(1000)
+        except RuntimeError as error:
+            errors.append(str(error))
+        finally:
+            begun.set()
+
+    thread = threading.Thread(target=capture)
+    thread.start()
+    assert begun.wait(30)
+    try:
+        yield graph
+    finally:
+        enough.set()
+        thread.join()
+
+
+@contextmanager
+def capture_elsewhere(torch: Any) -> Iterator[Any]:
+    """A graph that another thread is capturing; at the end the capture must have succeeded."""
+    errors: list[str] = []
+    with capturing(torch, errors) as graph:
+        yield graph
+    assert not errors, errors
+    graph.replay()
+    torch.cuda.synchronize()
+
+
 def ends(torch: Any, name: str) -> tuple[bool, ...]:
     """Ask a question of `ENDS` in each mode while another thread captures."""
-    x = torch.ones(8, device="cuda").add_(1)
+    torch.ones(8, device="cuda").add_(1)
     ask = _questions(torch)[name]
     driver, found = ctypes.CDLL("libcuda.so.1"), []
     for mode in range(3):
         failures: list[str] = []
-        begun, asked = threading.Event(), threading.Event()
-
-        def capture(begun: Any = begun, asked: Any = asked, failures: Any = failures) -> None:
-            try:
-                with torch.cuda.graph(torch.cuda.CUDAGraph()):
-                    x.add_(1)
-                    begun.set()
-                    asked.wait(30)
-            except RuntimeError as error:
-                failures.append(str(error))
-            finally:
-                begun.set()
-
-        thread = threading.Thread(target=capture)
-        thread.start()
-        assert begun.wait(30)
-        own = ctypes.c_int(mode)
-        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(own))
-        answer = ask()
-        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(own))
-        asked.set()
-        thread.join()
+        with capturing(torch, failures):
+            own = ctypes.c_int(mode)
+            driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(own))
+            answer = ask()
+            driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(own))
         assert (answer == 900) == bool(failures), (name, mode, answer, failures)
         found.append(bool(failures))
     return tuple(found)

@@ -11,7 +11,7 @@ import pytest
 
 import gpumagic
 from gpumagic.timing import benchmark
-from tests.cuda.test_graphs import capture_elsewhere
+from tests.support.captures import capture_elsewhere
 from tests.support.shells import Ran
 
 

@@ -17,7 +17,7 @@ from gpumagic.results.timing import CudaTiming
 from gpumagic.timing import lines as line_module
 from gpumagic.timing.line_times import DeviceMarks
 from gpumagic.timing.summary import WAITED
-from tests.cuda.test_graphs import capture_elsewhere
+from tests.support.captures import capture_elsewhere
 from tests.support.line_cells import measured
 
 #: What the marks at the boundaries of a line may add to its time.

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,36 +12,7 @@ import gpumagic
 from gpumagic.cuda import streams
 from gpumagic.timing.event_timer import CAPTURE, read, start, stop
 from gpumagic.timing.summary import Times
-
-
-@contextmanager
-def capture_elsewhere(torch: Any) -> Iterator[Any]:
-    """A graph that another thread is capturing; at the end the capture must have succeeded."""
-    graph, begun, enough = torch.cuda.CUDAGraph(), threading.Event(), threading.Event()
-    errors: list[BaseException] = []
-
-    def capture() -> None:
-        try:
-            with torch.cuda.graph(graph):
-                begun.set()
-                enough.wait()
-                torch.cuda._sleep(1000)
-        except BaseException as error:
-            errors.append(error)
-        finally:
-            begun.set()
-
-    thread = threading.Thread(target=capture)
-    thread.start()
-    begun.wait()
-    try:
-        yield graph
-    finally:
-        enough.set()
-        thread.join()
-    assert not errors, errors
-    graph.replay()
-    torch.cuda.synchronize()
+from tests.support.captures import capture_elsewhere
 
 
 def test_another_threads_capture_survives_the_timer(gpu_work: Any) -> None:
