@@ -238,24 +238,8 @@ def test_what_nvml_costs(torch: Any, ones: Any, figure: Figure) -> None:
     assert sizes[1] == 0 or sizes[2] in (24, 32)
 
 
-# ---- forks, sessions, captures, keep ----
+# ---- sessions, captures, keep ----
 
-FORKS = """
-def child():
-    pid = os.fork()
-    if pid == 0:
-        try:
-            import torch
-            torch.ones(1, device="cuda")
-            os._exit(0)
-        except BaseException as error:
-            os._exit(3 if "fork" in str(error) else 4)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-import torch
-{}
-found["child"] = child()
-found["flag"] = torch.cuda._is_in_bad_fork()
-"""
 SESSIONS = """
 import gpumagic
 gpumagic.devices()
@@ -270,30 +254,6 @@ try:
 except LookupError:
     pass
 """
-#: By its name: what is done, and what is expected of a forked child: 0 it can use CUDA, 3 torch
-#: refuses.
-BEFORE_A_FORK = {
-    "nothing": ("", 0),
-    "memory_allocated()": ("torch.cuda.memory_allocated()", 0),
-    "device_count()": ("torch.cuda.device_count()", 0),
-    "is_available()": ("torch.cuda.is_available()", 3),
-    "is_available() by NVML": (
-        "os.environ['PYTORCH_NVML_BASED_CUDA_CHECK'] = '1'; torch.cuda.is_available()",
-        0,
-    ),
-    "get_arch_list()": ("torch.cuda.get_arch_list()", None),
-    "devices()": ("import gpumagic; gpumagic.devices()", 0),
-    "diagnose()": ("import gpumagic; gpumagic.diagnose()", 0),
-    "gpumem()": ("import gpumagic; gpumagic.gpumem()", 0),
-}
-
-
-@pytest.mark.parametrize("name", BEFORE_A_FORK)
-def test_a_fork_after(name: str, figure: Figure) -> None:
-    code, expected = BEFORE_A_FORK[name]
-    found = ask(FORKS.format(code))["child"]
-    figure(f"a fork after {name}: 0 can use CUDA, 3 torch refuses", found)
-    assert found == expected or expected is None
 
 
 def test_no_session_stays_open(figure: Figure) -> None:

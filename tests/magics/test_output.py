@@ -13,7 +13,7 @@ import pytest
 from IPython.utils.capture import capture_output
 
 from gpumagic.magics.delivery import format_result, say, show
-from gpumagic.magics.live_display import LiveDisplay, Progress
+from gpumagic.magics.live_display import Progress
 from gpumagic.magics.shell_state import of
 from gpumagic.results.base import Explanation
 from gpumagic.results.selection import Selection
@@ -55,23 +55,6 @@ def test_what_its_cell_has_shown_is_one_line(ip: Any) -> None:
 class Terminal(StringIO):
     def isatty(self) -> bool:
         return True
-
-
-def test_in_a_terminal_the_content_is_replaced_and_removed(
-    ip: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    with redirect_stdout(Terminal()) as screen, LiveDisplay(ip) as live:
-        live.text("one")
-        live.text("two")
-    shown = screen.getvalue()
-    for text in ("one", "two"):
-        assert text in shown
-        assert ERASED in shown.partition(text)[2]
-    for stream, quiet in ((Terminal(), True), (StringIO(), False)):
-        with redirect_stdout(stream), LiveDisplay(ip, quiet=quiet) as live:
-            live.text("one")
-        assert stream.getvalue() == ""
 
 
 def test_no_terminal_breaks_words(ip: Any, monkeypatch: pytest.MonkeyPatch) -> None:

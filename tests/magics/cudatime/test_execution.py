@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import traceback
 from typing import Any
 
 import pytest
 
-from gpumagic.magics.cudatime.cudatime_command import _SingleRun
 from gpumagic.timing import event_timer
 from gpumagic.timing.benchmark import Runs
 
@@ -61,23 +59,3 @@ def test_an_interrupt_before_the_code_runs_blames_no_statement(
         "print" in (frame.line or "") and "cudatime" not in frame.line for frame in frames
     )
     assert "stopped before" not in ran.stdout
-
-
-def test_an_interrupt_before_the_end_of_the_cell_ends_the_tracing(
-    run_cell: Any, gpu_work: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where the scope's own end has not begun."""
-
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = sys.gettrace()
-    sys.settrace(None)  # of a coverage tool
-    try:
-        with monkeypatch.context() as patch:
-            patch.setattr(_SingleRun, "__exit__", interrupted)
-            ran = run_cell("%%cudatime --lines\nx = 5", raising=False)
-        assert isinstance(ran.error, KeyboardInterrupt)
-        assert sys.gettrace() is None
-    finally:
-        sys.settrace(before)

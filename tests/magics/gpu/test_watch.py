@@ -114,19 +114,6 @@ def test_a_failing_nvml_ends_the_panel_and_not_the_cell(
     until(lambda: not current.running)
 
 
-def test_a_front_end_that_has_gone_ends_it(begin: Callable[..., Any], virtual_gpu: Any) -> None:
-    current, _ = begin()
-
-    def fail(bundle: Any) -> None:
-        raise OSError("no such socket")
-
-    current._thread._show = fail
-    virtual_gpu.set_gpu(0, utilization=33)
-    until(lambda: not threads())
-    assert not current.running
-    current.end("enough")
-
-
 def test_without_a_gpu_it_is_one_line(
     ip: Any, run_cell: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
