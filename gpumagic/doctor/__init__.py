@@ -27,7 +27,6 @@ CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
     machine.works_with_nvml,
     build.torch,
     build.fits_driver,
-    machine.toolkit,
     build.kernels,
     process.mask,
     process.variables,

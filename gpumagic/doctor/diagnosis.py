@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -50,19 +50,17 @@ class Diagnosis(Series[Finding]):
     def _with_status(self, *statuses: Health) -> list[Finding]:
         return [found for status in statuses for found in self if found.status == status]
 
-    def _blocks(self) -> list[Block]:
-        """Return the verdict and what is wrong; what is not is folded."""
-        blocks: list[Block] = [Line.of(self.verdict, self._tone())]
-        if wrong := self._with_status("bad", "warn"):
-            blocks.append(_grid(wrong))
+    def _blocks(self) -> Iterator[Block]:
+        """Yield the verdict and what is wrong; what is not is folded."""
+        yield Line.of(self.verdict, self._tone())
+        yield _grid(self._with_status("bad", "warn"))
         if unknown := self._with_status("unknown"):
             subjects = ", ".join(found.subject for found in unknown)
             summary = f"? {plural(len(unknown), 'check')} not known: {subjects}"
-            blocks.append(Fold(Line.of(summary), [_grid(unknown)], in_text=True))
+            yield Fold(Line.of(summary), [_grid(unknown)], in_text=True)
         if passed := self._with_status("ok"):
             summary = f"✓ {plural(len(passed), 'check')} passed"
-            blocks.append(Fold(Line.of(summary), [_grid(passed)], in_text=True))
-        return blocks
+            yield Fold(Line.of(summary), [_grid(passed)], in_text=True)
 
     def _tone(self) -> Style:
         """Return the style of the verdict: good only if no finding is bad."""

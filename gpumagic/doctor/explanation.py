@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from gpumagic.cuda import device_table, driver, failure, initialization, probe
 from gpumagic.cuda.probe import Build, Start
-from gpumagic.doctor import CHECKS, machine, process
+from gpumagic.doctor import CHECKS, process
 from gpumagic.doctor.facts import Facts
 from gpumagic.render.units import bytes_
 from gpumagic.results.base import Explanation
@@ -71,9 +71,7 @@ def _diagnosed(otherwise: str) -> Callable[[str], str]:
     def line(_: str) -> str:
         facts = Facts(build=probe.build_here() or Build(compiled=True), start=Start(count=0))
         for check in CHECKS:
-            # That it does not start is known; the toolkit is no cause, and its check runs nvcc.
-            left_out = check in (process.start, machine.toolkit)
-            found = None if left_out else check(facts)
+            found = None if check is process.start else check(facts)  # that it fails is known
             if found is not None and found.status == "bad" and found.cause and found.remedy:
                 return f"{found.cause}. To do: {found.remedy}"
         return otherwise
@@ -102,15 +100,6 @@ def _ordinal(_: str) -> str:
         f"this process sees {listed or 'no device'}; visible devices are renumbered from 0. "
         "The table: %gpu"
     )
-
-
-def _fatal(text: str) -> str:
-    """Return the line on an error that has destroyed the context of another process, a worker."""
-    return f"{failure.fatal_cause(text)}. {_LINE_OF_FAILURE}. Every later CUDA call fails too"
-
-
-def _not_started(text: str) -> str:
-    return str(remedies.start_error(text))
 
 
 def _full(_: str) -> str:
@@ -156,7 +145,10 @@ _LINES: list[tuple[str, str | Callable[[str], str]]] = [
         "driver version is insufficient|NVIDIA driver on your system is too old",
         _diagnosed("the NVIDIA driver is too old for a library in use"),
     ),
-    ("|".join(re.escape(each.text) for each in remedies.START_ERRORS), _not_started),
+    (
+        "|".join(re.escape(each.text) for each in remedies.START_ERRORS),
+        lambda text: str(remedies.start_error(text)),
+    ),
     (_NO_START, _diagnosed("CUDA finds no device")),
     ("Torch not compiled with CUDA enabled", "this torch is built without CUDA"),
     ("CUDA error: invalid device ordinal", _ordinal),
@@ -170,6 +162,10 @@ _LINES: list[tuple[str, str | Callable[[str], str]]] = [
         "PTX was compiled with an unsupported toolchain",
         "a kernel was compiled by a newer CUDA than the driver has: install a newer one",
     ),
-    (rf"CUDA error: (an |the )?({'|'.join(failure.FATAL)})", _fatal),
+    # It has destroyed the context of another process, a worker.
+    (
+        rf"CUDA error: (an |the )?({'|'.join(failure.FATAL)})",
+        lambda text: f"{failure.fatal_cause(text)}. {_LINE_OF_FAILURE}. Later CUDA calls fail too",
+    ),
     ("CUDA error: ", "CUDA reports errors asynchronously, perhaps not at their line"),
 ]

@@ -1,18 +1,16 @@
-"""Check the machine: the driver, its devices and files, NVML, the toolkit."""
+"""Check the machine: the driver, its devices and files, NVML."""
 
 from __future__ import annotations
 
 import os
-import re
 import sys
-from pathlib import Path
 
 from gpumagic.cuda import driver as cuda_driver
 from gpumagic.cuda import nvml
 from gpumagic.doctor.diagnosis import Finding
 from gpumagic.doctor.facts import Facts
 from gpumagic.errors import DeviceError
-from gpumagic.system import child_process, system_files
+from gpumagic.system import system_files
 from gpumagic.wording import plural
 
 _WITH_GPUS = (
@@ -102,36 +100,3 @@ def works_with_nvml(facts: Facts) -> Finding | None:
     else:
         return None
     return Finding("NVML", "warn" if facts.start.count else "bad", evidence, remedy, cause)
-
-
-def toolkit(facts: Facts) -> Finding:
-    """Check the CUDA toolkit, which is needed only to build extensions."""
-    path = _nvcc()
-    if path is None:
-        return Finding("toolkit", "ok", "no nvcc, which is needed only to build extensions")
-    try:
-        output = child_process.run([path, "--version"], os.environ, timeout=20).stdout
-    except (OSError, child_process.TimeoutExpired):
-        output = ""
-    match = re.search(r"release (\d+)\.\d+", output)
-    if match is None:
-        return Finding("toolkit", "unknown", f"{path} does not report its version")
-    evidence = f"nvcc {match[0].removeprefix('release ')} at {path}"
-    built = facts.build.cuda
-    # torch.utils.cpp_extension refuses another major version.
-    if built is None or built.partition(".")[0] == match[1]:
-        return Finding("toolkit", "ok", evidence)
-    evidence += f", while torch is built for CUDA {built}; torch itself does not need it"
-    remedy = f"to build extensions, install toolkit {built} and set CUDA_HOME"
-    return Finding("toolkit", "warn", evidence, remedy)
-
-
-def _nvcc() -> str | None:
-    """Find nvcc on the ``PATH``, below ``CUDA_HOME``, or where NVIDIA installs it."""
-    homes = (*map(os.environ.get, ("CUDA_HOME", "CUDA_PATH")), "/usr/local/cuda")
-    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    folders += [str(Path(home, "bin")) for home in homes if home]
-    # Not the working folder, which an empty or relative entry is, and Windows searches first.
-    absolute = [system_files.at(folder) for folder in folders if Path(folder).is_absolute()]
-    found = (folder / name for folder in absolute for name in ("nvcc", "nvcc.exe"))
-    return next((str(path) for path in found if os.access(path, os.X_OK)), None)

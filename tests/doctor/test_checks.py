@@ -21,7 +21,6 @@ from gpumagic.errors import DeviceError
 from gpumagic.results.devices import Device, DeviceTable
 from gpumagic.selection import soft_off
 from gpumagic.system import system_files
-from tests.support.planted_modules import PlantedModules
 from tests.virtual_gpu import Scenario
 
 BUILD = Build(
@@ -199,38 +198,21 @@ def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_systems_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "in_first_pid_namespace", lambda: True)
-    for name in ("CUDA_HOME", "CUDA_PATH"):
-        monkeypatch.delenv(name, raising=False)
     inner = {"/dev/nvidia-caps/nvidia-cap1": "", "/dev/null": ""}
-    nvcc = "#!/bin/sh\necho Cuda compilation tools, release 11.8, V11.8.89"
     Scenario(devices=1, files=inner).write_files(tmp_path / "machine")
-    files = {"/usr/local/cuda/bin/nvcc": nvcc}
-    Scenario(container=True, files=files).write_files(tmp_path / "container")
+    Scenario(container=True).write_files(tmp_path / "container")
     monkeypatch.setenv(system_files.ROOT, str(tmp_path / "container"))
     assert Facts().container
-    has(machine.toolkit(facts()), "warn", "nvcc 11.8 at", "install toolkit 12.8")
-    has(machine.toolkit(facts(build=replace(BUILD, cuda="11.4"))), "ok")
     monkeypatch.setenv(system_files.ROOT, str(tmp_path / "machine"))
     assert not Facts().container
     opened = "/dev/nvidia-uvm, /dev/nvidia0, /dev/nvidiactl can be opened"
     has(machine.device_files(facts()), "ok", opened)
-    has(machine.toolkit(facts()), "ok", "no nvcc")
     monkeypatch.setattr(os, "access", lambda path, mode: "nvidiactl" not in str(path))
     job = "this job, or container, may not open /dev/nvidiactl (a device cgroup)"
     has(machine.device_files(facts(start=Start(0))), "bad", job, "request these GPUs")
     has(machine.device_files(facts()), "ok", job)
     (tmp_path / "machine/dev/nvidiactl").chmod(0o660)
     has(machine.device_files(facts(start=Start(0))), "bad", "ls -l /dev/nvidiactl")
-
-
-def test_the_compiler_of_the_working_folder_is_not_run(planted: PlantedModules) -> None:
-    """Neither by ``PATH`` nor by ``CUDA_HOME``."""
-    (planted.folder / "bin").mkdir()
-    program = planted.folder / "bin" / "nvcc"
-    program.write_text((planted.folder / "nvcc").read_text())
-    program.chmod(0o755)
-    machine.toolkit(facts())
-    assert planted.used == []
 
 
 # --- torch ---------------------------------------------------------------------------------------

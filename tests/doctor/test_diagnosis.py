@@ -6,17 +6,8 @@ import pytest
 
 from gpumagic.doctor.diagnosis import Diagnosis, Finding
 from gpumagic.results.base import as_html, as_text
+from tests.results.examples import DIAGNOSIS
 
-DIAGNOSIS = Diagnosis(
-    "torch can use 1 GPU here.",
-    1,
-    (
-        Finding("driver", "ok", "version 1 <script>"),
-        Finding("pynvml", "warn", "not installed", "%pip install nvidia-ml-py"),
-        Finding("NVML", "bad", "gone"),
-        Finding("device files", "unknown", "none"),
-    ),
-)
 TEXT = """\
 torch can use 1 GPU here.
    Check   Found          To do

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +18,7 @@ from tests.virtual_gpu import GPU, ExternalProcess, Scenario, World
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("CUDA error: device-side assert triggered", "Every later CUDA call fails too"),
+        ("CUDA error: device-side assert triggered", "Later CUDA calls fail too"),
         ("CUDA error: an illegal memory access was encountered", "CUDA_LAUNCH_BLOCKING=1"),
         ("CUDA error: invalid device ordinal", "cuda:0 (GPU 0), cuda:1 (GPU 1)"),
         ("CUDA error: something new", "More: %gpu doctor."),
@@ -53,15 +51,7 @@ def test_a_cause_further_back_is_explained(run_cell: Callable[..., Ran]) -> None
     assert "a GPU kernel accessed a misaligned address" in run_cell(wrapped, raising=False).text
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "1 / 0",
-        "1 +",
-        "%gpu 99",
-        "'CUDA error: x'",
-    ],
-)
+@pytest.mark.parametrize("source", ["1 / 0", "1 +", "%gpu 99", "'CUDA error: x'"])
 def test_other_errors_get_no_line(run_cell: Callable[..., Ran], source: str) -> None:
     assert run_cell(source, raising=False).text == ""
 
@@ -213,17 +203,12 @@ NO_GPU = {
 
 
 @pytest.mark.parametrize("machine", NO_GPU)
-def test_why_there_is_no_gpu_is_named(
-    kernel: Callable[..., Kernel], machine: str, tmp_path: Path
-) -> None:
-    """No program is run for it: not the toolkit's compiler."""
+def test_why_there_is_no_gpu_is_named(kernel: Callable[..., Kernel], machine: str) -> None:
     scenario, env, expected = NO_GPU[machine]
-    compiler = f"#!/bin/sh\ntouch '{tmp_path}/ran'"
-    fresh = kernel(replace(scenario, files={"/usr/local/cuda/bin/nvcc": compiler}), env=env)
+    fresh = kernel(scenario, env=env)
     failed = fresh.run("import torch\ntorch.ones(1, device='cuda')", raising=False)
     assert failed.text.startswith("gpumagic: ")
     assert expected in failed.text
-    assert not (tmp_path / "ran").exists()
 
 
 def test_a_start_that_failed_earlier_is_named_as_the_cause(kernel: Callable[..., Kernel]) -> None:

@@ -7,34 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpumagic.cluster.results import (
-    ClusterMemory,
-    ClusterSelection,
-    ClusterTable,
-    ClusterTiming,
-    EngineResult,
-)
+from gpumagic.cluster import results as cluster
+from gpumagic.doctor.diagnosis import Diagnosis, Finding
 from gpumagic.magics.gpu.watch_history import CellSpan, WatchHistory, WatchPanel, WatchSample
-from gpumagic.results.allocator import (
-    Fit,
-    FitRun,
-    Freed,
-    FreeStep,
-    Held,
-    HistoryState,
-    LimitState,
-    SnapshotFile,
-)
+from gpumagic.results import allocator, holders
 from gpumagic.results.base import Result
 from gpumagic.results.comparison import Compared, Comparison, MemoryComparison, Ratio
 from gpumagic.results.devices import Device, DeviceTable, Process
-from gpumagic.results.holders import (
-    CellHolding,
-    CellHoldings,
-    DeviceHolders,
-    Holder,
-    Holders,
-)
 from gpumagic.results.lines import (
     BETWEEN,
     LineMemory,
@@ -75,35 +54,37 @@ def device(index: int, ordinal: int | None, **fields: Any) -> Device:
 
 
 USED = device(0, 0, utilization=5, processes=(Process(70, GIB, user="ann", command="python"),))
-DEAD = EngineResult(7, error="the engine died")
-CLUSTER_TABLE = ClusterTable(
+DEAD = cluster.EngineResult(7, error="the engine died")
+CLUSTER_TABLE = cluster.ClusterTable(
     (
-        EngineResult(0, "alpha", DeviceTable((USED, device(1, None)))),
-        EngineResult(1, "alpha", DeviceTable((USED, device(1, 1)))),
-        EngineResult(2, "beta", DeviceTable(error="no NVML")),
-        EngineResult(3, "gamma", DeviceTable((device(0, 0, error="the GPU is lost"),))),
-        EngineResult(4, error="no answer in 10 s"),
-        EngineResult(5, error="no answer in 10 s"),
+        cluster.EngineResult(0, "alpha", DeviceTable((USED, device(1, None)))),
+        cluster.EngineResult(1, "alpha", DeviceTable((USED, device(1, 1)))),
+        cluster.EngineResult(2, "beta", DeviceTable(error="no NVML")),
+        cluster.EngineResult(3, "gamma", DeviceTable((device(0, 0, error="the GPU is lost"),))),
+        cluster.EngineResult(4, error="no answer in 10 s"),
+        cluster.EngineResult(5, error="no answer in 10 s"),
     ),
     source="profile default",
 )
 TWO = MemoryDelta({0: DeviceMemoryDelta(MIB, MIB, 2 * MIB), 1: DeviceMemoryDelta(0, 0, 0)})
-CLUSTER_MEMORY = ClusterMemory(
+CLUSTER_MEMORY = cluster.ClusterMemory(
     (
-        EngineResult(0, "alpha", TWO),
-        EngineResult(1, "alpha", MemoryDelta({0: DeviceMemoryDelta(0, 0, MIB)})),
-        EngineResult(2, "beta", MemoryDelta(error="torch is not imported")),
+        cluster.EngineResult(0, "alpha", TWO),
+        cluster.EngineResult(1, "alpha", MemoryDelta({0: DeviceMemoryDelta(0, 0, MIB)})),
+        cluster.EngineResult(2, "beta", MemoryDelta(error="torch is not imported")),
         DEAD,
     )
 )
 
 
-def selected(engine: int, status: Any, *ordinals: int | None, **fields: Any) -> EngineResult:
+def selected(
+    engine: int, status: Any, *ordinals: int | None, **fields: Any
+) -> cluster.EngineResult:
     devices = tuple(Device(i, ordinal) for i, ordinal in enumerate(ordinals))
-    return EngineResult(engine, "alpha", Selection("0", {}, status, devices, **fields))
+    return cluster.EngineResult(engine, "alpha", Selection("0", {}, status, devices, **fields))
 
 
-CLUSTER_SELECTION = ClusterSelection(
+CLUSTER_SELECTION = cluster.ClusterSelection(
     (
         selected(0, "applied", 0),
         selected(1, "applied", 0, notes=("a note",)),
@@ -145,10 +126,10 @@ REPEATED = timing(
     energy=0.5,
     power=123.0,
 )
-CLUSTER_TIMING = ClusterTiming(
+CLUSTER_TIMING = cluster.ClusterTiming(
     (
-        EngineResult(0, "alpha", timing(1.0, limited_by="gpu")),
-        EngineResult(1, "alpha", timing(2.0, gpu_at_most=True, limited_by="host")),
+        cluster.EngineResult(0, "alpha", timing(1.0, limited_by="gpu")),
+        cluster.EngineResult(1, "alpha", timing(2.0, gpu_at_most=True, limited_by="host")),
         DEAD,
     )
 )
@@ -170,12 +151,13 @@ DEVICES = DeviceTable(
     cuda_initialized=True,
     show_processes=True,
 )
-FIT_RUNS = (FitRun(1, 3 * MIB), FitRun(2, 4 * MIB), FitRun(60, 62 * MIB), FitRun(61, None))
+FITS = ((1, 3 * MIB), (2, 4 * MIB), (60, 62 * MIB), (61, None))
+FIT_RUNS = tuple(allocator.FitRun(value, peak) for value, peak in FITS)
 
 
-def holder(name: str, size: int, **fields: object) -> Holder:
+def holder(name: str, size: int, **fields: object) -> holders.Holder:
     common = {"kind": "tensor", "parts": {"": size}, "blocks": 1, "frees": size}
-    return Holder(name, bytes=size, **{**common, **fields})  # type: ignore[arg-type]
+    return holders.Holder(name, bytes=size, **{**common, **fields})  # type: ignore[arg-type]
 
 
 MODEL = holder(
@@ -187,7 +169,7 @@ MODEL = holder(
     frees=GIB,
     also=("optimizer", "trainer", "ema", "best"),
 )
-HELD = DeviceHolders(
+HELD = holders.DeviceHolders(
     8 * GIB,
     named=5 * GIB,
     notebook=GIB,
@@ -200,7 +182,7 @@ HELD = DeviceHolders(
         holder("view", 0, blocks=0),
     ),
 )
-HOLDERS = Holders({0: HELD, 1: DeviceHolders(0, 0, 0, 0, 0)}, notes=("a note",))
+HOLDERS = holders.Holders({0: HELD, 1: holders.DeviceHolders(0, 0, 0, 0, 0)}, notes=("a note",))
 ADD = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "
     "std::array<char*, 3ul> >(int, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>)"
@@ -289,18 +271,16 @@ def sample(time: float, *utilizations: int | None) -> WatchSample:
 HISTORY = WatchHistory(
     # The second sample holds for eight seconds, the third for one.
     (sample(0, 0, None, 0), sample(1, 100, None, 0), sample(9, 50, None, 0), sample(10, 0, 7, 0)),
-    (
-        CellSpan(3, 0.5, 4),
-        CellSpan(4, 5, 9.5, failed=True),
-        CellSpan(5, 9.9),
-    ),
+    (CellSpan(3, 0.5, 4), CellSpan(4, 5, 9.5, failed=True), CellSpan(5, 9.9)),
 )
 PANEL = WatchPanel(sample(time.mktime((2026, 1, 2, 3, 4, 5, 0, 0, -1)), 10, 90), 1.0)
 
-HELD_BEFORE = {0: Held(GIB, GIB), 1: Held(2 * GIB, 2 * GIB)}
-HELD_AFTER = {**HELD_BEFORE, 0: Held(0, GIB)}
-FREED = Freed((FreeStep("drop " + "x" * 60, HELD_AFTER),), HELD_BEFORE)
-CELL_HOLDINGS = CellHoldings({0: (CellHolding(3, "x", GIB, 2), CellHolding(None, "y", GIB, 1))})
+HELD_BEFORE = {0: allocator.Held(GIB, GIB), 1: allocator.Held(2 * GIB, 2 * GIB)}
+HELD_AFTER = {**HELD_BEFORE, 0: allocator.Held(0, GIB)}
+FREED = allocator.Freed((allocator.FreeStep("drop " + "x" * 60, HELD_AFTER),), HELD_BEFORE)
+CELL_HOLDINGS = holders.CellHoldings(
+    {0: (holders.CellHolding(3, "x", GIB, 2), holders.CellHolding(None, "y", GIB, 1))}
+)
 SOURCE = ("if True:", "    a = f(2)", *["pass"] * 12, "\tb = f(1)")
 BY_LINE = {0: {3: LineMemory(2 * MIB, 2 * MIB), 16: LineMemory(0, MIB)}}
 LINE_REPORT = LineReport(
@@ -320,15 +300,38 @@ COMPARISON = Comparison(
     )
 )
 
+DIAGNOSIS = Diagnosis(
+    "torch can use 1 GPU here.",
+    1,
+    (
+        Finding("driver", "ok", "version 1 <script>"),
+        Finding("pynvml", "warn", "not installed", "%pip install nvidia-ml-py"),
+        Finding("NVML", "bad", "gone"),
+        Finding("device files", "unknown", "none"),
+    ),
+)
+
 #: Results of all types, by the name of the type.
 EXAMPLES: Mapping[str, Result] = {
     type(result).__name__: result
     for result in (
         *(CELL_LOG, TIMING_LOG, GPU_CELL, CLUSTER_TABLE, CLUSTER_MEMORY, CLUSTER_SELECTION),
-        *(CLUSTER_TIMING, DEVICES, HOLDERS, KERNELS, lines_of(verdict="so", notes=("a note",))),
+        *(
+            CLUSTER_TIMING,
+            DEVICES,
+            DIAGNOSIS,
+            HOLDERS,
+            KERNELS,
+            lines_of(verdict="so", notes=("a note",)),
+        ),
         *(OOM, LATE, REPEATED, HISTORY, PANEL, FREED, CELL_HOLDINGS, LINE_REPORT, COMPARISON),
         *(IN_CELLS, MemoryReport({0: CHANGED}), MemoryComparison({0: (3 * GIB, 2 * GIB)})),
-        *(HistoryState(True), SnapshotFile("a.pickle", 2048), LimitState(GIB), CELL_LOG[1]),
-        Fit("batch", 60, FIT_RUNS, True),
+        *(
+            allocator.HistoryState(True),
+            allocator.SnapshotFile("a.pickle", 2048),
+            allocator.LimitState(GIB),
+            CELL_LOG[1],
+        ),
+        allocator.Fit("batch", 60, FIT_RUNS, True),
     )
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from typing import Any
@@ -46,11 +45,9 @@ def test_drawing_of_a_single_run() -> None:
 @pytest.mark.parametrize(
     ("fields", "count"),
     [
-        ({"repeat": 2}, "2 repeats, 1 loop each"),
-        ({"repeat": 1, "loops": 1000}, "1 repeat, 1,000 loops each"),
         (
-            {"repeat": 5, "loops": 100, "warmup": 4096, "queued": 150},
-            "5 repeats, 100 loops each, after 4,096 warm-up loops; 150 more queued beforehand",
+            {"repeat": 5, "loops": 1000, "warmup": 4096, "queued": 150},
+            "5 repeats, 1,000 loops each, after 4,096 warm-up loops; 150 more queued beforehand",
         ),
         (
             {"stopped_by": "max-time"},
@@ -58,8 +55,8 @@ def test_drawing_of_a_single_run() -> None:
             "the time limit was reached",
         ),
         (
-            {"repeat": 9, "precision": 0.1, "stopped_by": "precision"},
-            "9 repeats, 1 loop each; the median wall time is known to ±10.0 %: as precise as "
+            {"repeat": 9, "precision": 1e-5, "stopped_by": "precision"},
+            "9 repeats, 1 loop each; the median wall time is known to ±0.1 %: as precise as "
             "requested",
         ),
     ],
@@ -96,13 +93,9 @@ def test_what_is_no_time_of_each_repeat_is_a_bound() -> None:
         "<CudaTiming: 100 ms ± 400 ms on the GPU · wall 100 ms ± 400 ms per loop "
         "(median ± IQR of 3 repeats, 1 loop each)>"
     )
-    row = next(line for line in str(exact).splitlines() if line.startswith("GPU"))
-    assert "≤" not in row
-    assert "–" not in row
-    row = next(
-        line for line in str(replace(exact, gpu_at_most=True)).splitlines() if line[:4] == "GPU "
-    )
-    assert row.count("≤") == 4
+    for shown, bounds in ((exact, 0), (replace(exact, gpu_at_most=True), 4)):
+        row = next(line for line in str(shown).splitlines() if line.startswith("GPU "))
+        assert row.count("≤") == bounds
 
 
 def test_what_limits_the_code() -> None:
@@ -129,7 +122,7 @@ def test_no_clock_gives_such_a_time() -> None:
 
 
 def test_data_frame() -> None:
-    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pandas")
     result = timing(0.1, 0.2, 0.3, per_device={1: Sample((0.1, 0.2, 0.3))})
     frame = result.to_pandas()
     assert list(frame.columns) == ["gpu", "wall", "cpu", "host", "cuda:1"]
@@ -139,10 +132,8 @@ def test_data_frame() -> None:
     assert frame["host"].isna().all()
     # Queued runs are of another number.
     queued = replace(result, gpu=Sample((0.2, 0.3))).to_pandas()
-    assert list(queued["gpu"])[:2] == [0.2, 0.3]
-    assert pandas.isna(queued.loc[3, "gpu"])
+    assert list(queued["gpu"].dropna()) == [0.2, 0.3]
     assert len(replace(result, gpu=Sample((0.2,) * 6)).to_pandas()) == 3
-    assert json.loads(result.to_json())["gpu"]["all"] == [0.1, 0.2, 0.3]
 
 
 # --- the cells of a session ----------------------------------------------------------------------
@@ -152,7 +143,6 @@ def test_data_frame() -> None:
     ("cell", "line"),
     [
         (GPU_CELL, "GPU 1.50 s (cuda:0 ≤ 1.00 s, cuda:1 ≤ 1.50 s) · wall 2.00 s · CPU 250 ms"),
-        (AT_MOST_CELL, "GPU ≤ 10.0 ms · wall 20.0 ms · CPU 20.0 ms"),
         (
             CellTiming(1, "x", 1.0, 1.0, 1.0, used_gpu=True, note="no event"),
             "wall 1.00 s · CPU 1.00 s · no event",
@@ -166,7 +156,6 @@ def test_data_frame() -> None:
             "wall 20.0 ms · CPU 20.0 ms · no GPU work seen (≤ 10.0 ms)",
         ),
         (replace(AT_MOST_CELL, gpu=None, wall_at_most=True), "wall ≤ 20.0 ms · CPU 20.0 ms"),
-        (CellTiming(1, "x", 1.0, 1.0, 0.5), "wall 1.00 s · CPU 500 ms"),
     ],
 )
 def test_the_line_of_a_cell(cell: CellTiming, line: str) -> None:
