@@ -1,8 +1,8 @@
 """``%%gpumem --fit NAME=LOW:HIGH``: the largest value with which the cell fits into memory.
 
-It is found in few runs. The value grows in large steps until the peaks of two runs lie on a line,
-which says where memory ends; from there it grows, or shrinks, until one value has run and another
-has not; what lies between them is halved.
+It is found in few runs. The peaks of the two largest values that ran lie on a line, which says
+where memory ends; from there the value grows, or shrinks, until one has run and another, hardly
+larger, has not.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gpumagic.cuda import torch_cuda
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics.delivery import hand_over, say
 from gpumagic.magics.live_display import LiveDisplay
-from gpumagic.magics.shell_state import Magics
+from gpumagic.magics.shell_state import ShellState
 from gpumagic.memory.limit import LIMIT, memory_limit
 from gpumagic.memory.measurement import Measurement
 from gpumagic.render.units import bytes_
@@ -34,7 +34,7 @@ from gpumagic.wording import plural
 _Deltas = Mapping[int, DeviceMemoryDelta]
 
 
-def run(magics: Magics, options: argparse.Namespace, cell: CompiledCell) -> Any:
+def run(magics: ShellState, options: argparse.Namespace, cell: CompiledCell) -> Any:
     """Run the cell with several values and hand over the `Fit`.
 
     Raises:
@@ -50,20 +50,16 @@ def run(magics: Magics, options: argparse.Namespace, cell: CompiledCell) -> Any:
         is_now = f"{name} is a {introspection.name_of(kind)}"
         raise SpecError(f"--fit: {is_now}, which a number would replace; rename one of them")
     search, shell = FitSearch(low, high, allocated=_allocated()), magics.shell
-    said = (
-        f"--fit: {name} will be the largest value that fits; the cell runs several times, "
-        f"{RUNS} at most: {name} = "
-    )
-    with LiveDisplay(shell, quiet=options.quiet) as live:
+    if not options.quiet:
+        bound = f"--fit: {name} will be the largest value that fits"
+        say(shell, f"{bound}; the cell runs several times, {RUNS} at most")
+    # In a terminal it would erase what the cell prints.
+    with LiveDisplay(shell, quiet=options.quiet or not hasattr(shell, "kernel")) as live:
         while (value := search.next()) is not None:
-            said += f"{value:,} "
-            if hasattr(shell, "kernel"):
-                live.text(f"{said}…")
-            elif not options.quiet:  # lines of their own, between the cell's
-                say(shell, f"{said}…")
-                said = f"{value:,} "
+            fits = "" if search.largest is None else f"; {search.largest:,} fits"
+            live.text(f"--fit: run {len(search.runs) + 1}: {name} = {value:,}{fits}")
             try:
-                fits, devices = _run_once(cell, name, value)
+                ran, devices = _run_once(cell, name, value)
             except BaseException:
                 if search.runs and not options.quiet:
                     until = _result(name, search).verdict
@@ -71,10 +67,9 @@ def run(magics: Magics, options: argparse.Namespace, cell: CompiledCell) -> Any:
                 raise
             if not torch_cuda.contexts():
                 raise DeviceError("--fit: the cell uses no GPU: CUDA is not in use in this process")
-            said += "fits, " if fits else "does not fit, "
             used = max(devices, key=lambda i: devices[i].peak, default=None)
             peak = devices[used].peak if used is not None else 0
-            search.runs.append(FitRun(value, peak if fits else None))
+            search.runs.append(FitRun(value, peak if ran else None))
             search.left.append(_allocated())
             if used is not None:
                 # Less where the first run has created what stays: an optimizer's state.
@@ -197,8 +192,11 @@ RUNS = 12
 #: The search ends where all values that may fit, too, are above the largest that ran by this part
 #: of it at most; below `_SMALL`, where there are none.
 _PRECISION, _SMALL = 0.02, 64
-#: The second value is so many times the first one; others at most so many times the largest.
-_SECOND, _FARTHEST = 8, 32
+#: The next value is at most so many times the largest; so many times where nothing is predicted;
+#: and so many times where more fits than was predicted.
+_FARTHEST, _UNKNOWN, _MORE = 32, 8, 1.1
+#: How far to go from the largest value that ran to one that did not, which was predicted to fit.
+_BETWEEN = 0.75
 
 
 @dataclass
@@ -231,53 +229,34 @@ class FitSearch:
 
     def next(self) -> int | None:
         """Return the value to run next; None when the search is over."""
-        best, failed = self.largest, self._failed
+        best, failed, guess = self.largest, self._failed, self._predicted()
         if not self.runs:
             return self.low
         if best is None or best == self.high or len(self.runs) >= RUNS:
             return None
-        guess = self._predicted()
-        # If that one fails, all is known: the least that is worth a run.
-        least = int(best * (1 + _PRECISION if best >= _SMALL else 1)) + 1
+        # If that one fails, or the largest below runs, all is known.
+        finer = 1 + _PRECISION if best >= _SMALL else 1
+        least = int(best * finer) + 1
         if failed is None:
-            return min(max(self._above(best, guess), least), self.high)
-        if failed <= least:
+            most = min(self.high, _FARTHEST * max(best, 1))
+            if guess is None:
+                guess = _UNKNOWN * max(best, 1)
+            elif guess < best:
+                guess = int(_MORE * best)
+        elif failed <= least:
             return None
-        # If that one runs, all is known.
-        most = math.ceil((failed - 1) / (1 + _PRECISION))
-        most = most if most >= _SMALL else failed - 1
-        failures = sum(not run.fits for run in self.runs)
-        if guess is not None and guess >= failed and not self.runs[-1].fits and failures <= 3:
-            # Less fits than was predicted: go down in growing steps.
-            guess = most - int(failed * _PRECISION * (4 ** (failures - 1) - 1))
-        elif guess is None or len(self.runs) % 2:
-            guess = math.isqrt(best * failed)
-        return min(max(guess, least), most)
-
-    def _above(self, best: int, guess: int | None) -> int:
-        """Return a larger value where none has failed."""
-        if guess is None:
-            return _SECOND * max(best, 1)
-        if guess > best:
-            return min(guess, _FARTHEST * best)
-        # More fits than the line allows: go on in steps that double, from the least one.
-        before = max(run.value for run in self.runs if run.value < best)
-        return 3 * best - 2 * before if best < 2 * before else best
+        else:
+            most = int((failed - 1) / finer)
+            if guess is None or len(self.runs) % 2:
+                guess = math.isqrt(best * failed)
+            elif guess >= failed:
+                guess = int(best + _BETWEEN * (failed - best))
+        return max(min(guess, most), least)
 
     def _predicted(self) -> int | None:
-        """Return the largest value that the peaks so far allow, or None.
-
-        By a line through the last two, or a parabola through three where they bend upwards.
-        """
+        """Return the largest value that a line through the last two peaks allows, or None."""
         ran = sorted((run.value, run.peak) for run in self.runs if run.peak is not None)
         if self.available is None or len(ran) < 2:
             return None
         (x1, y1), (x2, y2) = ran[-2:]
-        if y2 <= y1:
-            return None
-        slope, bend, more = (y2 - y1) / (x2 - x1), 0.0, self.available - y2
-        if len(ran) > 2 and more > 0:
-            x0, y0 = ran[-3]
-            bend = max((slope - (y1 - y0) / (x1 - x0)) / (x2 - x0), 0.0)
-            slope += bend * (x2 - x1)  # at x2
-        return int(x2 + 2 * more / (slope + math.sqrt(slope**2 + 4 * bend * more)))
+        return None if y2 <= y1 else int(x2 + (self.available - y2) * (x2 - x1) / (y2 - y1))
