@@ -124,7 +124,7 @@ def test_a_watch_and_a_restart_in_the_middle_of_run_all(
         pictures = [len(base64.b64decode(each.partition(",")[2])) for each in found]
     assert dialogs == 0
     assert len(seen) > 6
-    assert "live while the process runs" in running
+    assert "while the process runs" in running
     assert "ended: '%gpu watch off'" in panel
     assert all(size > 1 << 16 for size in pictures)
     assert len(pictures) == 2

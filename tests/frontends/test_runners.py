@@ -85,7 +85,7 @@ def test_jupyter_console(console: Any) -> None:
             ("import torch, os; torch.ones(1, device='cuda'); print('pid', os.getpid())", "\npid"),
             ("%gpu off --restart", "restarted: this process sees no GPU"),
             ("import torch; print('after', torch.cuda.is_available())", "\nafter False"),
-            ("%gpu watch", "live only where HTML is shown"),
+            ("%gpu watch", "live where HTML is shown"),
         ],
         start=2,
     ):

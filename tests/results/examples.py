@@ -273,7 +273,7 @@ HISTORY = WatchHistory(
     (sample(0, 0, None, 0), sample(1, 100, None, 0), sample(9, 50, None, 0), sample(10, 0, 7, 0)),
     (CellSpan(3, 0.5, 4), CellSpan(4, 5, 9.5, failed=True), CellSpan(5, 9.9)),
 )
-PANEL = WatchPanel(sample(time.mktime((2026, 1, 2, 3, 4, 5, 0, 0, -1)), 10, 90), 1.0)
+PANEL = WatchPanel(sample(time.mktime((2026, 1, 2, 3, 4, 5, 0, 0, -1)), 10, 90))
 
 HELD_BEFORE = {0: allocator.Held(GIB, GIB), 1: allocator.Held(2 * GIB, 2 * GIB)}
 HELD_AFTER = {**HELD_BEFORE, 0: allocator.Held(0, GIB)}

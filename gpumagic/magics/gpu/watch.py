@@ -132,14 +132,13 @@ class _Output:
             raise SpecError("%gpu watch: the output of this cell is captured, not shown: no panel")
         self._parent = self._publisher.parent_header
         self._transient = {"display_id": uuid4().hex}
-        #: Of the first panel: a front end that replaces outputs shows HTML.
-        self._text: str | None = None
+        self._is_shown = False
 
     def show(self, panel: WatchPanel) -> None:
         """Show the panel, or replace what is shown."""
-        is_first, self._text = self._text is None, self._text or panel.still()
-        data = {"text/html": as_html(panel), "text/plain": self._text}
-        if is_first:
+        data = {"text/html": as_html(panel), "text/plain": str(panel)}
+        if not self._is_shown:
+            self._is_shown = True
             self._publisher.publish(data, transient=self._transient)
             return
         content = {"data": data, "metadata": {}, "transient": self._transient}

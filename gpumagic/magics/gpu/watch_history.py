@@ -36,10 +36,6 @@ class WatchSample:
     #: Whether a gate refuses new work on every device (``%gpu off --soft``).
     gated: bool = False
 
-    def grid(self) -> Iterator[Block]:
-        """Return the devices' table."""
-        return device_grid(self.devices, self.gated)
-
 
 @dataclass(frozen=True)
 class CellSpan:
@@ -58,31 +54,19 @@ class WatchPanel(Result):
     """The content of the panel at one time."""
 
     sample: WatchSample
-    #: Seconds between two samples.
-    every: float
     #: Why the panel has ended; None while it is live.
     ended: str | None = None
 
     def _blocks(self) -> list[Block]:
+        # The notebook may be saved as it is, and read when the process has gone; and a client that
+        # shows text does not update it.
+        state = Styled(f"■ ended: {self.ended}", "strong")
+        more = time.strftime(" · last change %H:%M:%S", time.localtime(self.sample.time))
         if self.ended is None:
-            # The notebook may be saved as it is, and read when the process has gone.
-            state = Styled("● live while the process runs", "good")
-            text = f" · {self._at} · every {self.every:g} s · NVML is open until '%gpu watch off'"
-        else:
-            state = Styled(f"■ ended: {self.ended}", "strong")
-            text = f" · {self._at}"
-        return [*self.sample.grid(), Line.join(state, Styled(text, "dim"))]
-
-    @property
-    def _at(self) -> str:
-        return time.strftime("last change %H:%M:%S", time.localtime(self.sample.time))
-
-    def still(self) -> str:
-        """Return the text for clients that show no HTML, and do not update it."""
-        from gpumagic.render import text
-
-        note = f"{self._at} · live only where HTML is shown · '%gpu watch off' ends it"
-        return text.render([*self.sample.grid(), Line.of(note, "dim")])
+            state = Styled("● live where HTML is shown, while the process runs", "good")
+            more += " · NVML is open until '%gpu watch off'"
+        grid = device_grid(self.sample.devices, self.sample.gated)
+        return [*grid, Line.join(state, Styled(more, "dim"))]
 
 
 @dataclass(frozen=True, repr=False)
@@ -136,8 +120,7 @@ class WatchHistory(Result):
 
     def _mean(self, index: int) -> float | None:
         """Return the mean utilisation over time; each sample holds until the next one."""
-        times = [sample.time for sample in self.samples]
-        lasted = [end - start for start, end in pairwise(times)] or [1.0]
+        lasted = [after.time - before.time for before, after in pairwise(self.samples)] or [1.0]
         used = zip(lasted, self.values(index, "utilization"), strict=False)
         known = [(span, value) for span, value in used if value is not None]
         total = sum(span for span, _ in known)
@@ -194,10 +177,7 @@ class WatchHistory(Result):
                 axes.axvspan(left, right, color=BAD if cell.failed else INK, alpha=0.12)
             if cell.number is not None and right - left > width / 25:  # numbers do not overlap
                 text = f"[{cell.number}] ✗" if cell.failed else f"[{cell.number}]"
-                place = ((left + right) / 2, 103)
-                plot.panels[0].annotate(
-                    text, place, ha="center", va="bottom", annotation_clip=False
-                )
+                plot.panels[0].text((left + right) / 2, 103, text, ha="center", va="bottom")
         plot.panels[0].set_xlim(0, width)
         idle = len(self.devices) - len(devices)
         note = f" · {plural(idle, 'idle GPU')} left out" if idle else ""

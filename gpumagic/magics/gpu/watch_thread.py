@@ -167,12 +167,12 @@ class _SamplingThread(threading.Thread):
         self._watch.samples.append(sample)
         shown, self._shown = self._shown, replace(sample, time=0.0)
         if self._shown != shown:
-            self._show(WatchPanel(sample, self._every))
+            self._show(WatchPanel(sample))
 
     def _show_end(self, reason: str) -> None:
         # The cause of the end may be that nothing can be shown.
         with suppress(Exception):
-            self._show(WatchPanel(self._watch.samples[-1], self._every, reason))
+            self._show(WatchPanel(self._watch.samples[-1], reason))
 
 
 def _certain(device: Device) -> Device:
