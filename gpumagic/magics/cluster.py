@@ -15,7 +15,7 @@ from gpumagic.magics.forms import RESULT
 from gpumagic.magics.gpu.choosing import wants
 from gpumagic.magics.live_display import LiveDisplay
 from gpumagic.magics.parsing import MagicLine
-from gpumagic.magics.shell_state import Magics
+from gpumagic.magics.shell_state import ShellState
 from gpumagic.selection.spec import parse
 from gpumagic.system.text import harmless
 
@@ -24,16 +24,15 @@ _RESULTS = {"cudatime": ClusterTiming, "gpumem": ClusterMemory}
 _HERE = {*RESULT, "--cluster", "-t"}
 
 
-def current(magics: Magics, profile: str | None = None) -> Cluster:
+def current(magics: ShellState, profile: str | None = None) -> Cluster:
     """Return the cluster of ``profile``, or the one this shell used last, or that of ``%px``."""
-    state = magics.state
-    profile = state.cluster if profile is None else profile
+    profile = magics.cluster if profile is None else profile
     found = connection.connect(profile, magics.shell)
-    state.cluster = profile
+    magics.cluster = profile
     return found
 
 
-def run(magics: Magics, verb: str, options: argparse.Namespace) -> Any:
+def run(magics: ShellState, verb: str, options: argparse.Namespace) -> Any:
     """Run a verb, or a choice with ``--cluster``.
 
     Raises:
@@ -72,9 +71,8 @@ def _too_late(chosen: ClusterSelection) -> str:
     """Return what to do where CUDA is initialised already."""
     first = chosen.per_engine[chosen.too_late[0]]
     where = f" ({first.where})" if first.where is not None else ""
-    reason = harmless(f"{str(first.problem).partition(': ')[2]}{where}")
-    return (
-        f"Too late on {engine_ids(chosen.too_late)}: {reason}. Restart them with "
+    return harmless(
+        f"{engine_ids(chosen.too_late)}: {first.problem}{where}. Restart them with "
         "Cluster.restart_engines() of ipyparallel, and choose again: their variables are lost"
     )
 
@@ -82,7 +80,7 @@ def _too_late(chosen: ClusterSelection) -> str:
 # --- ``%%cudatime --cluster`` and ``%%gpumem --cluster``: a cell on every engine ------------------
 
 
-def run_cell(magics: Magics, magic: str, line: MagicLine, cell: str | None) -> Any:
+def run_cell(magics: ShellState, magic: str, line: MagicLine, cell: str | None) -> Any:
     """Run a magic with ``--cluster`` on the engines."""
     cluster = current(magics)
     engines = cluster.targets(line.options.targets)

@@ -1,11 +1,12 @@
-"""What is known of each magic without using it: its forms, its help, where its cell runs."""
+"""Each magic by its name: its command, the forms of its line, its help, where its cell runs."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable
+from importlib import import_module
 from inspect import cleandoc
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpumagic.magics.parsing import Grammar
@@ -15,18 +16,18 @@ MAGICS = ("gpu", "cudatime", "gpumem")
 _WIDTH, _LEFT = 79, 30
 
 
-def grammar_of(name: str) -> Grammar:
-    """Return the forms of a magic's line.
+def command_of(name: str) -> Any:
+    """Return the module of a magic, which has `grammar` and `run`.
 
     This imports nothing that measures, restarts or draws: completion needs it at a key press.
     """
-    if name == "gpu":
-        from gpumagic.magics.gpu.gpu_options import grammar
-    elif name == "cudatime":
-        from gpumagic.magics.cudatime.cudatime_command import grammar
-    else:
-        from gpumagic.magics.gpumem.gpumem_command import grammar
-    return grammar()
+    return import_module(f"gpumagic.magics.{name}.{name}_command")
+
+
+def grammar_of(name: str) -> Grammar:
+    """Return the forms of a magic's line."""
+    grammar: Grammar = command_of(name).grammar()
+    return grammar
 
 
 def runs_its_cell(name: str, line: str) -> bool:

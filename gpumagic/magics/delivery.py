@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from gpumagic.errors import GpuMagicWarning, RegressionError, SpecError
-from gpumagic.magics.shell_state import Magics, ShellState, of
+from gpumagic.magics.shell_state import ShellState, of
 from gpumagic.results.base import Result, differences
 from gpumagic.system import text
 from gpumagic.system.output import Output
@@ -50,7 +50,7 @@ def show(shell: Shell, result: Result, metadata: dict[str, Any] | None = None) -
 
 def show_below(shell: Shell, line: Result, metadata: dict[str, Any] | None = None) -> None:
     """Display the line of a cell below it; nothing where quiet is the default."""
-    if not of(shell).magics.quiet:
+    if not of(shell).quiet:
         show(shell, line, metadata)
 
 
@@ -183,7 +183,7 @@ class Delivery:
 
     def __init__(
         self,
-        magics: Magics,
+        magics: ShellState,
         options: argparse.Namespace,
         kind: type[Any],
         compare: Callable[[Any, Any], Result],
@@ -195,7 +195,7 @@ class Delivery:
         #: The stored result.
         self.before: Any = None
         if options.against is not None:
-            self.before = _stored(magics.state, options.against)
+            self.before = _stored(magics, options.against)
             if not isinstance(self.before, kind):
                 found = "GPU memory" if kind.__name__ == "CudaTiming" else "times"
                 raise SpecError(f"--against: {options.against} holds another result: {found}")

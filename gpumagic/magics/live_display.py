@@ -1,11 +1,9 @@
-"""An output whose content is replaced and removed at the end; the progress of repeated runs."""
+"""An output whose content is replaced, and removed at the end: what is waited for, and how far."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from gpumagic.magics.delivery import output_of
@@ -87,35 +85,3 @@ class LiveDisplay(AbstractContextManager["LiveDisplay"]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class Progress:
-    """The share done and the time elapsed: shown after a second.
-
-    In a terminal on standard error, apart from the output of the timed code.
-    """
-
-    #: Seconds before anything is shown, and between two updates.
-    DELAY, PERIOD = 1.0, 0.2
-
-    def __init__(self, shell: Shell, *, enabled: bool = True) -> None:
-        self._started = perf_counter()
-        self._next = self._started + self.DELAY
-        self._live = LiveDisplay(shell, quiet=not enabled, stream=sys.stderr)
-
-    def update(self, done: float) -> None:
-        """Show that the share ``done``, 0 to 1, is done."""
-        now = perf_counter()
-        if self._live.quiet or now < self._next:
-            return
-        from gpumagic.render.blocks import Column, Grid, Styled
-        from gpumagic.render.units import seconds, share
-
-        self._next = now + self.PERIOD
-        text = f"{share(min(done, 1.0))} · {seconds(now - self._started)}"
-        cells = (Styled("%cudatime"), Styled(text, bar=done))
-        self._live.blocks([Grid((Column(""), Column("")), [cells])])
-
-    def close(self) -> None:
-        """Remove what is shown."""
-        self._live.close()

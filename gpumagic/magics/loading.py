@@ -39,8 +39,8 @@ def load(shell: Shell) -> None:
     """Load gpumagic into ``shell``; loading twice is loading once."""
     if find(shell) is not None:
         return
-    magics = GpuMagic(shell)
-    state, undo = magics.state, magics.state.undo.callback
+    state = GpuMagic(shell)
+    undo = state.undo.callback
     if initialization.NVML_CHECK not in os.environ:
         os.environ[initialization.NVML_CHECK] = "1"
         # Child processes do not get it, but for a copy of this one.
@@ -50,8 +50,7 @@ def load(shell: Shell) -> None:
     undo(_undo_of_process, state)
     _register_magics(state)
     _add(state, shell.input_transformers_post, _transformer(state))
-    matcher = _matcher(shell)
-    if matcher is not None:
+    if (matcher := _matcher(shell)) is not None:
         _add(state, shell.Completer.custom_matchers, matcher)
     _add_format(state)
     undo(init_trace.detach)
@@ -103,33 +102,29 @@ def _is_reloading() -> bool:
 
 def _register_magics(state: ShellState) -> None:
     """Register the magics, and have those of the same names come back."""
-    shell, magics = state.shell, state.magics
-    manager = shell.magics_manager
-    before = {kind: dict(functions) for kind, functions in manager.magics.items()}
-    shell.register_magics(magics)
+    shell, manager = state.shell, state.shell.magics_manager
+    before = {
+        kind: {name: functions[name] for name in commands.MAGICS if name in functions}
+        for kind, functions in manager.magics.items()
+    }
+    shell.register_magics(state)
 
     def undo() -> None:
-        for kind, functions in before.items():
+        for kind, theirs in before.items():
             for name in commands.MAGICS:
                 manager.magics[kind].pop(name, None)
-                if name in functions:
-                    manager.magics[kind][name] = functions[name]
+            manager.magics[kind].update(theirs)
         manager.registry.pop(NAME, None)
-        if magics in shell.configurables:
-            shell.configurables.remove(magics)
+        if state in shell.configurables:
+            shell.configurables.remove(state)
 
     state.undo.callback(undo)
 
 
 def _add(state: ShellState, to: list[Any], function: object) -> None:
-    """Add a function to one of the shell's lists until gpumagic is unloaded."""
+    """Add a function to one of the shell's lists, which the user may empty, until unloading."""
     to.append(function)
-
-    def undo() -> None:
-        if function in to:  # the user may have emptied the list
-            to.remove(function)
-
-    state.undo.callback(undo)
+    state.undo.callback(lambda: to.remove(function) if function in to else None)
 
 
 def _drawn_since(before: int | None) -> BaseException | None:
@@ -153,7 +148,7 @@ def explain(state: ShellState, error: BaseException | None) -> None:
         found: Result | None = None
         if oom.find(error) is None:
             found = explanation.explain(error)
-        elif state.magics.explain_oom:
+        elif state.explain_oom:
             found = oom.explain(error, state.shell)
         if found is not None:
             delivery.show(state.shell, found)
@@ -170,7 +165,7 @@ def _transformer(state: ShellState) -> Callable[[list[str]], list[str]]:
     def transform(lines: list[str]) -> list[str]:
         from gpumagic.cells.magic_code import prepare_call
 
-        return prepare_call(lines, state.shell, commands.runs_its_cell, state.magics)
+        return prepare_call(lines, state.shell, commands.runs_its_cell, state)
 
     return transform
 
@@ -245,16 +240,12 @@ def _undo_of_process(state: ShellState) -> None:
 
 def _undo_choice(state: ShellState) -> None:
     """Restore the variables, and say so: code that runs next may get another GPU."""
-    from gpumagic.cuda import device_table, driver, failure
+    from gpumagic.cuda import driver
     from gpumagic.magics.delivery import say
-    from gpumagic.selection import environment, remedies
+    from gpumagic.selection import environment
 
     restored = environment.undo().items()
-    if restored and not state.magics.quiet:
+    if restored and not state.quiet:
         now = [f"{name} is {'not set' if value is None else value}" for name, value in restored]
-        kept = ""
-        if driver.is_initialized():
-            kept = "; CUDA has started, and keeps its GPUs here"
-        elif failure.has_failed(device_table.read(processes=False, usage=False)):
-            kept = f"; {remedies.start_cause()}"
+        kept = "; CUDA has started, and keeps its GPUs here" if driver.is_initialized() else ""
         say(state.shell, f"gpumagic: its choice of GPUs is undone: {', '.join(now)}{kept}")

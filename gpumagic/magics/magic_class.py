@@ -1,4 +1,4 @@
-"""The three magics as IPython has them: their help, and their defaults.
+"""The three magics as IPython has them: their help; how their line is read, and errors are shown.
 
 Imported when the extension loads: what a magic does is imported when it is first used.
 """
@@ -14,32 +14,37 @@ from typing import Any
 
 from IPython.core import magic as ipython
 from IPython.core.error import UsageError
-from traitlets import Bool, TraitError, Unicode, validate
 
+from gpumagic.magics import commands
 from gpumagic.magics.shell_state import ShellState
 
 
-def _for_a_notebook(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Complete a magic's help, and turn gpumagic's own errors into one line.
+def _magic(described: Callable[[Any], None]) -> Any:
+    """Return the line and cell magic of this name, whose help begins with the docstring.
 
-    IPython keeps the last exception with its frames. So no error of ours keeps a frame that has the
-    user's values, and an interrupt, and a warning that the user has made an error, show none of
-    ours behind those of the notebook.
+    gpumagic's own errors become one line. IPython keeps the last exception with its frames. So no
+    error of ours keeps a frame that has the user's values, and an interrupt, and a warning that the
+    user has made an error, show none of ours behind those of the notebook.
     """
+    name = described.__name__
 
-    @functools.wraps(function)
-    def magic(magics: GpuMagic, *arguments: object, **scope: object) -> Any:
+    @ipython.no_var_expand
+    @ipython.needs_local_scope
+    @ipython.line_cell_magic
+    @functools.wraps(described)
+    def magic(
+        self: GpuMagic, line: str, cell: str | None = None, local_ns: dict[str, Any] | None = None
+    ) -> Any:
         __tracebackhide__ = True
         from gpumagic.cells import compile, tracebacks
         from gpumagic.errors import GpuMagicError, RegressionError
 
         def is_users(frame: FrameType) -> bool:
-            shell = magics.state.shell
-            of_cell = compile.cell_of(shell, frame.f_code.co_filename) is not None
-            return of_cell or frame.f_globals is shell.user_ns
+            of_cell = compile.cell_of(self.shell, frame.f_code.co_filename) is not None
+            return of_cell or frame.f_globals is self.shell.user_ns
 
         try:
-            return function(magics, *arguments, **scope)
+            return self._run(name, line, cell, local_ns)
         except (Exception, KeyboardInterrupt) as error:
             of_cell = any(is_users(frame) for frame, _ in walk_tb(error.__traceback__))
             if of_cell or isinstance(error, (KeyboardInterrupt, SyntaxError, UserWarning)):
@@ -56,80 +61,31 @@ def _for_a_notebook(function: Callable[..., Any]) -> Callable[..., Any]:
             refused = UsageError(harmless_lines(str(refused)))
         raise refused.with_traceback(None)
 
-    def getdoc() -> str:
-        from gpumagic.magics.commands import page
-
-        return page(function.__name__, str(function.__doc__))
-
-    magic.getdoc = getdoc  # type: ignore[attr-defined]  # IPython's ``?`` asks it for the help
-    return magic
+    decorated: Any = magic
+    # IPython's ``?`` asks it for the help.
+    decorated.getdoc = lambda: commands.page(name, str(described.__doc__))
+    return decorated
 
 
 @ipython.magics_class
-class GpuMagic(ipython.Magics):
+class GpuMagic(ShellState):
     """Defaults of gpumagic's magics, set by ``%config GpuMagic``."""
 
-    shell: Any  # by IPython's declaration it may be None
-    quiet = Bool(
-        False, help="Print nothing, as if every call had -q; no lines after cells either."
-    ).tag(config=True)
-    min_free = Unicode(
-        "", help="The free memory that '%gpu auto' asks for without --min-free, e.g. '20GiB'."
-    ).tag(config=True)
-    explain_oom = Bool(True, help="Say below the traceback why GPU memory ran out.").tag(
-        config=True
-    )
-    claim = Bool(
-        True,
-        help="Claim the chosen GPUs; 'auto' takes one that others claim only if no other fits.",
-    ).tag(config=True)
-
-    @validate("min_free")
-    def _check_min_free(self, proposal: Any) -> str:
-        from argparse import ArgumentTypeError
-
-        from gpumagic.magics.argument_types import size
-
-        value: str = proposal["value"]
-        try:
-            if value:
-                size(value)
-        except ArgumentTypeError as error:
-            raise TraitError(f"GpuMagic.min_free: {error}") from None
-        return value
-
-    def __init__(self, shell: Any) -> None:
-        super().__init__(shell=shell)
-        self.state = ShellState(shell, self)
-
-    def _run(
-        self,
-        name: str,
-        command: Callable[..., Any],
-        line: str,
-        cell: str | None,
-        local_ns: dict[str, Any] | None,
-    ) -> Any:
+    def _run(self, name: str, line: str, cell: str | None, local_ns: dict[str, Any] | None) -> Any:
         """Read a magic's line, and run its command; or show the help."""
-        from gpumagic.magics.commands import grammar_of
-
         if local_ns is None:  # an alias of IPython's passes none
             frames = (frame for frame, _ in walk_stack(None))
             namespace = self.shell.user_ns
             local_ns = next((f.f_locals for f in frames if f.f_globals is namespace), namespace)
         variables = ChainMap(local_ns, self.shell.user_ns)
-        parsed = grammar_of(name).read(line, variables, cell=cell is not None, quiet=self.quiet)
+        grammar = commands.grammar_of(name)
+        parsed = grammar.read(line, variables, cell=cell is not None, quiet=self.quiet)
         if parsed.verb == "help":
             return self.shell.run_line_magic("pinfo", f"%{name}")
-        return command(self, parsed, cell, local_ns)
+        return commands.command_of(name).run(self, parsed, cell, local_ns)
 
-    @ipython.no_var_expand
-    @ipython.needs_local_scope
-    @ipython.line_cell_magic
-    @_for_a_notebook
-    def gpu(
-        self, line: str, cell: str | None = None, local_ns: dict[str, Any] | None = None
-    ) -> Any:
+    @_magic
+    def gpu(self) -> None:
         """Show the GPUs, and choose which of them this process sees: verified.
 
           %gpu                        the GPUs; %gpu -p: with the processes on them
@@ -151,17 +107,9 @@ class GpuMagic(ipython.Magics):
           selection = %gpu off -o -q
           %gpu off --cluster -t 0:4
         """
-        from gpumagic.magics.gpu.gpu_command import run
 
-        return self._run("gpu", run, line, cell, local_ns)
-
-    @ipython.no_var_expand
-    @ipython.needs_local_scope
-    @ipython.line_cell_magic
-    @_for_a_notebook
-    def cudatime(
-        self, line: str, cell: str | None = None, local_ns: dict[str, Any] | None = None
-    ) -> Any:
+    @_magic
+    def cudatime(self) -> None:
         """Time code on the GPU, on the wall and on the CPU.
 
           %%cudatime                  run a cell once, like %%time
@@ -176,24 +124,15 @@ class GpuMagic(ipython.Magics):
         stream. A time with ≤ is an upper bound: the GPU may have been idle in between;
         others are exact within 5 %. Wall time ends when the GPU's work has, too.
 
-
         Examples
         --------
           timing = %cudatime -o -q -n 100 model(x)
           %cudatime -- -x @ y         code that begins with a minus sign follows --
           %cudatime -r 7 --name batch-{n} step(n)     {n} as in IPython, also $n
         """
-        from gpumagic.magics.cudatime.cudatime_command import run
 
-        return self._run("cudatime", run, line, cell, local_ns)
-
-    @ipython.no_var_expand
-    @ipython.needs_local_scope
-    @ipython.line_cell_magic
-    @_for_a_notebook
-    def gpumem(
-        self, line: str, cell: str | None = None, local_ns: dict[str, Any] | None = None
-    ) -> Any:
+    @_magic
+    def gpumem(self) -> None:
         """Show GPU memory now, or its change by a statement or a cell.
 
           %gpumem                     what torch, the rest of this process, others hold
@@ -215,6 +154,3 @@ class GpuMagic(ipython.Magics):
           %gpumem -- log              code that begins as a verb does follows --
           %%gpumem --lines -f model.forward
         """
-        from gpumagic.magics.gpumem.gpumem_command import run
-
-        return self._run("gpumem", run, line, cell, local_ns)

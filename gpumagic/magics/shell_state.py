@@ -1,4 +1,4 @@
-"""What gpumagic keeps in one shell, from loading until unloading; the magics find it by `of`."""
+"""What gpumagic keeps in one shell, from loading until unloading: its settings, and what is on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import os
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.magic import Magics
+from traitlets import Bool, TraitError, Unicode, validate
 
 from gpumagic.cells.hooks import CellHooks
 from gpumagic.system.shell import Shell
@@ -24,26 +27,43 @@ if TYPE_CHECKING:
 NAME = "GpuMagic"
 
 
-class Magics(Protocol):
-    """The object of the three magics: its shell, and the settings of ``%config GpuMagic``."""
+class ShellState(Magics):
+    """The settings of ``%config GpuMagic``, and the state of gpumagic in one shell.
 
-    shell: Shell
-    state: ShellState
-    quiet: bool
-    min_free: str
-    explain_oom: bool
-    claim: bool
+    `GpuMagic` adds the magics; every command gets it as ``magics``.
+    """
 
-    def trait_values(self, **metadata: object) -> dict[str, Any]:
-        """Return the settings by name."""
+    shell: Any  # by IPython's declaration it may be None
+    quiet = Bool(
+        False, help="Print nothing, as if every call had -q; no lines after cells either."
+    ).tag(config=True)
+    min_free = Unicode(
+        "", help="The free memory that '%gpu auto' asks for without --min-free, e.g. '20GiB'."
+    ).tag(config=True)
+    explain_oom = Bool(True, help="Say below the traceback why GPU memory ran out.").tag(
+        config=True
+    )
+    claim = Bool(
+        True,
+        help="Claim the chosen GPUs; 'auto' takes one that others claim only if no other fits.",
+    ).tag(config=True)
 
+    @validate("min_free")
+    def _check_min_free(self, proposal: Any) -> str:
+        from argparse import ArgumentTypeError
 
-class ShellState:
-    """The state of gpumagic in one shell."""
+        from gpumagic.magics.argument_types import size
 
-    def __init__(self, shell: Shell, magics: Magics) -> None:
-        self.shell = shell
-        self.magics = magics
+        value: str = proposal["value"]
+        try:
+            if value:
+                size(value)
+        except ArgumentTypeError as error:
+            raise TraitError(f"GpuMagic.min_free: {error}") from None
+        return value
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell=shell)
         #: What undoes the loading, the last change first.
         self.undo = ExitStack()
         #: A process that has this object and another pid is a fork.
@@ -93,10 +113,11 @@ class ShellState:
 
 def find(shell: Shell) -> ShellState | None:
     """Return what there is of ``shell``; None where gpumagic is not loaded."""
-    return getattr(shell.magics_manager.registry.get(NAME), "state", None)
+    state: ShellState | None = shell.magics_manager.registry.get(NAME)
+    return state
 
 
 def of(shell: Shell) -> ShellState:
     """Return what there is of ``shell``, in which gpumagic is loaded."""
-    state: ShellState = shell.magics_manager.registry[NAME].state
+    state: ShellState = shell.magics_manager.registry[NAME]
     return state

@@ -173,7 +173,7 @@ class Comparison(Series[Compared]):
             Figures("GPU", gpu),
             Column("Compared", lambda entry: ratio(entry, "gpu"), least=12, wrap=True),
         )
-        legend = f"compared with {self.baseline}, by 95 % confidence intervals; {which}"
+        legend = f"Compared with {self.baseline}, by 95 % confidence intervals; {which}"
         yield Line.of(legend, "dim")
 
 

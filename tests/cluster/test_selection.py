@@ -92,7 +92,8 @@ def test_too_late_is_named(two_engines: Cluster, run: Run) -> None:
         warnings.filterwarnings("ignore", category=DeprecationWarning)  # of Colab's ipyparallel
         chosen = run(two_engines, "%gpu pin -o -q").value
     (warning,) = caught
-    assert str(warning.message).startswith("Too late on engine 1: torch has initialised CUDA")
+    assert str(warning.message).startswith("engine 1: Too late for")
+    assert "torch has initialised CUDA" in str(warning.message)
     assert "Cluster.restart_engines()" in str(warning.message)
     assert [each.value.status for each in chosen] == ["applied", "too-late"]
     assert chosen.too_late == (1,)

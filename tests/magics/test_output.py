@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stdout
 from functools import partial
 from io import StringIO
 from typing import Any
@@ -13,7 +13,6 @@ import pytest
 from IPython.utils.capture import capture_output
 
 from gpumagic.magics.delivery import format_result, say, show
-from gpumagic.magics.live_display import Progress
 from gpumagic.magics.shell_state import of
 from gpumagic.results.base import Explanation
 from gpumagic.results.selection import Selection
@@ -94,38 +93,15 @@ def test_colours_on_a_terminal(
     assert "\x1b" not in RESULT._repr_mimebundle_()["text/plain"]
 
 
-# The progress of repeats.
-
-
-@pytest.fixture
-def _no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Progress, "DELAY", 0.0)
-    monkeypatch.setattr(Progress, "PERIOD", 0.0)
-
-
-@pytest.mark.usefixtures("_no_delay")
-def test_progress_in_a_terminal_is_on_standard_error_and_removed(ip: Any) -> None:
-    with redirect_stderr(Terminal()) as errors, redirect_stdout(Terminal()) as screen:
-        shown = Progress(ip)
-        shown.update(0.5)
-        shown.close()
-        shown.close()  # a second time does nothing
-    assert screen.getvalue() == ""
-    before, drawn, after = errors.getvalue().partition("%cudatime  ████     50 %")
-    assert drawn
-    assert ERASED not in before
-    assert ERASED in after
-
-
-@pytest.mark.usefixtures("_no_delay", "clock")
 def test_progress_in_a_notebook_is_an_output_and_removed(
-    ip: Any, run_cell: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+    ip: Any, run_cell: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, clock: Any
 ) -> None:
     """Not on standard error, which front ends colour as an error."""
     monkeypatch.setattr(ip, "kernel", object(), raising=False)
     run_cell("import time")
-    ran = run_cell("%cudatime -n 1 -r 6 -w 0 time.sleep(0.01)")
+    ran = run_cell("%cudatime -n 1 -r 6 -w 0 time.sleep(0.5)")
     assert ran.stderr == ""
-    assert re.search(r"%cudatime +[█-▏]+ +50 % · 3\d\.\d ms", ran.text)
+    assert re.search(r"%cudatime: 50 %, 1\.5\d s", ran.text)
     assert {"text/plain": ""} in ran.displays
-    assert run_cell("%cudatime -q -n 1 -r 6 -w 0 time.sleep(0.01)").text == ""
+    assert run_cell("%cudatime -q -n 1 -r 6 -w 0 time.sleep(0.5)").text == ""
+    assert "50 %" not in run_cell("%cudatime -n 1 -r 6 -w 0 time.sleep(0.1)").text, "too early"

@@ -94,7 +94,7 @@ def test_initialised_before_the_extension_was_loaded(kernel: Callable[..., Kerne
 #: Whether the shell's `run_code` is replaced, and cells are watched for it.
 HOOKS = (
     "(lambda found: ('run_code' in vars(get_ipython()), "
-    "found is not None and any('InitTrace' in repr(hook.after) for hook in found.state.hooks)))"
+    "found is not None and any('InitTrace' in repr(hook.after) for hook in found.hooks)))"
     "(get_ipython().magics_manager.registry.get('GpuMagic'))"
 )
 

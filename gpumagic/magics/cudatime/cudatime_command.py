@@ -22,7 +22,7 @@ from gpumagic.magics.parsing import Grammar, MagicLine
 
 if TYPE_CHECKING:
     from gpumagic.magics.delivery import Delivery
-    from gpumagic.magics.shell_state import Magics
+    from gpumagic.magics.shell_state import ShellState
     from gpumagic.results.timing import CudaTiming
     from gpumagic.timing.event_timer import Started
     from gpumagic.timing.lines import LineProfiler
@@ -111,7 +111,9 @@ def _name(word: str) -> str:
 # --- what runs it ---------------------------------------------------------------------------------
 
 
-def run(magics: Magics, line: MagicLine, cell: str | None, local_ns: dict[str, Any] | None) -> Any:
+def run(
+    magics: ShellState, line: MagicLine, cell: str | None, local_ns: dict[str, Any] | None
+) -> Any:
     """Run the magic; for code that awaits, return a coroutine that does.
 
     Raises:
@@ -140,7 +142,7 @@ def run(magics: Magics, line: MagicLine, cell: str | None, local_ns: dict[str, A
     return repeated.run(magics, options, source, header, local_ns)
 
 
-def _run_once(magics: Magics, options: argparse.Namespace, cell: CompiledCell) -> Any:
+def _run_once(magics: ShellState, options: argparse.Namespace, cell: CompiledCell) -> Any:
     """Run and time a cell, and return what the magic returns; a coroutine if the cell awaits.
 
     Raises:

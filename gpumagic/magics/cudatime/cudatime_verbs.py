@@ -9,7 +9,7 @@ from typing import Any
 
 from gpumagic.errors import SpecError
 from gpumagic.magics.delivery import hand_over, say, show_below, store
-from gpumagic.magics.shell_state import Magics
+from gpumagic.magics.shell_state import ShellState
 from gpumagic.magics.shell_state import of as state_of
 from gpumagic.results.logs import CellTiming
 from gpumagic.results.timing import CudaTiming
@@ -22,7 +22,7 @@ _OWN = re.compile(r"\s*%cudatime\s+(-\S+\s+)*(on|off|log|compare|forget)\b[^\n]*
 _TIMED = re.compile(r"\s*%%cudatime\b|\s*%cudatime\b[^\n]*\s*\Z")
 
 
-def run(verb: str, magics: Magics, options: argparse.Namespace) -> Any:
+def run(verb: str, magics: ShellState, options: argparse.Namespace) -> Any:
     """Run the verb.
 
     Raises:
@@ -49,9 +49,9 @@ def run(verb: str, magics: Magics, options: argparse.Namespace) -> Any:
     return store(shell, timer.log(), options)
 
 
-def _of_named(verb: str, magics: Magics, options: argparse.Namespace) -> Any:
+def _of_named(verb: str, magics: ShellState, options: argparse.Namespace) -> Any:
     """Show the named results, or those that the line names, side by side; or forget their names."""
-    named: dict[str, CudaTiming] = magics.state.named_timings
+    named: dict[str, CudaTiming] = magics.named_timings
     names = [name for word in options.names for name in word.split(",") if name] or [*named]
     there = ", ".join(map(shlex.quote, named)) or "none; %%cudatime --name NAME names one"
     for name in names:

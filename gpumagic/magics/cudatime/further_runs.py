@@ -18,7 +18,7 @@ from gpumagic.cells.timeit_loop import Loop
 from gpumagic.cuda import failure
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics.delivery import Delivery, say
-from gpumagic.magics.shell_state import Magics
+from gpumagic.magics.shell_state import ShellState
 from gpumagic.results.comparison import Comparison
 from gpumagic.results.timing import CudaTiming
 from gpumagic.system import text
@@ -38,9 +38,11 @@ class TimingDelivery(Delivery):
         SpecError: a file cannot be read or written, or too few repeats for ``--fail-above``.
     """
 
-    def __init__(self, magics: Magics, options: argparse.Namespace, repeats: int | None) -> None:
+    def __init__(
+        self, magics: ShellState, options: argparse.Namespace, repeats: int | None
+    ) -> None:
         super().__init__(magics, options, CudaTiming, _compare, _check)
-        self._state = magics.state
+        self._magics = magics
         counts = (repeats, None if self.before is None else self.before.repeat)
         few = any(count is not None and count < LEAST_REPEATS for count in counts)
         if few and options.fail_above is not None:
@@ -51,7 +53,7 @@ class TimingDelivery(Delivery):
 
     def deliver(self, result: CudaTiming | None) -> None:
         name = self.options.name
-        is_named = result is None or self._state.note_timing(name, result)
+        is_named = result is None or self._magics.note_timing(name, result)
         super().deliver(result)
         if not is_named:
             self._say(f"--name: {name!r} stays the earlier result, which is complete")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 from gpumagic.cells.timeit_loop import Loop, compile_loop
@@ -14,8 +15,9 @@ from gpumagic.cuda import torch_cuda
 from gpumagic.errors import SpecError
 from gpumagic.magics.cudatime.further_runs import FurtherRuns, TimingDelivery, nothing_has_run
 from gpumagic.magics.delivery import hand_over, say, saying_failures, value_of
-from gpumagic.magics.live_display import Progress
-from gpumagic.magics.shell_state import Magics
+from gpumagic.magics.live_display import LiveDisplay
+from gpumagic.magics.shell_state import ShellState
+from gpumagic.render.units import seconds, share
 from gpumagic.results.comparison import Compared, Comparison
 from gpumagic.results.timing import CudaTiming
 from gpumagic.timing.benchmark import Runs, benchmark
@@ -24,12 +26,14 @@ from gpumagic.timing.event_timer import wait_for_earlier_work
 from gpumagic.timing.profiler import nvtx_range
 from gpumagic.timing.repeat_plan import Plan
 
+#: Seconds before the progress is shown, and between two updates.
+_SILENT, _PERIOD = 1.0, 0.2
 #: Why a cell that runs once may fail when it is repeated.
 _OWN_VARIABLES = "; in repeated runs the variables that a cell assigns are its own, as in %%timeit"
 
 
 def run(
-    magics: Magics,
+    magics: ShellState,
     options: argparse.Namespace,
     source: str,
     header: str | None,
@@ -69,22 +73,25 @@ def run(
 
 
 def _benchmark(
-    magics: Magics,
+    magics: ShellState,
     options: argparse.Namespace,
     loop: Loop,
     plan: Plan,
     keep: Callable[[CudaTiming | None], None],
 ) -> None:
     """Run a loop and ``keep`` its timing: also a partial one, if one repeat is complete."""
-    done: Runs | None = None
-    progress = Progress(magics.shell, enabled=not options.quiet)
+    began, done = perf_counter(), None
+    shown_at = began + _SILENT - _PERIOD
+    # In a terminal apart from the output of the timed code.
+    with LiveDisplay(magics.shell, quiet=options.quiet, stream=sys.stderr) as live:
 
-    def note(runs: Runs) -> None:
-        nonlocal done
-        done = runs
-        progress.update(runs.part)
+        def note(runs: Runs) -> None:
+            nonlocal done, shown_at
+            done = runs
+            if (now := perf_counter()) >= shown_at + _PERIOD:
+                shown_at = now
+                live.text(f"%cudatime: {share(min(runs.part, 1.0))}, {seconds(now - began)}")
 
-    with closing(progress):
         try:
             done = benchmark(loop, plan, note)
         finally:
@@ -95,7 +102,7 @@ def _benchmark(
 # --- one device after the other -------------------------------------------------------------------
 
 
-def _run_on_devices(magics: Magics, options: argparse.Namespace, loop: Loop, plan: Plan) -> Any:
+def _run_on_devices(magics: ShellState, options: argparse.Namespace, loop: Loop, plan: Plan) -> Any:
     """Run ``loop`` on every device that ``--on`` names."""
     torch: Any = torch_cuda.require()
     for name in options.on:
@@ -107,7 +114,7 @@ def _run_on_devices(magics: Magics, options: argparse.Namespace, loop: Loop, pla
         if timing is not None:
             timings[device] = timing
             name = None if options.name is None else f"{options.name} {device}"
-            magics.state.note_timing(name, timing)
+            magics.note_timing(name, timing)
 
     found: CudaTiming | Comparison | None = None
     with nothing_has_run(magics.shell, options):

@@ -16,15 +16,16 @@ from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics import delivery
 from gpumagic.magics.argument_types import size
 from gpumagic.magics.live_display import LiveDisplay
-from gpumagic.magics.shell_state import Magics
+from gpumagic.magics.shell_state import ShellState
+from gpumagic.results.devices import VIRTUAL
 from gpumagic.results.selection import Selection, Status
 from gpumagic.selection import apply, cpu_threads, environment, remedies, snapshot, soft_off
-from gpumagic.selection.auto import Wants
-from gpumagic.selection.spec import Spec
+from gpumagic.selection.auto import NO_WANTS, Wants
+from gpumagic.selection.spec import Spec, parse
 from gpumagic.system.shell import Shell
 
 
-def wants(magics: Magics, spec: Spec, options: argparse.Namespace) -> Wants:
+def wants(magics: ShellState, spec: Spec, options: argparse.Namespace) -> Wants:
     """Return what ``auto`` requires of a device, by the options or by the configuration."""
     if spec.kind != "auto":
         return Wants()
@@ -34,8 +35,37 @@ def wants(magics: Magics, spec: Spec, options: argparse.Namespace) -> Wants:
     return Wants(min_free=min_free, idle=options.idle, wait=options.wait)
 
 
-def choose_for_kernel(magics: Magics, spec: Spec, options: argparse.Namespace) -> Selection:
-    """Choose devices until the next choice; does not return where the kernel is restarted.
+def run(
+    magics: ShellState, text: str, options: argparse.Namespace, cell: str | None, header: str
+) -> Any:
+    """Choose devices until the next choice, or for one cell."""
+    spec = parse(text)
+    if cell is not None:
+        return _run_cell(magics, spec, options, cell, header)
+    chosen = _without_gpu(magics, spec, options) or _choose_for_kernel(magics, spec, options)
+    returned = delivery.hand_over(magics.shell, chosen, options)
+    if chosen.status == "too-late":  # last: the user may have made warnings errors
+        where = f"the choice '{chosen.requested}' is {_not_so(chosen)}: see above"
+        delivery.warn(str(chosen.problem) if options.quiet else where)
+    return returned
+
+
+def _without_gpu(magics: ShellState, spec: Spec, options: argparse.Namespace) -> Selection | None:
+    """Return what ``auto`` without conditions chooses where there is no GPU: nothing.
+
+    So a notebook runs as it is on such a machine; one that needs a GPU says which, or how free.
+    """
+    if spec.kind != "auto" or spec.count > 1 or wants(magics, spec, options) != NO_WANTS:
+        return None
+    table = device_table.read(processes=False, usage=False)
+    if table.no_gpu is None:
+        return None
+    now, notes = environment.now(), (VIRTUAL,)
+    return Selection(spec.text, now, "unchanged", no_gpu=table.no_gpu, notes=notes)
+
+
+def _choose_for_kernel(magics: ShellState, spec: Spec, options: argparse.Namespace) -> Selection:
+    """Choose devices; does not return where the kernel is restarted.
 
     Raises:
         DeviceError: the devices cannot be chosen; nothing was changed.
@@ -68,7 +98,7 @@ def choose_for_kernel(magics: Magics, spec: Spec, options: argparse.Namespace) -
     return cpu_threads.with_threads(chosen, spec, options.threads)
 
 
-def choose_here(magics: Magics, spec: Spec, options: argparse.Namespace) -> Selection:
+def choose_here(magics: ShellState, spec: Spec, options: argparse.Namespace) -> Selection:
     """Choose devices by the variables; close the gate for ``--soft`` where that is too late.
 
     An exception undoes it.
@@ -89,13 +119,11 @@ def choose_here(magics: Magics, spec: Spec, options: argparse.Namespace) -> Sele
         return soft_off.under_gate(chosen)
     # The variables may be unchanged; which devices this process can use is not.
     status: Status = "applied" if chosen.status == "unchanged" else chosen.status
-    note = "the gate is lifted"
-    if again is not None:
-        note += ", and the choice before it is in effect"
+    note = "the gate is lifted" + (", and the choice before it is in effect" if again else "")
     return replace(chosen, status=status, notes=(note, *chosen.notes))
 
 
-def _choose_by_variables(magics: Magics, spec: Spec, options: argparse.Namespace) -> Selection:
+def _choose_by_variables(magics: ShellState, spec: Spec, options: argparse.Namespace) -> Selection:
     with LiveDisplay(magics.shell, quiet=options.quiet) as live:
 
         def progress(waited: float, reason: str) -> None:
@@ -110,19 +138,6 @@ def _choose_by_variables(magics: Magics, spec: Spec, options: argparse.Namespace
         )
 
 
-def warn(chosen: Selection, *, shown: bool) -> None:
-    """Warn in a line if the choice is too late, below the result that says why, if it was shown.
-
-    Where the user has made warnings errors this raises: the caller has shown and stored the result.
-    """
-    if chosen.status != "too-late":
-        return
-    if not shown:
-        delivery.warn(str(chosen.problem))
-        return
-    delivery.warn(f"the choice '{chosen.requested}' is {_not_so(chosen)}: see above")
-
-
 def _not_so(late: Selection) -> str:
     return f"not {'in effect in this process' if late.cuda_initialized else 'verified'}"
 
@@ -130,8 +145,8 @@ def _not_so(late: Selection) -> str:
 # --- ``%%gpu SPEC``: for one cell -----------------------------------------------------------------
 
 
-def run_cell(
-    magics: Magics, spec: Spec, options: argparse.Namespace, cell: str, header: str
+def _run_cell(
+    magics: ShellState, spec: Spec, options: argparse.Namespace, cell: str, header: str
 ) -> Any:
     """Run ``cell`` under a choice; return its value, or the selection for ``-o``."""
     shell = magics.shell
@@ -146,12 +161,7 @@ def run_cell(
         chosen = choose_here(magics, spec, options)
         if chosen.status == "too-late":
             snapshot.restore(before)
-            if options.quiet:
-                raise DeviceError(f"the cell did not run: {chosen.problem}")
-            delivery.show(shell, replace(chosen, environment=environment.now()))
-            raise DeviceError(
-                f"the cell did not run: '{spec.text}' is {_not_so(chosen)}: see above"
-            )
+            raise DeviceError(f"the cell did not run: {chosen.problem}")
         failed = STATE.init_failure.failed
         outer, STATE.cell_thread = STATE.cell_thread, get_ident()
         try:

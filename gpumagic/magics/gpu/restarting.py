@@ -13,7 +13,7 @@ from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import RestartError
 from gpumagic.magics.gpu import last_line, session
 from gpumagic.magics.live_display import LiveDisplay
-from gpumagic.magics.shell_state import Magics, of
+from gpumagic.magics.shell_state import ShellState, of
 from gpumagic.restart import before, losses
 from gpumagic.selection import claims, environment, soft_off
 from gpumagic.selection.spec import Spec
@@ -41,7 +41,7 @@ def check(shell: Shell, *, force: bool = False) -> None:
     before.check(shell, force=force)
 
 
-def restart(magics: Magics, options: argparse.Namespace) -> NoReturn:
+def restart(magics: ShellState, options: argparse.Namespace) -> NoReturn:
     """Restart the notebook process with the GPUs, the claim and the CPU threads that it has.
 
     Raises:
@@ -57,7 +57,7 @@ def restart(magics: Magics, options: argparse.Namespace) -> NoReturn:
     begin(magics, Spec("restart", "same"), argparse.Namespace(**{**vars(options), **as_now}))
 
 
-def begin(magics: Magics, spec: Spec, options: argparse.Namespace) -> NoReturn:
+def begin(magics: ShellState, spec: Spec, options: argparse.Namespace) -> NoReturn:
     """Restart the kernel under the variables as they are now, those of the choice ``spec``.
 
     Raises:
@@ -72,7 +72,7 @@ def begin(magics: Magics, spec: Spec, options: argparse.Namespace) -> NoReturn:
         raise RestartError(f"{text.reason(error)}; this process goes on as it was") from None
 
 
-def _begin(magics: Magics, spec: Spec, options: argparse.Namespace) -> NoReturn:
+def _begin(magics: ShellState, spec: Spec, options: argparse.Namespace) -> NoReturn:
     shell, began = magics.shell, time.time()
     check(shell, force=options.force)
     comms = getattr(getattr(getattr(shell, "kernel", None), "comm_manager", None), "comms", ())

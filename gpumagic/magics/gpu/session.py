@@ -15,7 +15,7 @@ def read(shell: Shell) -> dict[str, Any]:
     """Return the session's settings of gpumagic, and the magics that turn on what is on."""
     state = of(shell)
     return {
-        "traits": state.magics.trait_values(config=True),
+        "traits": state.trait_values(config=True),
         "timings": state.named_timings,
         "lines": [*_modes(shell)],
         "reloaded": _reloaded(shell),
@@ -51,7 +51,7 @@ def restore(shell: Shell, found: dict[str, Any]) -> list[str]:
     """Turn on what was on; return a note for what could not be."""
     state, notes = of(shell), []
     for name, value in found["traits"].items():
-        setattr(state.magics, name, value)
+        setattr(state, name, value)
     state.named_timings = found["timings"]
     shell.compile.flags |= found["compiled"]
     for name, line in found["lines"]:

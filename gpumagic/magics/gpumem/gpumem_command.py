@@ -1,7 +1,7 @@
 """``%gpumem`` and ``%%gpumem``: GPU memory now, and its change by a statement or a cell.
 
-What can be typed; which function runs it; and the code's run. Completion reads the forms at a key
-press: what measures is imported when it is used.
+What can be typed; the code's run; and the verbs. Completion reads the forms at a key press: what
+measures is imported when it is used.
 """
 
 from __future__ import annotations
@@ -20,9 +20,13 @@ from gpumagic.cells.compile import CompiledCell, compile_cell
 from gpumagic.errors import SpecError
 from gpumagic.magics.forms import BASELINE, RESULT, Parser
 from gpumagic.magics.parsing import Grammar, MagicLine
+from gpumagic.system.writing import output_path
+from gpumagic.wording import plural
 
 if TYPE_CHECKING:
-    from gpumagic.magics.shell_state import Magics
+    from gpumagic.magics.shell_state import ShellState
+    from gpumagic.memory.peak_ledger import CellMemoryMeter
+    from gpumagic.results.base import Result
 
 # --- what can be typed ----------------------------------------------------------------------------
 
@@ -98,7 +102,9 @@ def value_range(text: str) -> tuple[str, int, int]:
 # --- what runs it ---------------------------------------------------------------------------------
 
 
-def run(magics: Magics, line: MagicLine, cell: str | None, local_ns: dict[str, Any] | None) -> Any:
+def run(
+    magics: ShellState, line: MagicLine, cell: str | None, local_ns: dict[str, Any] | None
+) -> Any:
     """Run the magic.
 
     Raises:
@@ -106,9 +112,7 @@ def run(magics: Magics, line: MagicLine, cell: str | None, local_ns: dict[str, A
     """
     options = line.options
     if line.verb:
-        from gpumagic.magics.gpumem import gpumem_verbs
-
-        return gpumem_verbs.run(line.verb, magics, options, local_ns)
+        return _run_verb(line.verb, magics, options, local_ns)
     if cell is None and not line.code:
         of_code = [name for name in line.given if name not in RESULT]
         if of_code:
@@ -129,7 +133,7 @@ def run(magics: Magics, line: MagicLine, cell: str | None, local_ns: dict[str, A
     return _measure(magics, options, compiled)
 
 
-def _measure(magics: Magics, options: argparse.Namespace, compiled: CompiledCell) -> Any:
+def _measure(magics: ShellState, options: argparse.Namespace, compiled: CompiledCell) -> Any:
     """Run the code once, measured as a whole or by line."""
     from gpumagic.cells.line_sources import selected_sources
     from gpumagic.magics.delivery import Delivery
@@ -156,15 +160,14 @@ def _measure(magics: Magics, options: argparse.Namespace, compiled: CompiledCell
     return compiled.run_within(reported(), lambda value: delivery.finish(value, measured.finished))
 
 
-def _report(magics: Magics, options: argparse.Namespace) -> Any:
+def _report(magics: ShellState, options: argparse.Namespace) -> Any:
     from gpumagic.cuda import failure
     from gpumagic.magics.delivery import hand_over
     from gpumagic.memory.limit import LIMIT
     from gpumagic.memory.report import memory_report
     from gpumagic.selection import remedies
 
-    state = magics.state
-    report = state.memory_report = memory_report(state.memory_report)
+    report = magics.memory_report = memory_report(magics.memory_report)
     LIMIT.apply()
     failure.check_context()
     limit = LIMIT.limits().limits
@@ -172,3 +175,102 @@ def _report(magics: Magics, options: argparse.Namespace) -> Any:
     notes = (*report.notes, remedies.dead_context_note(), limit)
     report = replace(report, notes=tuple(filter(None, notes)))
     return hand_over(magics.shell, report, options)
+
+
+# --- the verbs ------------------------------------------------------------------------------------
+
+_MESSAGES = {
+    "on": "A line with the change follows each cell that changed GPU memory; '%gpumem off' ends "
+    "that.",
+    "off": "No more lines after cells; '%gpumem log' shows the previous ones.",
+}
+
+
+def _run_verb(
+    verb: str, magics: ShellState, options: argparse.Namespace, local_ns: dict[str, Any] | None
+) -> Any:
+    """Run a verb; ``local_ns`` has the caller's own variables.
+
+    Raises:
+        DeviceError: torch or a GPU is missing, CUDA is not in use or has failed, or the allocator
+            cannot do it.
+        SpecError: the file cannot be written, a variable that is to be freed does not exist, or
+            there is nothing to draw.
+    """
+    from gpumagic.magics.delivery import hand_over, say, store
+
+    if verb == "plot":
+        return _plot(magics, options)
+    if verb not in _MESSAGES:
+        return hand_over(magics.shell, _result(verb, magics, options, local_ns), options)
+    meter = _meter(magics)
+    if verb == "on":
+        meter.on()
+    else:
+        meter.off()
+    if not options.quiet:
+        say(magics.shell, _MESSAGES[verb])
+    return store(magics.shell, meter.log(), options)
+
+
+def _result(
+    verb: str, magics: ShellState, options: argparse.Namespace, local_ns: dict[str, Any] | None
+) -> Result:
+    """Do what a verb says, and return what it shows."""
+    from gpumagic.memory import history
+    from gpumagic.memory.limit import LIMIT
+
+    shell = magics.shell
+    if verb == "log":
+        return _meter(magics).log()
+    if verb == "vars":
+        from gpumagic.memory.holders import holders
+
+        return holders(shell=shell)
+    if verb == "free":
+        from gpumagic.memory.freeing import free
+
+        names = ",".join(options.names).replace(",", " ").split()
+        own = () if local_ns is None or local_ns is shell.user_ns else local_ns
+        return free(shell, names, own)
+    if verb == "snapshot":
+        return history.write_snapshot(output_path(options.file))
+    if verb == "cells":
+        return history.live_by_cell(shell)
+    if verb == "record":
+        if magics.memory_history is None:
+            magics.memory_history = history.History()
+            magics.undo.callback(magics.memory_history.release)
+        record = magics.memory_history
+        return {"on": record.on, "off": record.off, None: record.state}[options.switch]()
+    if options.size == 0:
+        LIMIT.lift()
+    elif options.size is not None:
+        LIMIT.set(options.size)
+    return LIMIT.state()
+
+
+def _meter(magics: ShellState) -> CellMemoryMeter:
+    """Return the meter of a session's cells, made at the first call."""
+    if magics.cell_memory is None:
+        from gpumagic.magics.delivery import show_below
+        from gpumagic.memory.peak_ledger import CellMemoryMeter
+
+        shell = magics.shell
+        magics.cell_memory = CellMemoryMeter(magics.hooks, lambda cell, _: show_below(shell, cell))
+        magics.undo.callback(magics.cell_memory.off)
+    return magics.cell_memory
+
+
+def _plot(magics: ShellState, options: argparse.Namespace) -> Any:
+    from gpumagic.magics.delivery import show_picture, store
+
+    log = _meter(magics).log()
+    if not any(cell.devices for cell in log):
+        raise SpecError("no cell has used GPU memory yet; '%gpumem on' begins to record them")
+    plot = log.plot()
+    title = f"GPU memory over {plural(len(log), 'cell')}"
+    if empty := len(log.known_devices()) - len(log.drawn_devices()):
+        title += f"; {plural(empty, 'unchanged GPU')} left out"
+    show_picture(magics.shell, plot, title, options.file, "%gpumem plot", quiet=options.quiet)
+    return store(magics.shell, plot.figure, options)

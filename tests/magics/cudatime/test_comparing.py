@@ -16,7 +16,7 @@ def test_named_results_side_by_side(run_cell: Any, clock: None) -> None:
     assert isinstance(compared, Comparison)
     assert [entry.name for entry in compared] == ["baseline", "faster"]
     assert compared["faster"].verdict == "faster"
-    assert "compared with baseline" in run_cell("%cudatime compare").text
+    assert "Compared with baseline" in run_cell("%cudatime compare").text
     assert run_cell("%cudatime compare;").text == ""
     run_cell("%cudatime -q --name faster -n 1 -r 6 time.sleep(0.02)")
     assert run_cell("%cudatime compare -q -o").value["faster"].verdict == "slower", "anew"

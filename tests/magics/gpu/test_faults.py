@@ -172,16 +172,18 @@ def test_no_driver(kernel: Callable[..., Kernel]) -> None:
     assert shown.startswith(f"{NO_GPU}: no NVIDIA driver is installed.")
     assert "make demo" in shown
     assert "can still be changed" not in shown
-    for spec in ("0", "auto", "auto --wait 60"):
+    for spec in ("0", "auto 2", "auto --wait 60", "auto --min-free 1GiB"):
         reply = laptop.run(f"%gpu {spec}", raising=False)
         assert reply.stderr.startswith(f"UsageError: {NO_GPU}: no NVIDIA driver is installed.")
         assert "make demo" in reply.stderr
     laptop.run("import torch")
-    for spec in ("off", "on", "reset", "off"):  # it is so already
+    for spec in ("off", "on", "reset", "off", "auto", "auto"):  # it is so already
         shown = laptop.run(f"selection = %gpu {spec} -o").text
         assert shown.startswith("unchanged: this machine has no GPU that CUDA can use (no NVIDIA")
         assert laptop.value("(selection.status, selection.devices)") == ("unchanged", ())
     assert laptop.run("%%gpu off\n6 * 7").value == "42"
+    script = laptop.run("import gpumagic; gpumagic.select('auto')", raising=False)
+    assert NO_GPU in script.shown
     assert laptop.value("'CUDA_VISIBLE_DEVICES' in __import__('os').environ") is False
     assert "can still be selected" not in laptop.run("%gpu doctor").text
     assert laptop.value("str(__import__('gpumagic').device())") == "cpu"
@@ -208,7 +210,7 @@ def test_nvml_without_a_driver(kernel: Callable[..., Kernel]) -> None:
 def test_no_device(kernel: Callable[..., Kernel]) -> None:
     empty = kernel(Scenario(devices=0))
     assert empty.run("%gpu").text.startswith(f"{NO_GPU}: NVML lists none.")
-    for spec in ("0", "auto"):
+    for spec in ("0", "auto 2"):
         reply = empty.run(f"%gpu {spec}", raising=False)
         assert reply.stderr.startswith(f"UsageError: {NO_GPU}: NVML lists none.")
     empty.run("import torch")

@@ -233,7 +233,7 @@ def test_refused_in_a_subshell(kernel: Callable[..., Kernel]) -> None:
     assert k.run("%gpu off --restart").text.startswith("restarted")
 
 
-EXTENSION = "get_ipython().magics_manager.registry['GpuMagic'].state"
+EXTENSION = "get_ipython().magics_manager.registry['GpuMagic']"
 
 
 def test_what_the_session_has_turned_on_is_on_again(kernel: Callable[..., Kernel]) -> None:
@@ -244,7 +244,7 @@ def test_what_the_session_has_turned_on_is_on_again(kernel: Callable[..., Kernel
     k.run("%gpu 1 --restart -q")
     asked = f"({EXTENSION}.cell_timing.above, {EXTENSION}.cell_memory.watching)"
     assert k.value(asked) == (7.0, True)
-    assert k.value(f"{EXTENSION}.magics.min_free") == "3GiB"
+    assert k.value(f"{EXTENSION}.min_free") == "3GiB"
     assert "there is first" in k.run("%cudatime compare", raising=False).shown
     assert "2.00 GiB" in k.run("%gpumem limit").text
 

@@ -34,7 +34,7 @@ def helps() -> dict[str, str]:
 
 def settings() -> dict[str, tuple[str, str]]:
     """Return the default and the help of every setting, by name."""
-    traits = GpuMagic.class_own_traits(config=True)
+    traits = GpuMagic.class_traits(config=True)
     return {
         name: (repr(trait.default_value), " ".join(trait.help.split()))
         for name, trait in sorted(traits.items())
