@@ -56,23 +56,23 @@ def show_below(shell: Shell, line: Result, metadata: dict[str, Any] | None = Non
 
 def say(shell: Shell, line: str) -> None:
     """Show a line of text: what is printed in a notebook is broken within words."""
-    from gpumagic.render import text
     from gpumagic.render.blocks import Line
 
-    blocks = [Line.of(line)]
-    if hasattr(shell, "kernel"):
-        _show(shell, blocks)
-    else:
-        output = output_of(shell)
-        output.print(text.drawn(blocks, output))
+    _show(shell, [Line.of(line)], printed=not hasattr(shell, "kernel"))
 
 
-def _show(shell: Shell, blocks: Sequence[Block], metadata: dict[str, Any] | None = None) -> None:
+def _show(
+    shell: Shell,
+    blocks: Sequence[Block],
+    metadata: dict[str, Any] | None = None,
+    *,
+    printed: bool = False,
+) -> None:
     """Print blocks in a terminal, and display them elsewhere; raises nothing."""
     from gpumagic.render import text
 
     output = output_of(shell)
-    if output.is_terminal:
+    if output.is_terminal or printed:
         output.print(text.drawn(blocks, output, color=output.has_colors))
         return
     bundle = mime_bundle(shell, blocks)

@@ -47,6 +47,10 @@ def _magic(described: Callable[[Any], None]) -> Any:
             return self._run(name, line, cell, local_ns)
         except (Exception, KeyboardInterrupt) as error:
             of_cell = any(is_users(frame) for frame, _ in walk_tb(error.__traceback__))
+            if isinstance(error, SyntaxError) and cell is None and not of_cell:
+                # The statement's first line is that of the cell, or the function, which has it.
+                lines = (line for frame, line in walk_stack(None) if is_users(frame))
+                error.lineno = (error.lineno or 1) + next(lines, 1) - 1
             if of_cell or isinstance(error, (KeyboardInterrupt, SyntaxError, UserWarning)):
                 tracebacks.take_out_own(error, is_users)
                 raise

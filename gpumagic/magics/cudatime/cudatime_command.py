@@ -133,6 +133,7 @@ def run(
     source = line.code if cell is None else cell
     # The magic's own line, by which tracebacks count a cell's lines.
     header = None if cell is None else f"%%cudatime {line.written}"
+    _wait_for_earlier_work(magics, options)
     if REPEATING.isdisjoint(line.given):
         compiled = compile_cell(magics.shell, source, header=header, local_ns=local_ns)
         compiled.check_runs_again(*AGAIN & line.given.keys())
@@ -140,6 +141,20 @@ def run(
     from gpumagic.magics.cudatime import repeated
 
     return repeated.run(magics, options, source, header, local_ns)
+
+
+def _wait_for_earlier_work(magics: ShellState, options: argparse.Namespace) -> None:
+    """Wait for the GPU's earlier work; where that is interrupted, the user's code has not run."""
+    from gpumagic.magics.delivery import say
+    from gpumagic.timing.event_timer import wait_for_earlier_work
+
+    try:
+        wait_for_earlier_work()
+    except KeyboardInterrupt as interrupt:
+        if not options.quiet:
+            waited = "interrupted while waiting for earlier GPU work"
+            say(magics.shell, f"%cudatime: {waited}; nothing was run")
+        raise interrupt.with_traceback(None) from None
 
 
 def _run_once(magics: ShellState, options: argparse.Namespace, cell: CompiledCell) -> Any:
@@ -193,16 +208,14 @@ class _SingleRun(AbstractContextManager[None]):
         self._started: Started | None = None
 
     def __enter__(self) -> None:
-        from gpumagic.magics.cudatime.further_runs import nothing_has_run
         from gpumagic.timing import event_timer, summary
 
         self._frames_before = summary.compiled_frames()
-        with nothing_has_run(self._shell, self._options):
-            if self._lines is not None:
-                self._lines.prepare()
-            self._started = event_timer.start()
-            if self._lines is not None:
-                self._lines.start()
+        if self._lines is not None:
+            self._lines.prepare()
+        self._started = event_timer.start()
+        if self._lines is not None:
+            self._lines.start()
 
     def close(self) -> None:
         """End the tracing, also where an interrupt came before that; and free the events."""

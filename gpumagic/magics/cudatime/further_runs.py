@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,12 +17,11 @@ from typing import Any, TypeVar
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.cuda import failure
 from gpumagic.errors import DeviceError, SpecError
-from gpumagic.magics.delivery import Delivery, say
+from gpumagic.magics.delivery import Delivery
 from gpumagic.magics.shell_state import ShellState
 from gpumagic.results.comparison import Comparison
 from gpumagic.results.timing import CudaTiming
 from gpumagic.system import text
-from gpumagic.system.shell import Shell
 from gpumagic.system.writing import output_path
 from gpumagic.timing import comparison
 from gpumagic.timing.profiler import EnergyMeter, Profiled, flop_counter
@@ -57,18 +56,6 @@ class TimingDelivery(Delivery):
         super().deliver(result)
         if not is_named:
             self._say(f"--name: {name!r} stays the earlier result, which is complete")
-
-
-@contextmanager
-def nothing_has_run(shell: Shell, options: argparse.Namespace) -> Iterator[None]:
-    """Say so where an interrupt comes before the user's code, which is not blamed for it."""
-    try:
-        yield
-    except KeyboardInterrupt as interrupt:
-        if not options.quiet:
-            waited = "interrupted while waiting for earlier GPU work"
-            say(shell, f"%cudatime: {waited}; nothing was run")
-        raise interrupt.with_traceback(None) from None
 
 
 def _compare(now: CudaTiming, before: CudaTiming) -> Comparison:

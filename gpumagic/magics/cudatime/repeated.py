@@ -13,7 +13,7 @@ from typing import Any
 from gpumagic.cells.timeit_loop import Loop, compile_loop
 from gpumagic.cuda import torch_cuda
 from gpumagic.errors import SpecError
-from gpumagic.magics.cudatime.further_runs import FurtherRuns, TimingDelivery, nothing_has_run
+from gpumagic.magics.cudatime.further_runs import FurtherRuns, TimingDelivery
 from gpumagic.magics.delivery import hand_over, say, saying_failures, value_of
 from gpumagic.magics.live_display import LiveDisplay
 from gpumagic.magics.shell_state import ShellState
@@ -22,7 +22,6 @@ from gpumagic.results.comparison import Compared, Comparison
 from gpumagic.results.timing import CudaTiming
 from gpumagic.timing.benchmark import Runs, benchmark
 from gpumagic.timing.comparison import compare
-from gpumagic.timing.event_timer import wait_for_earlier_work
 from gpumagic.timing.profiler import nvtx_range
 from gpumagic.timing.repeat_plan import Plan
 
@@ -53,8 +52,6 @@ def run(
         return _run_on_devices(magics, options, loop, plan)
     delivery = TimingDelivery(magics, options, None if plan.open_end else plan.repeats)
     further = FurtherRuns(options)
-    with nothing_has_run(magics.shell, options):
-        wait_for_earlier_work()
 
     def keep(result: CudaTiming | None) -> None:
         further.result = result
@@ -117,8 +114,6 @@ def _run_on_devices(magics: ShellState, options: argparse.Namespace, loop: Loop,
             magics.note_timing(name, timing)
 
     found: CudaTiming | Comparison | None = None
-    with nothing_has_run(magics.shell, options):
-        wait_for_earlier_work()
     try:
         for device in options.on:
             with _default_device(device):

@@ -45,8 +45,9 @@ def run(
     chosen = _without_gpu(magics, spec, options) or _choose_for_kernel(magics, spec, options)
     returned = delivery.hand_over(magics.shell, chosen, options)
     if chosen.status == "too-late":  # last: the user may have made warnings errors
-        where = f"the choice '{chosen.requested}' is {_not_so(chosen)}: see above"
-        delivery.warn(str(chosen.problem) if options.quiet else where)
+        what = "in effect in this process" if chosen.cuda_initialized else "verified"
+        seen = f"the choice '{chosen.requested}' is not {what}: see above"
+        delivery.warn(str(chosen.problem) if options.quiet else seen)
     return returned
 
 
@@ -78,10 +79,6 @@ def _choose_for_kernel(magics: ShellState, spec: Spec, options: argparse.Namespa
         raise DeviceError("interrupted; nothing was changed") from None
     # Without --restart only the errors of cells are known.
     dead = failure.check_context() if options.restart else STATE.dead_context
-    if dead is not None:
-        again = f"%gpu {chosen.requested} --restart starts it again"
-        note = f"CUDA has failed in this process ({dead}): {again}"
-        chosen = replace(chosen, notes=(note, *chosen.notes))
     if options.restart and (dead is not None or chosen.status == "too-late"):
         from gpumagic.magics.gpu import restarting
 
@@ -92,7 +89,11 @@ def _choose_for_kernel(magics: ShellState, spec: Spec, options: argparse.Namespa
         except BaseException:
             snapshot.restore(before)
             raise
-    if options.restart and chosen.status in ("unchanged", "applied"):
+    if dead is not None:
+        again = f"%gpu {chosen.requested} --restart starts it again"
+        note = f"CUDA has failed in this process ({dead}): {again}"
+        chosen = replace(chosen, notes=(note, *chosen.notes))
+    elif options.restart and chosen.status != "gated":
         note = "not restarted: the choice is in effect in this process, which keeps all variables"
         chosen = replace(chosen, notes=(note, *chosen.notes))
     return cpu_threads.with_threads(chosen, spec, options.threads)
@@ -136,10 +137,6 @@ def _choose_by_variables(magics: ShellState, spec: Spec, options: argparse.Names
             claim=magics.claim and not options.no_claim,
             restart=options.restart,
         )
-
-
-def _not_so(late: Selection) -> str:
-    return f"not {'in effect in this process' if late.cuda_initialized else 'verified'}"
 
 
 # --- ``%%gpu SPEC``: for one cell -----------------------------------------------------------------

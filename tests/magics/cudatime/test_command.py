@@ -122,6 +122,7 @@ def test_a_bad_statement_fails_where_it_stands(magic: str, ip: Any, run_cell: An
     ran = run_cell(f"ran = True\n%{magic} y = =", raising=False)
     assert isinstance(ran.error, SyntaxError)
     assert ip.user_ns["ran"] is True
+    assert ran.error.lineno == 2
     assert "line 2" in ran.stdout + ran.stderr
     assert run_cell(f"if False:\n    %{magic} y = =\n'reached'").value == "reached"
     assert run_cell(f"def f():\n    %{magic} y = =\n\n'defined'").value == "defined"
