@@ -13,6 +13,7 @@ import os
 import re
 import uuid
 from dataclasses import dataclass
+from typing import Any
 
 from gpumagic.cuda.process_state import STATE
 from gpumagic.system import system_files
@@ -35,8 +36,6 @@ _VERSION = re.compile(r"\d{3,}(?:\.\d+)+")
 class DriverState:
     """The state of the CUDA driver in this process."""
 
-    #: Whether the driver's library is loaded (torch loads it on import, without initialising it).
-    loaded: bool
     #: Whether any library has initialised it; None where it returns an unknown code.
     initialized: bool | None
     #: UUIDs of the visible devices in CUDA's order (``GPU-…``; for a MIG instance its own,
@@ -108,10 +107,17 @@ def is_initialized() -> bool:
 
     False also where the driver returns an unknown code, which `state` distinguishes.
     """
-    library = loaded_library()
-    if library is None:
-        return False
-    return library.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) in (SUCCESS, NO_DEVICE)
+    return _count()[0] in (SUCCESS, NO_DEVICE)
+
+
+def _count() -> tuple[int, int]:
+    """Return the driver's code for the number of devices, and the number.
+
+    A library that this process has not loaded (torch loads it on import) is not initialised.
+    """
+    library, number = loaded_library(), ctypes.c_int()
+    code = library.cuDeviceGetCount(ctypes.byref(number)) if library else NOT_INITIALIZED
+    return code, number.value
 
 
 def start() -> tuple[tuple[str, ...], str | None]:
@@ -128,26 +134,21 @@ def start() -> tuple[tuple[str, ...], str | None]:
 
 def state() -> DriverState:
     """Return the driver's state. Loads and initialises nothing, creates no context."""
-    library = loaded_library()
-    if library is None:
-        return DriverState(loaded=False, initialized=False)
-    count = ctypes.c_int()
-    code = library.cuDeviceGetCount(ctypes.byref(count))
+    code, count = _count()
     if code == NOT_INITIALIZED:
-        return DriverState(loaded=True, initialized=False, failed=STATE.init_failure.failed)
+        return DriverState(initialized=False, failed=STATE.init_failure.failed)
     if code not in (SUCCESS, NO_DEVICE):
-        return DriverState(loaded=True, initialized=None)
-    found = [_device(library, ordinal) for ordinal in range(count.value)]
+        return DriverState(initialized=None)
+    found = [_device(loaded_library(), ordinal) for ordinal in range(count)]
     uuids = tuple(each for each, _ in found if each is not None)
     return DriverState(
-        loaded=True,
         initialized=True,
         uuids=uuids if len(uuids) == len(found) else None,
         contexts=tuple(ordinal for ordinal, (_, has_context) in enumerate(found) if has_context),
     )
 
 
-def _device(library: ctypes.CDLL, ordinal: int) -> tuple[str | None, bool]:
+def _device(library: Any, ordinal: int) -> tuple[str | None, bool]:
     """Return a device's UUID, None if not reported, and whether it has a primary context."""
     handle, flags, active = ctypes.c_int(), ctypes.c_uint(), ctypes.c_int()
     raw, of_device = (ctypes.c_ubyte * 16)(), (ctypes.c_ubyte * 16)()

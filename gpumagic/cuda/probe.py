@@ -231,9 +231,9 @@ def _in_copy(function: Callable[[Any], Any], torch: ModuleType, timeout: float =
 def trial(timeout: float = 20.0) -> tuple[Sequence[str] | None, str | None]:
     """Return what CUDA's driver shows a child process with this process's variables.
 
-    That are the UUIDs in CUDA's order, and its message where it does not start; None and the reason
-    where it could not be tried. It takes a tenth of a second with a driver that is awake, creates
-    no context, and needs no torch.
+    These are the UUIDs in CUDA's order, and CUDA's message where it does not start; None and the
+    reason where it could not be tried. The trial takes a tenth of a second with a driver that is
+    awake, creates no context, and needs no torch.
     """
     source = f"{_WITH_GPUMAGIC}; from gpumagic.cuda import driver; import json"
     source += "; print(json.dumps(driver.start()))"

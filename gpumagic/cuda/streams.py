@@ -1,9 +1,10 @@
 """Torch's streams of a device on which there can be work, and whether a graph is captured there.
 
-torch hands out the 32 streams of each priority's pool in turn. So whoever takes one himself sees
-whether others have taken any since he last took one. Until they do, there is no work in that pool,
-and one question answers for its 32 streams; from then on each is asked. Streams that are not
-torch's cannot be listed. Exactly 32 (64…) taken from a fresh pool between two looks are not seen.
+torch hands out the 32 streams of each priority's pool in turn. gpumagic takes a stream at each
+look: if it is not the next one in turn, the user's code has taken some since the last look. Until
+then there is no work in that pool, and one question answers for its 32 streams; from then on each
+is asked. Streams that are not torch's cannot be listed. Exactly 32 (64…) streams that the user's
+code takes from a fresh pool between two looks are not seen.
 
 The first look at a device makes the streams of its pools, as the first ``torch.cuda.Stream()``
 does: 3 ms and 70 MiB on an H200.
@@ -52,7 +53,9 @@ class _Pool:
             expected = self.streams[self._next % len(self.streams)]
             self._used = self._one().stream_id != expected.stream_id
             self._next += 1
-            if self._used:  # the rest of a round: the next one is again who it would have been
+            if (
+                self._used
+            ):  # the rest of a round: the user's next stream is the one it would have been
                 for _ in self.streams[1:]:
                     self._one()
         return self._used

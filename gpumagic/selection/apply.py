@@ -163,8 +163,7 @@ def after_restart(spec: Spec, *, claim: bool = True) -> Selection:
     """Verify a choice whose variables, and whose claims, are those of the replaced process."""
     table = device_table.read(processes=False, usage=False)
     found = verify(spec, environment.now(), table, prove=False)
-    named = visible_devices.named(environment.now(), table) or ()
-    chosen = uuids_of(named)
+    chosen = uuids_of(found.devices)
     notes: tuple[str, ...] = ()
     if spec.kind in ("devices", "auto", "same") and claim and found.status != "too-late":
         notes = _claim(chosen, claims.others_of(chosen), table)

@@ -3,12 +3,12 @@
 A kernel that has just chosen a GPU uses no memory on it yet. So every process that chooses holds a
 ``flock`` on ``/proc/driver/nvidia/gpus/…/information`` of its GPUs, which nobody can create, remove
 or replace: there is no file to distrust or to clean up. Where that is missing, and for a MIG
-instance, it is an empty file in ``/dev/shm``. Who gets the exclusive lock is the first, and shares
-it then with those that choose the GPU all the same. ``/proc/locks`` has the pids. A claim ends with
-its process, however that ends.
+instance, it is an empty file in ``/dev/shm``. The process that gets the exclusive lock is the
+first; it then shares the lock with processes that choose the GPU all the same. ``/proc/locks`` has
+the pids. A claim ends with its process, however that ends.
 
-Claims order the GPUs that fit; who waits, or asks for an idle one, is refused a claimed one.
-Without ``flock`` (Windows) there are none.
+``auto`` takes the GPU with the fewest claims of those that fit; with ``--wait`` or ``--idle`` it
+takes no claimed one. Without ``flock`` (Windows) there are no claims.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _lock(uuid: str, *, alone: bool = False) -> None:
 def claim_best(pick: Pick, usable: Sequence[str]) -> tuple[tuple[str, ...], Others]:
     """Choose by others' claims on ``usable`` devices; return the choice, and the claims.
 
-    What nobody else claims is claimed by that, the rest by `hold`.
+    Chosen devices that nobody else claims are claimed at once; `hold` claims the others.
 
     Where another process was first meanwhile, its claim is known, and the choice is made again.
     """

@@ -15,7 +15,7 @@ from gpumagic.results.devices import Device, MigInstance, Process
 PID = os.getpid()
 MINE, OTHER = Process(PID, 50), Process(PID + 1, 7)
 UNKNOWN = Process(PID + 2, None)
-BEFORE = DriverState(loaded=True, initialized=False)
+BEFORE = DriverState(initialized=False)
 
 
 def readings(*listed: tuple[Process, ...] | None) -> list[Device]:
@@ -27,7 +27,7 @@ def readings(*listed: tuple[Process, ...] | None) -> list[Device]:
 
 
 def initialized(*uuids: str, contexts: tuple[int, ...] = ()) -> DriverState:
-    return DriverState(loaded=True, initialized=True, uuids=uuids, contexts=contexts)
+    return DriverState(initialized=True, uuids=uuids, contexts=contexts)
 
 
 @pytest.mark.parametrize(
@@ -40,11 +40,11 @@ def initialized(*uuids: str, contexts: tuple[int, ...] = ()) -> DriverState:
         ({MASK: "-1"}, initialized("GPU-a1", "GPU-a0"), [1, 0], [True, True]),
         ({}, initialized("GPU-A1"), [None, 0], [False, True]),
         ({}, initialized("GPU-zz"), [None, None], [None, None]),
-        ({}, DriverState(loaded=True, initialized=True), [None, None], [None, None]),
-        ({}, DriverState(loaded=True, initialized=None), [None, None], [None, None]),
+        ({}, DriverState(initialized=True), [None, None], [None, None]),
+        ({}, DriverState(initialized=None), [None, None], [None, None]),
         (
             {},
-            DriverState(loaded=True, initialized=False, failed=True),
+            DriverState(initialized=False, failed=True),
             [None, None],
             [False, False],
         ),

@@ -179,7 +179,7 @@ def test_why_there_is_no_gpu_to_measure(
 ) -> None:
     """In the order in which the reasons are found."""
     uuids = missing.get("uuids")
-    state = DriverState(loaded=True, initialized=uuids is not None, uuids=uuids)
+    state = DriverState(initialized=uuids is not None, uuids=uuids)
     monkeypatch.setattr(torch_cuda, "loaded", lambda: missing.get("loaded", torch))
     monkeypatch.setattr(torch_cuda, "built_with_cuda", lambda: missing.get("built", True))
     monkeypatch.setattr(torch_cuda, "initialized", lambda: missing.get("initialized", False))

@@ -27,7 +27,7 @@ BUILD = Build(
     "2.9.0+cu128", True, "12.8", None, "9.10.2", ("sm_75", "sm_80", "sm_90", "compute_90")
 )
 UUIDS = ("GPU-a", "GPU-b")
-BEFORE = DriverState(loaded=True, initialized=False)
+BEFORE = DriverState(initialized=False)
 UP = DriverState(True, True, uuids=UUIDS, contexts=(0,))
 
 
