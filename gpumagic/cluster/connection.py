@@ -48,17 +48,13 @@ class Cluster:
             raise DeviceError(f"the cluster ({self.source}) has no engine yet")
         return ids
 
-    def targets(self, text: str | None) -> list[int]:
-        """Return the engines that ``-t`` names: all, ``2``, ``0,3``, ``0:4``, ``::2``.
-
-        Raises:
-            SpecError: it names no engine, or an unknown one.
-        """
-        return targets(text, self.ids)
-
 
 def targets(text: str | None, ids: list[int]) -> list[int]:
-    """Return those of ``ids`` that ``text`` names; see `Cluster.targets`."""
+    """Return those of ``ids`` that ``-t`` names: all, ``2``, ``0,3``, ``0:4``, ``::2``.
+
+    Raises:
+        SpecError: it names no engine, or an unknown one.
+    """
     if text is None or text == "all":
         return ids
     chosen: list[int] = []

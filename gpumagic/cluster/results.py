@@ -31,6 +31,13 @@ class EngineResult:
     error: str | None = None
 
 
+#: The columns that name an engine.
+_ENGINE: tuple[Column[EngineResult], ...] = (
+    Figures("Engine", lambda each: str(each.engine)),
+    Column("Host", lambda each: each.host or DASH, rank=1),
+)
+
+
 @dataclass(frozen=True, repr=False)
 class ClusterResult(Series[EngineResult]):
     """A result of each engine, by engine id."""
@@ -155,8 +162,7 @@ class ClusterSelection(ClusterResult):
     def _blocks(self) -> Iterator[Block]:
         yield Grid.of(
             self._measured(),
-            Figures("Engine", lambda each: str(each.engine)),
-            Column("Host", lambda each: each.host or DASH, rank=1),
+            *_ENGINE,
             Column("Status", lambda each: status_cell(each.value.status)),
             Column("Sees", lambda each: Styled.few(_names(each.value.devices) or ["no GPU"], 4)),
         )
@@ -182,15 +188,20 @@ class ClusterTiming(ClusterResult):
 
     @property
     def gpu(self) -> Sample | None:
-        return _medians(each.gpu for each in self.per_engine.values())
+        return self._medians("gpu")
 
     @property
     def wall(self) -> Sample | None:
-        return _medians(each.wall for each in self.per_engine.values())
+        return self._medians("wall")
 
     @property
     def cpu(self) -> Sample | None:
-        return _medians(each.cpu for each in self.per_engine.values())
+        return self._medians("cpu")
+
+    def _medians(self, name: str) -> Sample | None:
+        """Return the medians of the engines that have such a time; None where none has."""
+        samples = [getattr(each, name) for each in self.per_engine.values()]
+        return Sample(tuple(each.median for each in samples if each)) if any(samples) else None
 
     @property
     def slowest(self) -> EngineResult | None:
@@ -240,8 +251,7 @@ class ClusterTiming(ClusterResult):
         )
         by_engine = Grid.of(
             self._measured(),
-            Figures("Engine", lambda each: str(each.engine)),
-            Column("Host", lambda each: each.host or DASH, rank=1),
+            *_ENGINE,
             Figures("GPU", lambda each: each.value.gpu_text),
             Figures("Wall", lambda each: each.value.wall_text),
             Figures("CPU", lambda e: cpu_seconds(e.value.cpu.median, e.value.loops), rank=2),
@@ -260,12 +270,6 @@ class ClusterTiming(ClusterResult):
             where = f"slowest: engine {slowest.engine} on {slowest.host}"
             text = f"{where} ({ratio:.1f}\N{MULTIPLICATION SIGN} the median {what} time)"
             yield Line.of(text, "warn" if ratio >= 1.2 else "dim")  # less may be noise
-
-
-def _medians(samples: Iterable[Sample | None]) -> Sample | None:
-    """Return the medians of the engines that have such a time; None where none has."""
-    medians = tuple(sample.median for sample in samples if sample is not None)
-    return Sample(medians) if medians else None
 
 
 _LIMITED_BY = {None: DASH, "gpu": "the GPU", "host": "the host"}

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpumagic.cluster import cells, connection, selection
 from gpumagic.cluster.connection import Cluster
-from gpumagic.cluster.results import ClusterMemory, ClusterSelection, ClusterTiming, engine_ids
+from gpumagic.cluster.results import ClusterMemory, ClusterTiming, engine_ids
 from gpumagic.errors import DeviceError
 from gpumagic.magics.delivery import hand_over, warn
 from gpumagic.magics.forms import RESULT
@@ -41,7 +41,7 @@ def run(magics: ShellState, verb: str, options: argparse.Namespace) -> Any:
         DeviceError: there is no cluster, or it cannot do what was asked.
     """
     cluster = current(magics, options.profile)
-    engines = cluster.targets(options.targets)
+    engines = connection.targets(options.targets, cluster.ids)
     claim = magics.claim and not options.no_claim
     if verb == "cluster":
         return hand_over(magics.shell, selection.devices(cluster, engines), options)
@@ -63,18 +63,14 @@ def run(magics: ShellState, verb: str, options: argparse.Namespace) -> Any:
         engine, reason = next(iter(chosen.failed.items()))
         raise DeviceError(f"no engine was changed; engine {engine}: {reason}")
     if chosen.too_late:
-        warn(_too_late(chosen))
+        first = chosen.per_engine[chosen.too_late[0]]
+        where = f" ({first.where})" if first.where is not None else ""
+        problem = harmless(f"{engine_ids(chosen.too_late)}: {first.problem}{where}")
+        warn(
+            f"{problem}. Restart them with Cluster.restart_engines() of ipyparallel, and choose "
+            "again: their variables are lost"
+        )
     return returned
-
-
-def _too_late(chosen: ClusterSelection) -> str:
-    """Return what to do where CUDA is initialised already."""
-    first = chosen.per_engine[chosen.too_late[0]]
-    where = f" ({first.where})" if first.where is not None else ""
-    return harmless(
-        f"{engine_ids(chosen.too_late)}: {first.problem}{where}. Restart them with "
-        "Cluster.restart_engines() of ipyparallel, and choose again: their variables are lost"
-    )
 
 
 # --- ``%%cudatime --cluster`` and ``%%gpumem --cluster``: a cell on every engine ------------------
@@ -83,7 +79,7 @@ def _too_late(chosen: ClusterSelection) -> str:
 def run_cell(magics: ShellState, magic: str, line: MagicLine, cell: str | None) -> Any:
     """Run a magic with ``--cluster`` on the engines."""
     cluster = current(magics)
-    engines = cluster.targets(line.options.targets)
+    engines = connection.targets(line.options.targets, cluster.ids)
     # In a terminal all output is one stream: progress would erase what engines print.
     quiet = line.options.quiet or not hasattr(magics.shell, "kernel")
     with LiveDisplay(magics.shell, quiet=quiet) as live:

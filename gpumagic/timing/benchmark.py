@@ -145,8 +145,10 @@ class _Scope(AbstractContextManager[None], Generic[_Begun, _Found]):
         self._begun = self._begin()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        begun = self._begun
+        del self._begun  # a traceback, which keeps this scope, is to keep no events
         if kind is None:
-            self.found = self._end(self._begun)
+            self.found = self._end(begun)
 
 
 class _Runner:
