@@ -38,7 +38,7 @@ class CodeLine:
         #: Whether it is the head of a ``for`` loop.
         self.loop = False
         self.hits = 0
-        #: What a counter has counted in it.
+        #: What a counter has counted in it, from its first run on.
         self.figures: Any = None
 
 

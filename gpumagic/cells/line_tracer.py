@@ -13,7 +13,7 @@ from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from threading import get_ident
 from traceback import walk_tb
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from gpumagic.cells.line_sources import CodeLine, CodeSource
 from gpumagic.system import text
@@ -27,15 +27,9 @@ _TOOLS, _NAME = (3, 4), "gpumagic lines"
 _MONITORING: Any = getattr(sys, "monitoring", None)
 
 
-class LineCounter(Protocol):
-    """A counter of quantities by line."""
-
-    def switch(self, lines: tuple[CodeLine, ...]) -> None:
-        """Count what happened since the last call to the lines of then; go on with these.
-
-        One of each source: the line that runs, and those in which its function was called.
-        """
-        ...
+#: Counts what happened since its last call to the lines of then, and goes on with these: one of
+#: each source, the line that runs, and those in which its function was called.
+Switch = Callable[[tuple[CodeLine, ...]], None]
 
 
 class _Call:
@@ -56,14 +50,19 @@ class _Call:
 
 
 class LineTracer:
-    """Counts the runs of the lines of ``sources``, and tells ``counter`` of them."""
+    """Counts the runs of the lines of ``sources``, and calls ``switch`` from one to the next.
 
-    def __init__(self, sources: Sequence[CodeSource], counter: LineCounter) -> None:
+    ``figures`` makes those of a line at its first run.
+    """
+
+    def __init__(
+        self, sources: Sequence[CodeSource], switch: Switch, figures: Callable[[], Any]
+    ) -> None:
         # By id: to hash a code object takes long.
         self._sources = {id(code): source for source in sources for code in source.codes}
         self._codes = [code for source in sources for code in source.codes]
         self._has_functions = len(sources) > 1
-        self._counter = counter
+        self._switch, self._figures = switch, figures
         self._calls: list[_Call] = []
         #: The ids of their frames: a recursive function may have many.
         self._frames: set[int] = set()
@@ -127,16 +126,18 @@ class LineTracer:
         if line is None or line is call.line:
             return  # the next line of the same statement, or the next pass of a one-line loop
         if call.line is not None or line is not self._ended:  # else it goes on
+            if not line.hits:
+                line.figures = self._figures()
             line.hits += 1
         call.line, self._ended = line, None
-        self._counter.switch((line, *call.others) if call.others else (line,))
+        self._switch((line, *call.others) if call.others else (line,))
 
     def _resume(self, frame: FrameType) -> None:
         """Go on with a generator or coroutine, where it was paused."""
         call = self._go_to(frame)
         call.line = call.source.lines.get(frame.f_lineno)
         if call.line is not None and call.line.hits:
-            self._counter.switch(call.lines())
+            self._switch(call.lines())
         else:
             call.line = None  # it has not begun
 
@@ -147,10 +148,10 @@ class LineTracer:
         call = self._go_to(frame)
         self._pop()
         if self._calls:
-            self._counter.switch(self._calls[-1].lines())
+            self._switch(self._calls[-1].lines())
         elif not pauses:  # else the line awaits something: the time until then is its own
             self._ended = call.line
-            self._counter.switch(())
+            self._switch(())
 
     def _go_to(self, frame: FrameType) -> _Call:
         """Return the call of a frame; those above it have ended by an exception, unseen."""

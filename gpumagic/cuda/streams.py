@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda import driver, torch_cuda
@@ -119,22 +118,25 @@ def is_busy(stream: Stream) -> bool:
 _RELAXED = 2
 
 
-@cache
-def _functions(library: ctypes.CDLL) -> Any:
-    """Return the driver with functions that do not release the GIL: it takes longer than they."""
-    return ctypes.PyDLL(library._name, handle=library._handle)
+#: The driver with functions that do not release the GIL: that takes longer than they.
+_library: Any = None
 
 
 def _driver() -> Any:
-    library = driver.loaded_library()
-    return None if library is None else _functions(library)
+    """Return the driver's functions; None where it is not loaded."""
+    global _library
+    if _library is None and (library := driver.loaded_library()) is not None:
+        _library = ctypes.PyDLL(library._name, handle=library._handle)
+    return _library
 
 
 def captures(stream: Stream) -> bool:
     """Return whether a graph is being captured on a stream; allowed at any time."""
-    # CUDA cannot capture on its default stream, 0.
-    handle, library, state = stream.cuda_stream, _driver(), ctypes.c_int()
-    if not handle or library is None:
+    handle = stream.cuda_stream
+    if not handle:  # CUDA cannot capture on its default stream
+        return False
+    library, state = _driver(), ctypes.c_int()
+    if library is None:
         return False
     failed = library.cuStreamIsCapturing(ctypes.c_void_p(handle), ctypes.byref(state))
     return not failed and bool(state.value)

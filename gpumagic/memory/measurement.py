@@ -206,7 +206,7 @@ class _LineMemory:
 class _MemoryCounter:
     """Counts the allocator's memory line by line, in a scope of the ledger.
 
-    It is the `LineCounter` of a `LineTracer`; the figures of a line are its `_LineMemory`.
+    By the `switch` of a `LineTracer`; the figures of a line are its `_LineMemory`.
     """
 
     def __init__(self, scope: Scope) -> None:
@@ -221,8 +221,6 @@ class _MemoryCounter:
             for line in self._lines:
                 line.figures.add(ordinal, change)
         for line in lines:
-            if line.figures is None:
-                line.figures = _LineMemory()
             line.figures.begin(line.hits, self._allocated)
         self._lines = lines
 
@@ -232,9 +230,8 @@ def source_lines(source: CodeSource) -> SourceLines:
     ran = source.ran()
     devices: dict[int, dict[int, LineMemory]] = {}
     for line in ran:
-        if line.figures is not None:
-            for ordinal, memory in line.figures.by_device.items():
-                devices.setdefault(ordinal, {})[line.number] = memory
+        for ordinal, memory in line.figures.by_device.items():
+            devices.setdefault(ordinal, {})[line.number] = memory
     return SourceLines(
         source.name,
         source.first,
@@ -259,7 +256,7 @@ class LineMeasurement(Measured[Scope, LineReport]):
         """Measure the cell, and trace its lines if the counters can be read."""
         cell, self._lines = LEDGER.open(), LEDGER.open()
         self._counter = _MemoryCounter(self._lines)
-        self._tracer = LineTracer(self._sources, self._counter)
+        self._tracer = LineTracer(self._sources, self._counter.switch, _LineMemory)
         try:
             if self._lines.error is None:
                 self._tracer.start()

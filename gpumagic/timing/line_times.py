@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from math import fsum, inf
-from time import perf_counter, sleep
+from time import sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.cells.line_sources import CodeLine
@@ -54,7 +54,8 @@ class DeviceMarks:
         self._unused_until = inf
         torch: Any = torch_cuda.loaded()
         #: torch's C functions: what Python adds to them takes longer, and a cell may replace it.
-        self._event_base, self._stream_base = torch._C._CudaEventBase, torch._C._CudaStreamBase
+        event, self._is_idle = torch._C._CudaEventBase, torch._C._CudaStreamBase.query
+        self._record, self._is_done = event.record, event.query
         self._current_stream = torch._C._cuda_getCurrentRawStream
         self._new_event = torch.cuda.Event
         self._of_device = streams.of(ordinal)
@@ -65,10 +66,10 @@ class DeviceMarks:
         self._free = [event for _ in range(_FIRST_EVENTS) for event in self.record()]
         torch_cuda.synchronize(ordinal)
         #: When the last mark that was read was reached, by the GPU's clock; and what to add.
-        self._seconds, self._distance = perf_counter(), 0.0
+        self._seconds, self._distance = clocks.host(), 0.0
         [self._last] = self.record()
         for _ in range(_COMPARED):
-            recorded = perf_counter()
+            recorded = clocks.host()
             events = self.record()
             torch_cuda.synchronize(ordinal)
             self.read(events, recorded)
@@ -82,17 +83,18 @@ class DeviceMarks:
         current = self._current_stream(self.ordinal)
         if current not in self._streams:
             self._streams[current] = torch_cuda.current_stream(self.ordinal)
+        own = self._streams[current]
+        if len(self._streams) == 1:  # nothing is queried
+            return [] if streams.captures(own) else [self._event(own)]
         if any(map(streams.captures, self._streams.values())):
             return []
-        return [
-            self._event(stream)
-            for handle, stream in self._streams.items()
-            if handle == current or not self._stream_base.query(stream)
-        ]
+        with streams.Relaxed():
+            busy = [x for x in self._streams.values() if x is own or not self._is_idle(x)]
+        return [self._event(stream) for stream in busy]
 
     def _event(self, stream: Stream) -> Any:
         event = self._free.pop() if self._free else self._new_event(enable_timing=True)
-        self._event_base.record(event, stream)
+        self._record(event, stream)
         return event
 
     def look(self) -> list[Any]:
@@ -101,12 +103,13 @@ class DeviceMarks:
         if any(map(streams.captures, used)):
             return []
         new = {s.cuda_stream: s for s in used if s.cuda_stream not in self._streams}
-        new = {handle: stream for handle, stream in new.items() if streams.is_busy(stream)}
+        with streams.Relaxed():
+            new = {handle: stream for handle, stream in new.items() if streams.is_busy(stream)}
         self._streams |= new
         return [self._event(stream) for stream in new.values()]
 
     def is_reached(self, events: list[Any]) -> bool:
-        return all(map(self._event_base.query, events))
+        return all(map(self._is_done, events))
 
     def read(self, events: list[Any], recorded: float) -> tuple[float, float]:
         """Return when the work before the last mark was done, and that before this one, reached.
@@ -133,8 +136,8 @@ class DeviceMarks:
 
 #: Seconds in which nothing can be launched: that takes the driver more than 1 µs.
 _NO_LAUNCH = 0.3e-6
-#: Seconds in which no device can come into use.
-_NO_CONTEXT = 50e-6
+#: Seconds in which no device comes into use: a context took a card 20 ms or more.
+_NO_CONTEXT = 5e-3
 #: So many marks wait to be read.
 _WAITING = 256
 #: In the first runs of a line all streams are looked at, which takes 10 to 100 µs.
@@ -194,14 +197,14 @@ class _Boundary(NamedTuple):
 
 
 class LineTimes:
-    """Counts the times of lines, as the `LineCounter` of a `LineTracer`.
+    """Counts the times of lines, by the `switch` of a `LineTracer`.
 
     ``prepare``, ``start``, the traced code, ``stop``, ``finish``. The figures of a line are its
     `LineTime`.
     """
 
-    def __init__(self, *, has_gpu: bool = True, clocks: Clocks = CLOCKS) -> None:
-        self.has_gpu, self._clocks = has_gpu, clocks
+    def __init__(self, clocks: Clocks = CLOCKS) -> None:
+        self._clocks, self._clock = clocks, clocks.host
         #: Seconds that tracing takes at each boundary, beside what is measured here.
         self.tracing = 0.0
         #: Those that have a context.
@@ -211,52 +214,6 @@ class LineTimes:
         self._read_at = _WAITING
         #: Seconds that the boundaries took, and their number.
         self.own, self.boundaries = 0.0, 0
-
-    def start(self) -> None:
-        """Begin, in no line."""
-        self._began = perf_counter()
-
-    def switch(self, lines: tuple[CodeLine, ...]) -> None:
-        """End the lines that ran until now, and begin others."""
-        ended = perf_counter()
-        passed = ended - self._began - self.tracing
-        for line in self._lines:
-            if line.figures is None:
-                line.figures = LineTime()
-            line.figures.host += max(passed, 0.0)
-        if passed > _NO_LAUNCH and self.has_gpu:
-            self._mark(ended)
-        self._lines = lines
-        self.boundaries += 1
-        self._began = began = perf_counter()
-        self.own += began - ended
-
-    def stop(self) -> None:
-        """Record the last mark; waits for nothing."""
-        self.switch(())
-
-    def finish(self) -> None:
-        """Read the marks when the GPU has finished.
-
-        Raises:
-            RuntimeError: a device has failed.
-        """
-        while self._waiting:
-            # Marks are reached in another order on several streams; none takes long now.
-            if not self._is_reached(self._waiting[-1]):
-                sleep(1e-4)
-            self._read()
-
-    def release(self) -> None:
-        """Free the events.
-
-        What is garbage in a cycle may be freed in a process that was forked meanwhile: there an
-        event's destructor ends the process, as CUDA has no context.
-        """
-        self._waiting.clear()
-        self._devices.clear()
-
-    # --- marks on all devices; no other thread's capture is ended --------------------------------
 
     def prepare(self, began: float = inf) -> None:
         """Make events on devices that have come into use, each once it is idle: this takes time.
@@ -269,42 +226,85 @@ class LineTimes:
             if new and not streams.under_way(new):
                 self._devices += [DeviceMarks(i, began, self._clocks) for i in new]
 
+    def start(self) -> None:
+        """Begin, in no line."""
+        self._began = self._clock()
+
+    def switch(self, lines: tuple[CodeLine, ...]) -> None:
+        """End the lines that ran until now, and begin others."""
+        ended = self._clock()
+        passed = ended - self._began - self.tracing
+        for line in self._lines:
+            line.figures.host += max(passed, 0.0)
+        if passed > _NO_LAUNCH:
+            self._mark(ended)
+        self._lines = lines
+        self.boundaries += 1
+        self._began = began = self._clock()
+        self.own += began - ended
+
+    def stop(self) -> None:
+        """Record the last mark; waits for nothing."""
+        self.switch(())
+
+    def finish(self) -> None:
+        """Read the marks when the GPU has finished.
+
+        Raises:
+            RuntimeError: a device has failed.
+        """
+        with streams.Relaxed():
+            while self._waiting:
+                # Marks are reached in another order on several streams; none takes long now.
+                if not _is_reached(self._waiting[-1]):
+                    sleep(1e-4)
+                self._read()
+
+    def release(self) -> None:
+        """Free the events.
+
+        What is garbage in a cycle may be freed in a process that was forked meanwhile: there an
+        event's destructor ends the process, as CUDA has no context.
+        """
+        self._waiting.clear()
+        self._devices.clear()
+
     def _mark(self, ended: float) -> None:
         """Record a mark; none while a graph is captured."""
         if ended - self._began > _NO_CONTEXT:
             self.prepare(self._began)
-        recorded = perf_counter()
-        with streams.Relaxed():
-            mark = [(device, device.record()) for device in self._devices]
-            if not mark or not all(events for _, events in mark):
-                return
-            if self._lines and self._lines[0].hits <= _LOOKS:
-                for device, events in mark:  # last: it takes time, in which the GPU may be idle
-                    events += device.look()
-        times = (self._began, ended, mark, recorded, perf_counter())
+        recorded = self._clock()
+        mark = [(device, device.record()) for device in self._devices]
+        if not mark or not all(events for _, events in mark):
+            return
+        if self._lines and self._lines[0].hits <= _LOOKS:
+            for device, events in mark:  # last: it takes time, in which the GPU may be idle
+                events += device.look()
+        times = (self._began, ended, mark, recorded, self._clock())
         self._waiting.append(_Boundary(self._lines, *times))
         if len(self._waiting) >= self._read_at:
-            self._read()
-
-    def _is_reached(self, boundary: _Boundary) -> bool:
-        """Return whether all work before a mark is done."""
-        with streams.Relaxed():
-            return all(device.is_reached(events) for device, events in boundary.mark)
+            with streams.Relaxed():
+                self._read()
+            self._read_at = len(self._waiting) + _WAITING
 
     def _read(self) -> None:
         """Read the marks that are reached."""
-        while self._waiting and self._is_reached(self._waiting[0]):
+        while self._waiting and _is_reached(self._waiting[0]):
             boundary = self._waiting.popleft()
-            with streams.Relaxed():
-                _add(boundary, {d.ordinal: d.read(e, boundary.recorded) for d, e in boundary.mark})
-        self._read_at = len(self._waiting) + _WAITING
+            _add(boundary, {d.ordinal: d.read(e, boundary.recorded) for d, e in boundary.mark})
+
+
+def _is_reached(boundary: _Boundary) -> bool:
+    """Return whether all work before a mark is done."""
+    return all(device.is_reached(events) for device, events in boundary.mark)
 
 
 def _add(boundary: _Boundary, done: Mapping[int, tuple[float, float]]) -> None:
     """Add the time between two marks: when the work before each was done, by device."""
     lines, began, ended, _, _, queued = boundary
-    before, after = max(then for then, _ in done.values()), max(now for _, now in done.values())
-    gpu, idle = _gpu_time(before, began, queued, after)
+    of_devices = {i: _gpu_time(then, now, began, queued) for i, (then, now) in done.items()}
+    before, after = map(max, zip(*done.values(), strict=True))
+    gpu, sure = _gpu_time(before, after, began, queued)
     waited, late = before - began, ended - before
     # A `for` line waits for its next value, which may take as long as the GPU.
     could_wait = min(waited, ended - began) > _LEAST and not (lines and lines[0].loop)
@@ -312,28 +312,28 @@ def _add(boundary: _Boundary, done: Mapping[int, tuple[float, float]]) -> None:
     for line in lines:
         time: LineTime = line.figures
         time.gpu += gpu
-        time.certain += gpu - idle
-        for ordinal, (then, now) in done.items():
-            seconds, open_ = _gpu_time(then, began, queued, now)
-            most, certain = time.per_device.get(ordinal, (0.0, 0.0))
-            time.per_device[ordinal] = most + seconds, certain + seconds - open_
+        time.certain += sure
+        for ordinal, (seconds, certain) in of_devices.items():
+            known = time.per_device.get(ordinal, (0.0, 0.0))
+            time.per_device[ordinal] = known[0] + seconds, known[1] + certain
         if could_wait:
             time.could_wait += 1
             if has_waited:
                 time.waits.append(waited)
 
 
-def _gpu_time(before: float, began: float, queued: float, after: float) -> tuple[float, float]:
-    """Return the GPU's time between two marks, and for how much of it it may have been idle.
+def _gpu_time(before: float, after: float, began: float, queued: float) -> tuple[float, float]:
+    """Return the GPU's time between two marks, and how much of it it was busy for certain.
 
     Args:
         before: When the work before the first mark was done.
+        after: When the work before the second mark was done.
         began: When the host began the line.
         queued: When the second mark had been recorded: the GPU had no gap from then on.
-        after: When the work before the second mark was done.
     """
     start = max(before, began)  # what the line launched did not begin before it
-    return max(after - start, 0.0), max(min(after, queued) - start, 0.0)
+    gpu = max(after - start, 0.0)
+    return gpu, gpu - max(min(after, queued) - start, 0.0)
 
 
 def surely_worked(

@@ -44,8 +44,8 @@ class LineProfiler:
 
     def __init__(self, sources: Sequence[CodeSource], clocks: Clocks = CLOCKS) -> None:
         self._sources = sources
-        self._times = LineTimes(clocks=clocks)
-        self._tracer = LineTracer(sources, self._times)
+        self._times = LineTimes(clocks)
+        self._tracer = LineTracer(sources, self._times.switch, LineTime)
         #: Why there are no GPU times of lines: the first error.
         self.note: str | None = None
 
@@ -187,8 +187,8 @@ def tracing_cost() -> float:
         tree = ast.parse(_EMPTY)
         code = compile(tree, "<empty>", "exec")
         source = cell_source([code], _EMPTY, 1, tree)
-        times = LineTimes(has_gpu=False)
-        tracer = LineTracer([source], times)
+        times = LineTimes()
+        tracer = LineTracer([source], times.switch, LineTime)
         times.start()
         try:
             tracer.start()
