@@ -166,7 +166,7 @@ def after_restart(spec: Spec, *, claim: bool = True) -> Selection:
     chosen = uuids_of(found.devices)
     notes: tuple[str, ...] = ()
     if spec.kind in ("devices", "auto", "same") and claim and found.status != "too-late":
-        notes = _claim(chosen, claims.others_of(chosen), table)
+        notes = _claim(chosen, None, table)
     else:
         claims.release()
     found = replace(found, notes=(*found.notes, *notes))
@@ -183,29 +183,31 @@ def _change(
             return environment.started_with(), ()
         return {MASK: visible_devices.HIDE_ALL if spec.kind == "off" else None}, ()
     device_table.check(table)
-    others: claims.Others = {}
-    again = _chosen_before(spec, wants, table) if spec.kind == "auto" else resolve(spec, table)
-    if again is not None:
-        chosen, others = again, claims.others_of(again) if claim else {}
-    else:
-        usable = allowed(table)
-        if restart:
-            usable = [without_own(device) for device in usable]
-
-        def best(others: claims.Others) -> tuple[str, ...]:
-            return pick(usable, spec.count, wants, others)
-
-        if claim:
-            found = uuids_of(candidates(usable, spec.count))
-            chosen, others = claims.claim_best(best, found)
-        else:
-            chosen = best({})
-    if not claim:
-        claims.release()
-    notes = _claim(chosen, others, table) if claim else ()
     if spec.kind == "auto":
+        chosen, others = _auto(spec, wants, table, claim=claim, restart=restart)
         STATE.choice.auto = AutoChoice(chosen, replace(wants, wait=0.0))
-    return visible_devices.choice(chosen, table), notes
+    else:
+        chosen, others = resolve(spec, table), None
+    if claim:
+        return visible_devices.choice(chosen, table), _claim(chosen, others, table)
+    claims.release()
+    return visible_devices.choice(chosen, table), ()
+
+
+def _auto(
+    spec: Spec, wants: Wants, table: DeviceTable, *, claim: bool, restart: bool
+) -> tuple[tuple[str, ...], claims.Others | None]:
+    """Return what ``auto`` chooses, and the claims by which it has, if it has looked at them."""
+    before = _chosen_before(spec, wants, table)
+    if before is not None:
+        return before, None
+    usable = allowed(table)
+    if restart:
+        usable = [without_own(device) for device in usable]
+    if not claim:
+        return pick(usable, spec.count, wants), None
+    uuids = uuids_of(candidates(usable, spec.count))
+    return claims.claim_best(lambda others: pick(usable, spec.count, wants, others), uuids)
 
 
 def _chosen_before(spec: Spec, wants: Wants, table: DeviceTable) -> tuple[str, ...] | None:
@@ -219,27 +221,25 @@ def _chosen_before(spec: Spec, wants: Wants, table: DeviceTable) -> tuple[str, .
         return None
     by_uuid = {uuid: device for device in table for uuid in claims.all_uuids(device)}
     found = [by_uuid.get(uuid) for uuid in last.uuids]
-    same = last.wants == replace(wants, wait=0.0)
-    meet = (
-        d is not None and (refusal(without_own(d), NO_WANTS if same else wants) is None)
-        for d in found
-    )
-    return last.uuids if all(meet) else None
+    needed = NO_WANTS if last.wants == replace(wants, wait=0.0) else wants
+    fit = (d is not None and refusal(without_own(d), needed) is None for d in found)
+    return last.uuids if all(fit) else None
 
 
-def _claim(uuids: tuple[str, ...], others: claims.Others, table: DeviceTable) -> tuple[str, ...]:
+def _claim(
+    uuids: tuple[str, ...], others: claims.Others | None, table: DeviceTable
+) -> tuple[str, ...]:
     """Claim the chosen devices; return a note for each that others claim, or that this cannot."""
+    others = claims.others_of(uuids) if others is None else others
     failed = claims.hold(uuids)
+    names = {uuid: f"GPU {each.index}" for each in table for uuid in claims.all_uuids(each)}
     notes = []
-    for device in table:
-        for uuid in {*claims.all_uuids(device)}.intersection(uuids):
-            if by := ", ".join(map(str, others.get(uuid, ()))):
-                notes.append(f"GPU {device.index} is claimed by {by}")
-            if uuid in failed:
-                notes.append(
-                    f"GPU {device.index} is not claimed, so another notebook may choose it, too: "
-                    f"{failed[uuid]}"
-                )
+    for uuid in uuids:
+        if by := ", ".join(map(str, others.get(uuid, ()))):
+            notes.append(f"{names[uuid]} is claimed by {by}")
+        if uuid in failed:
+            where = f"{names[uuid]} is not claimed, so another notebook may choose it, too"
+            notes.append(f"{where}: {failed[uuid]}")
     return tuple(notes)
 
 
