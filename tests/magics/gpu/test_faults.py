@@ -166,55 +166,46 @@ def test_choices_where_nvml_refuses_uuids(kernel: Callable[..., Kernel]) -> None
         assert reply.stderr.count("\n") == 1
 
 
-def test_no_driver(kernel: Callable[..., Kernel]) -> None:
-    laptop = kernel(Scenario(devices=2, driver=False, nvml=False))
-    shown = laptop.run("%gpu").text
-    assert shown.startswith(f"{NO_GPU}: no NVIDIA driver is installed.")
-    assert "make demo" in shown
-    assert "can still be changed" not in shown
-    for spec in ("0", "auto 2", "auto --wait 60", "auto --min-free 1GiB"):
-        reply = laptop.run(f"%gpu {spec}", raising=False)
-        assert reply.stderr.startswith(f"UsageError: {NO_GPU}: no NVIDIA driver is installed.")
-        assert "make demo" in reply.stderr
-    laptop.run("import torch")
-    for spec in ("off", "on", "reset", "off", "auto", "auto"):  # it is so already
-        shown = laptop.run(f"selection = %gpu {spec} -o").text
-        assert shown.startswith("unchanged: this machine has no GPU that CUDA can use (no NVIDIA")
-        assert laptop.value("(selection.status, selection.devices)") == ("unchanged", ())
-    assert laptop.run("%%gpu off\n6 * 7").value == "42"
-    script = laptop.run("import gpumagic; gpumagic.select('auto')", raising=False)
-    assert NO_GPU in script.shown
-    assert laptop.value("'CUDA_VISIBLE_DEVICES' in __import__('os').environ") is False
-    assert "can still be selected" not in laptop.run("%gpu doctor").text
-    assert laptop.value("str(__import__('gpumagic').device())") == "cpu"
+#: Of a machine without a GPU: why, what the table says, and what helps.
+WITHOUT: dict[str, tuple[Scenario, str, str, str]] = {
+    "no driver": (
+        *(Scenario(devices=2, driver=False, nvml=False), "no NVIDIA driver is installed."),
+        *("make demo", "make demo"),
+    ),
+    "a container with the capability 'utility' alone": (
+        *(Scenario(devices=2, driver=False), "CUDA's own driver library"),
+        *("NVIDIA_DRIVER_CAPABILITIES=compute,utility", "--gpus all"),
+    ),
+    "no device": (Scenario(devices=0), "NVML lists none.", "NVML lists none.", ""),
+}
 
 
-def test_nvml_without_a_driver(kernel: Callable[..., Kernel]) -> None:
-    """A container that was given only the capability 'utility'."""
-    utility = kernel(Scenario(devices=2, driver=False))
-    shown = utility.run("%gpu").text
+@pytest.mark.parametrize("name", WITHOUT)
+def test_without_a_gpu(kernel: Callable[..., Kernel], name: str) -> None:
+    scenario, why, table, helps = WITHOUT[name]
+    k = kernel(scenario)
+    shown = k.run("%gpu").text
     assert shown.startswith(NO_GPU)
-    assert shown.count("hidden") == 2
-    assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility" in shown
-    for spec in ("0", "auto --wait 60", "0,9"):
-        reply = utility.run(f"%gpu {spec}", raising=False)
-        assert reply.stderr.startswith(f"UsageError: {NO_GPU}: CUDA's own driver library")
-        assert "--gpus all" in reply.stderr
+    assert table in shown
+    assert "can still be changed" not in shown
+    for spec in ("0", "auto 2", "auto --wait 60", "auto --min-free 1GiB", "0,9"):
+        reply = k.run(f"%gpu {spec}", raising=False)
+        assert reply.stderr.startswith(f"UsageError: {NO_GPU}: {why}")
+        assert helps in reply.stderr
         assert reply.stderr.count("\n") == 1
-    assert utility.value("'CUDA_VISIBLE_DEVICES' in __import__('os').environ") is False
-    for spec in ("off", "on", "reset"):
-        assert "cannot be loaded" in utility.run(f"selection = %gpu {spec} -o").text
-        assert utility.value("(selection.status, selection.devices)") == ("unchanged", ())
-
-
-def test_no_device(kernel: Callable[..., Kernel]) -> None:
-    empty = kernel(Scenario(devices=0))
-    assert empty.run("%gpu").text.startswith(f"{NO_GPU}: NVML lists none.")
-    for spec in ("0", "auto 2"):
-        reply = empty.run(f"%gpu {spec}", raising=False)
-        assert reply.stderr.startswith(f"UsageError: {NO_GPU}: NVML lists none.")
-    empty.run("import torch")
-    assert "no GPU time: this machine has no GPU" in empty.run("%cudatime 1").text
+    k.run("import torch")
+    for spec in ("off", "on", "reset", "off", "auto", "auto"):  # it is so already
+        shown = k.run(f"selection = %gpu {spec} -o").text
+        assert shown.startswith("unchanged: this machine has no GPU that CUDA can use")
+        assert k.value("(selection.status, selection.devices)") == ("unchanged", ())
+    assert k.run("%%gpu off\n6 * 7").value == "42"
+    script = k.run("import gpumagic; gpumagic.select('auto')", raising=False)
+    assert NO_GPU in script.shown
+    assert k.value("'CUDA_VISIBLE_DEVICES' in __import__('os').environ") is False
+    assert "can still be selected" not in k.run("%gpu doctor").text
+    if name != "a container with the capability 'utility' alone":  # there NVML counts some
+        assert k.value("str(__import__('gpumagic').device())") == "cpu"
+    assert "no GPU time: " in k.run("%cudatime 1").text
 
 
 @pytest.mark.parametrize("package", ["torch", "pynvml", "rich"], ids=lambda name: f"without {name}")
