@@ -9,18 +9,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from gpumagic.render import colors, units
-from gpumagic.render.blocks import (
-    USES,
-    Block,
-    Callout,
-    Column,
-    Fold,
-    Grid,
-    Line,
-    Style,
-    Styled,
-    Use,
-)
+from gpumagic.render.blocks import USES, Block, Callout, Column, Fold, Grid, Line, Style, Styled
 from gpumagic.system.text import harmless
 
 _STYLES: Mapping[str, str] = {
@@ -130,40 +119,33 @@ def _table_cell(cell: Styled, column: Column[object], slot: bool) -> str:
     if slot:
         end = "space-between" if column.align == "right" else "flex-start"
         flex = f"display:flex;align-items:center;gap:.5em;justify-content:{end}"
-        picture = _stack(cell.bar) if isinstance(cell.bar, Mapping) else _bar(cell.bar, cell.style)
-        content = f'<span style="{flex}">{picture}{content}</span>'
+        content = f'<span style="{flex}">{_bar(cell)}{content}</span>'
     # Texts wrap in a narrow notebook, figures do not.
     space = "normal" if column.wrap else "pre" if column.align == "right" else "pre-wrap"
     return f"<td{_style(f'text-align:{column.align}', f'white-space:{space}')}>{content}</td>"
 
 
-def _bar(filled: float | None, style: Style) -> str:
-    if filled is None:
+def _bar(cell: Styled) -> str:
+    """Return the slot of a bar with its parts; a label says the same. Without a bar it is empty."""
+    if cell.bar is None:
         return f'<span style="flex:none;{_WIDTH}"></span>'
-    share = min(max(filled, 0.0), 1.0) * 100
-    # Limits that remain visible after rounding to pixels: neither empty nor full.
-    width = share if share in (0.0, 100.0) else min(max(share, 2.0), 98.0)
-    part = f'<span style="width:{width:.0f}%;background:{colors.STATES.get(style, colors.BAR)}">'
-    return _track(f"{share:.0f} %", _WIDTH, f"{part}</span>")
-
-
-def _stack(stack: Mapping[Use, float]) -> str:
-    shares = {USES[use]: share for use, share in stack.items() if share > 0}
-    shares["free"] = max(1 - sum(shares.values()), 0.0)
-    label = ", ".join(f"{name} {units.share(part)}" for name, part in shares.items())
-    parts = "".join(
-        f'<span style="flex:{share:.3f} 0 0;min-width:2px;background:{colors.USES[use]}"></span>'
-        for use, share in stack.items()
-        if share > 0
+    if isinstance(cell.bar, Mapping):
+        width, parts = _STACK_WIDTH, {colors.USES[use]: part for use, part in cell.bar.items()}
+        shares = {USES[use]: part for use, part in cell.bar.items() if part > 0}
+        shares["free"] = max(1 - sum(shares.values()), 0.0)
+        label = ", ".join(f"{name} {units.share(part)}" for name, part in shares.items())
+    else:
+        width, parts = _WIDTH, {colors.STATES.get(cell.style, colors.BAR): cell.bar}
+        label = f"{min(max(cell.bar, 0.0), 1.0) * 100:.0f} %"
+    parts["transparent"] = 1 - sum(parts.values())
+    # However little it is, it is seen: neither empty nor full after rounding to pixels.
+    drawn = "".join(
+        f'<span style="flex:{part:.3f} 0 0;min-width:2px;background:{color}"></span>'
+        for color, part in parts.items()
+        if part > 0
     )
-    rest = f'<span style="flex:{shares["free"]:.3f} 0 0"></span>'
-    return _track(label, _STACK_WIDTH, parts + rest)
-
-
-def _track(label: str, width: str, parts: str) -> str:
-    """Return the slot of a bar, with its parts; a label says the same."""
     style = f"flex:none;display:flex;{width};height:.7em;border-radius:2px;overflow:hidden"
     return (
         f'<span role="img" aria-label="{label}" title="{label}" '
-        f'style="{style};background:{colors.TRACK}">{parts}</span>'
+        f'style="{style};background:{colors.TRACK}">{drawn}</span>'
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from gpumagic.errors import SpecError
-from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Style, Styled
+from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled
 from gpumagic.render.units import DASH, bytes_, share
 from gpumagic.results.base import VERSION, Result, Series
 from gpumagic.results.memory import MemoryDelta
@@ -47,6 +47,12 @@ class Ratio:
     verdict: Verdict | None = None
 
     @property
+    def differs(self) -> bool:
+        """Whether the times differ by more than the noise, and by more than is shown."""
+        is_one = self.value is not None and _times(self.value) == _times(1.0)
+        return self.verdict in ("faster", "slower") and not is_one
+
+    @property
     def text(self) -> str:
         """The ratio as it is shown; empty where nothing is known."""
         if self.interval is None:
@@ -57,7 +63,7 @@ class Ratio:
             if not low or high == math.inf:
                 return f"at least {_times(low)}" if low else f"at most {_times(high)}"
             return f"{spread} times"
-        if self.verdict == "noise" or (self.value and _times(self.value) == _times(1.0)):
+        if not self.differs:
             return f"no difference ({spread})"
         value = self.value
         if self.verdict == "faster":
@@ -121,20 +127,15 @@ class Comparison(Series[Compared]):
     def _records(self) -> Iterator[Mapping[str, Any]]:
         """Yield the medians in seconds and the ratios of each timing."""
         for entry in self:
-            timing, record = entry.timing, dict[str, Any](name=entry.name)
-            samples = {"wall": timing.wall, "gpu": timing.gpu, "cpu": timing.cpu}
-            for name, sample in samples.items():
-                record[name] = None if sample is None else sample.median
+            timing = entry.timing
+            gpu = None if timing.gpu is None else timing.gpu.median
+            record = {"name": entry.name, "wall": timing.wall.median, "gpu": gpu}
+            record["cpu"] = timing.cpu.median
             for name, ratio in (("wall", entry.wall), ("gpu", entry.gpu)):
                 low, high = ratio.interval or (None, None)
                 record |= {f"{name}_ratio": ratio.value, f"{name}_low": low, f"{name}_high": high}
-            yield {
-                **record,
-                "quantity": entry.quantity,
-                "verdict": entry.verdict,
-                "repeat": timing.repeat,
-                "loops": timing.loops,
-            }
+            record |= {"quantity": entry.quantity, "verdict": entry.verdict}
+            yield {**record, "repeat": timing.repeat, "loops": timing.loops}
 
     def _blocks(self) -> Iterator[Block]:
         slowest = max(entry.timing.wall.median for entry in self) or 1.0
@@ -153,18 +154,16 @@ class Comparison(Series[Compared]):
             found = entry.gpu if quantity == "gpu" else entry.wall
             if not found.text:
                 return Styled("not known" if quantity == entry.quantity else DASH, "dim")
-            tone: Style = {"faster": "good", "slower": "warn"}.get(str(found.verdict), "dim")  # type: ignore[assignment]
-            if quantity != entry.quantity or found.text.startswith("no difference"):
-                tone = "dim"
-            return Styled(found.text, tone)
+            if quantity != entry.quantity or not found.differs:
+                return Styled(found.text, "dim")
+            return Styled(found.text, "good" if found.verdict == "faster" else "warn")
 
         counts = [entry.name for entry in self if entry.quantity == "gpu"]
+        which = "the wall time counts"
         if len(counts) == len(self) - 1:
             which = "the GPU time counts: all are GPU-bound"
         elif counts:
-            which = f"the wall time counts; for {', '.join(counts)} the GPU's: both are GPU-bound"
-        else:
-            which = "the wall time counts"
+            which += f"; for {', '.join(counts)} the GPU's: both are GPU-bound"
         yield Grid.of(
             self,
             Column("Name", lambda entry: entry.name, least=8),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from gpumagic.render.blocks import USES, Block, Column, Figures, Grid, Line, Styled, Use
 from gpumagic.render.units import DASH, bytes_, spans
@@ -61,8 +62,8 @@ class MemoryReport(Result):
         if self.error is not None:
             yield Line.of(f"No GPU memory to show: {self.error}")
         yield from _table(self.devices)
-        changes = {f"cuda:{i}": _changes(memory) for i, memory in self.devices.items()}
-        said = "; ".join(f"{device} {change}" for device, change in changes.items() if change)
+        changes = ((_changes(memory), i) for i, memory in self.devices.items())
+        said = "; ".join(f"cuda:{i} {change}" for change, i in changes if change)
         if said:
             yield Line.of(f"Since the last report: {said}")
         yield from _details(self)
@@ -126,13 +127,13 @@ class MemoryDelta(StorableResult):
         )
         for ordinal, change in changed.items():
             if change.ooms:
-                count = plural(change.ooms, "allocation")
-                yield Line.of(f"cuda:{ordinal}: out of memory, {count} failed", "bad")
+                failed = f"out of memory, {plural(change.ooms, 'allocation')} failed"
+                yield Line.of(f"cuda:{ordinal}: {failed}", "bad")
             if change.retries:
-                count = plural(change.retries, "allocation")
-                yield Line.of(
-                    f"cuda:{ordinal}: {count} tried again after emptying the cache", "warn"
+                again = (
+                    f"{plural(change.retries, 'allocation')} tried again after emptying the cache"
                 )
+                yield Line.of(f"cuda:{ordinal}: {again}", "warn")
 
 
 def _details(result: MemoryReport) -> Iterator[Block]:
@@ -163,9 +164,7 @@ def _table(devices: Mapping[int, DeviceMemory]) -> Iterator[Block]:
         Figures("Others", lambda of: Styled(bytes_(of[1].others)), rank=2),
         Figures("Peak", lambda of: bytes_(of[1].peak), rank=3),
         Figures("Non-PyTorch", lambda of: bytes_(of[1].outside), rank=4),
-        Figures(
-            "GPU", lambda of: Styled(DASH if of[1].index is None else str(of[1].index)), rank=5
-        ),
+        Figures("GPU", lambda of: Styled(DASH if (i := of[1].index) is None else str(i)), rank=5),
         Column("Name", lambda of: Styled(of[1].name or DASH, "dim") if is_named else "", rank=6),
         dim=lambda of: not of[1].context,
     )
@@ -225,8 +224,5 @@ def change_line(changed: Mapping[int, DeviceMemoryDelta]) -> Line:
 
 def only_changed(devices: Mapping[int, DeviceMemoryDelta]) -> dict[int, DeviceMemoryDelta]:
     """Return those of the devices whose memory changed or peaked."""
-    return {
-        ordinal: d
-        for ordinal, d in devices.items()
-        if d.allocated or d.reserved or d.peak or d.ooms or d.retries
-    }
+    has_changed = attrgetter("allocated", "reserved", "peak", "ooms", "retries")
+    return {ordinal: delta for ordinal, delta in devices.items() if any(has_changed(delta))}

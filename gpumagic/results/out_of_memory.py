@@ -142,10 +142,8 @@ class OutOfMemory(Result):
                 yield Line.join(Styled(command, "command"), gives, Styled(f": {why}", "dim"))
         if self.others and self.others >= (self.missing or math.inf):
             why = f": other processes hold {bytes_(self.others)} of this one; variables are kept"
-            yield Line.join(
-                *(Styled("%gpu auto --restart", "command"), " takes another GPU"),
-                Styled(why, "dim"),
-            )
+            another = Styled("%gpu auto --restart", "command")
+            yield Line.join(another, " takes another GPU", Styled(why, "dim"))
         if self.fragmented:
             text = "Enough is cached, in pieces that are too small: restart with "
             yield Line.join(text, Styled(self.fragmented, "command"))

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from gpumagic.render.blocks import Block, Column, Figures, Fold, Grid, Line, Style, Styled, Use
-from gpumagic.render.colors import STATES, USES
+from gpumagic.render.colors import BAR, STATES, USES
 from gpumagic.render.html import render
 from gpumagic.results.base import Result
 from tests.render.test_text import BLOCKS, TEXT
@@ -36,21 +36,20 @@ def test_a_table_is_plain() -> None:
 
 
 @pytest.mark.parametrize(
-    ("style", "share", "width", "label"),
+    ("style", "share", "parts", "label"),
     [
-        ("", 0.25, "25%", "25 %"),
-        ("warn", 2.0, "100%", "100 %"),
-        ("bad", -1.0, "0%", "0 %"),
-        ("", 0.0001, "2%", "0 %"),
-        ("", 0.9999, "98%", "100 %"),
+        ("", 0.25, ["0.250", "0.750"], "25 %"),
+        ("warn", 2.0, ["2.000"], "100 %"),
+        ("bad", -1.0, ["2.000"], "0 %"),
+        ("", 0.0001, ["0.000", "1.000"], "0 %"),
     ],
 )
-def test_a_bar(style: Style, share: float, width: str, label: str) -> None:
+def test_a_bar(style: Style, share: float, parts: list[str], label: str) -> None:
     """In the colour of its cell; empty only at 0, full only at 100 %; with a label."""
     html = render([Grid((Column(""),), ((Styled("x", style, share),),))])
-    assert f"width:{width};" in html
+    assert re.findall(r"flex:([\d.]+) 0 0;min-width:2px;", html) == parts
     assert f'role="img" aria-label="{label}"' in html
-    assert STATES.get(style, "#4a86c5") in html
+    assert STATES.get(style, BAR) in html
 
 
 def test_bars_begin_at_the_same_place() -> None:
