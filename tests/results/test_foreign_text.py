@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -42,14 +42,6 @@ def test_what_is_drawn_is_clean(result: Any) -> None:
         bad = {c for c in drawn if not c.isprintable() and c != "\n"}
         assert not bad
         assert "\nline" not in drawn
-
-
-def test_an_error_in_one_line_is_clean(run_cell: Callable[..., Any]) -> None:
-    from IPython.core.error import UsageError
-
-    with pytest.raises(UsageError) as raised:
-        run_cell("%gpu cluster \x1b]0;owned\x07\u202e.json")
-    assert str(raised.value).isprintable()
 
 
 def test_more_processes_and_claims_than_there_are() -> None:
