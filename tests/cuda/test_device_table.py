@@ -42,12 +42,7 @@ def initialized(*uuids: str, contexts: tuple[int, ...] = ()) -> DriverState:
         ({}, initialized("GPU-zz"), [None, None], [None, None]),
         ({}, DriverState(initialized=True), [None, None], [None, None]),
         ({}, DriverState(initialized=None), [None, None], [None, None]),
-        (
-            {},
-            DriverState(initialized=False, failed=True),
-            [None, None],
-            [False, False],
-        ),
+        ({}, DriverState(initialized=False, failed=True), [None, None], [False, False]),
     ],
 )
 def test_what_this_process_sees(

@@ -19,11 +19,7 @@ UNEQUAL = tuple(Device(i, uuid=f"GPU-a{i}", name=f"kind {i}") for i in range(4))
 
 @pytest.mark.parametrize(
     ("written", "spec"),
-    [
-        (0, "0"),
-        ((1,), "1"),
-        ([0, "GPU-a2"], "0,GPU-a2"),
-    ],
+    [(0, "0"), ((1,), "1"), ([0, "GPU-a2"], "0,GPU-a2")],
 )
 def test_a_script_may_write_indexes_as_numbers(written: Any, spec: str) -> None:
     assert as_text(written) == spec

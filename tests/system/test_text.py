@@ -13,15 +13,7 @@ HOSTILE = "\x1b]0;owned\x07\u202e"
 
 @pytest.mark.parametrize(
     "written",
-    [
-        "Ångström",
-        "A\u030a",
-        "ế\u0323",
-        "नमस्ते",
-        "漢字",
-        "é",
-        "…",
-    ],
+    ["Ångström", "A\u030a", "ế\u0323", "नमस्ते", "漢字", "é", "…"],
 )
 def test_text_of_any_language_is_unchanged(written: str) -> None:
     assert text.harmless(written) == written
