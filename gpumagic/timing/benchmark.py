@@ -16,18 +16,9 @@ from typing import Generic, TypeVar
 
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.results.timing import EXACT, CudaTiming, StoppedBy, is_bound
-from gpumagic.timing import repeat_plan, run_conditions
-from gpumagic.timing.event_timer import Started, read, start, stop
+from gpumagic.timing import event_timer, repeat_plan, run_conditions, summary
 from gpumagic.timing.repeat_plan import Plan
-from gpumagic.timing.summary import (
-    Queued,
-    Times,
-    compiled_frames,
-    counted,
-    not_counted,
-    share,
-    summarize,
-)
+from gpumagic.timing.summary import Queued, Times, summarize
 from gpumagic.wording import plural
 
 _Begun = TypeVar("_Begun")
@@ -90,7 +81,7 @@ class Runs:
             if not self.plan.open_end:
                 done = f"{len(self.repeats):,} of {plural(self.plan.repeats, 'repeat')}"
             early = (f"stopped early, after {done}",)
-        compiled = counted(self.compiled, repeats=len(self.repeats))
+        compiled = summary.counted(self.compiled, repeats=len(self.repeats))
         return summarize(
             self.repeats,
             loops=self.loops,
@@ -101,7 +92,7 @@ class Runs:
             partial=not self.is_complete,
             precision=self.precision,
             stopped_by=self.stopped_by,
-            notes=(*not_counted(self.compilations), *compiled, *self.notes, *early),
+            notes=(*summary.not_counted(self.compilations), *compiled, *self.notes, *early),
         )
 
 
@@ -176,13 +167,13 @@ class _Runner:
     def _timed(self, loops: int) -> tuple[Times, int]:
         """Run loops; return the times, and how many functions torch.compile has compiled."""
 
-        def begin() -> tuple[int, Started]:
+        def begin() -> tuple[int, event_timer.Started]:
             self.caches.empty()
-            return compiled_frames(), start()
+            return summary.compiled_frames(), event_timer.start()
 
-        def end(begun: tuple[int, Started]) -> tuple[Times, int]:
+        def end(begun: tuple[int, event_timer.Started]) -> tuple[Times, int]:
             before, started = begun
-            return read(stop(started)), compiled_frames() - before
+            return event_timer.read(event_timer.stop(started)), summary.compiled_frames() - before
 
         return self._run(loops, begin, end)
 
@@ -250,7 +241,7 @@ class _Runner:
         Returns what that shows, and how many loops have run.
         """
         runs, loops = done.repeats, done.loops
-        if not all(run.readings for run in runs) or not is_bound(1.0, share(runs)):
+        if not all(run.readings for run in runs) or not is_bound(1.0, summary.share(runs)):
             return None, 0
         host = statistics.median(run.host for run in runs) / loops
         as_run = statistics.median(run.upper for run in runs) / loops

@@ -10,14 +10,7 @@ from numbers import Real
 from gpumagic.cuda import torch_cuda
 from gpumagic.errors import RegressionError, SpecError
 from gpumagic.results.base import differences
-from gpumagic.results.comparison import (
-    NAMES,
-    Compared,
-    Comparison,
-    Quantity,
-    Ratio,
-    Verdict,
-)
+from gpumagic.results.comparison import NAMES, Compared, Comparison, Ratio, Verdict
 from gpumagic.results.timing import CudaTiming, Sample
 from gpumagic.timing.repeat_plan import LEAST_REPEATS, median_interval
 from gpumagic.wording import plural
@@ -103,22 +96,18 @@ def check(compared: Comparison, entry: Compared, fail_above: float) -> str | Non
     if different := differences(entry.timing.conditions, base.timing.conditions):
         return f"not checked, as it was measured under other conditions: {'; '.join(different)}"
     allowed = 1 + fail_above
-    ratios: dict[Quantity, Ratio] = {"wall": entry.wall, "gpu": entry.gpu}
-    for quantity in sorted(ratios, key=lambda each: each != entry.quantity):
-        ratio = ratios[quantity]
+    for name, ratio in ((NAMES["wall"], entry.wall), (NAMES["gpu"], entry.gpu)):
         if ratio.interval is not None and ratio.interval[0] > allowed:
             raise RegressionError(
-                f"{entry.name} is slower than {base.name} by {NAMES[quantity]}: {ratio.text} "
+                f"{entry.name} is slower than {base.name} by {name}: {ratio.text} "
                 f"(allowed: {allowed:.4g} times as long)"
             )
-    name, counts = NAMES[entry.quantity], entry.headline
+    counts = entry.headline
     if counts.interval is None:
-        few = [each.name for each in (base, entry) if each.timing.repeat < LEAST_REPEATS]
-        why = f"there is no ratio to a {name} of 0 s"
-        if few:
-            have = "has" if len(few) == 1 else "have"
-            why = f"{', '.join(few)} {have} fewer than {LEAST_REPEATS} repeats"
-        raise SpecError(f"a slowdown cannot be told from noise: {why}")
+        raise SpecError(
+            f"a slowdown cannot be told from noise with {base.timing.repeat} and "
+            f"{entry.timing.repeat} repeats: it takes {LEAST_REPEATS} or more, and times above 0 s"
+        )
     low, high = counts.interval
     if high <= allowed:
         return None
@@ -126,8 +115,8 @@ def check(compared: Comparison, entry: Compared, fail_above: float) -> str | Non
     if counts.value is None:
         more = "a time with ≤ is an upper bound"
     return (
-        f"no verdict by {name}: from {low:.3g} to {high:.3g} times as long, which is too uncertain "
-        f"for {allowed:.3g}; {more}"
+        f"no verdict by {NAMES[entry.quantity]}: from {low:.3g} to {high:.3g} times as long, which "
+        f"is too uncertain for {allowed:.3g}; {more}"
     )
 
 

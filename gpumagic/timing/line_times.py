@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from math import fsum, inf
+from math import inf
 from time import sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -337,24 +337,19 @@ def _gpu_time(before: float, after: float, began: float, queued: float) -> tuple
 
 
 def surely_worked(
-    times: Mapping[CodeLine, LineTime], devices: Iterable[int]
+    lines: Iterable[CodeLine], devices: Iterable[int]
 ) -> tuple[float, dict[int, float]]:
     """Return the seconds for which some GPU surely worked, and each that did: more than marks take.
 
     Args:
-        times: Those of the cell's lines.
+        lines: The cell's.
         devices: The CUDA ordinals in question.
     """
-
-    def sure(hits: int, most: float, certain: float) -> float:
-        return max(certain - _MARKS * hits - _CLOCKS * most, 0.0)
-
-    found = {
-        ordinal: fsum(
-            sure(line.hits, *time.per_device.get(ordinal, (0.0, 0.0)))
-            for line, time in times.items()
-        )
-        for ordinal in devices
-    }
-    together = fsum(sure(line.hits, time.gpu, time.certain) for line, time in times.items())
+    together, found = 0.0, dict.fromkeys(devices, 0.0)
+    for line in lines:
+        time, marks = line.figures, _MARKS * line.hits
+        together += max(time.certain - _CLOCKS * time.gpu - marks, 0.0)
+        for ordinal, (most, certain) in time.per_device.items():
+            if ordinal in found:
+                found[ordinal] += max(certain - _CLOCKS * most - marks, 0.0)
     return together, {ordinal: seconds for ordinal, seconds in found.items() if seconds}

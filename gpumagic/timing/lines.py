@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -87,25 +87,21 @@ class LineProfiler:
         """
         with self._noting():
             self._times.finish()
-        figures = {
-            line: line.figures or LineTime() for source in self._sources for line in source.ran()
-        }
-        if figures or self._tracer.note is None:
-            with self._noting():
-                if self.note is None:
-                    cell = {line: figures[line] for line in self._sources[0].ran()}
-                    times = times.with_work(*surely_worked(cell, times.readings))
-                timing = summarize([times], **fields)
-                return replace(timing, lines=self._lines(timing, figures))
+            cell = self._sources[0].ran() if self.note is None else []
+            times = times.with_work(*surely_worked(cell, times.readings))
         timing = summarize([times], **fields)
+        with self._noting():
+            if self._tracer.note is None or any(source.ran() for source in self._sources):
+                return replace(timing, lines=self._lines(timing))
         return replace(timing, notes=(*timing.notes, self._tracer.note or str(self.note)))
 
-    def _lines(self, timing: CudaTiming, times: Mapping[CodeLine, LineTime]) -> LineTimings:
+    def _lines(self, timing: CudaTiming) -> LineTimings:
         has_gpu = timing.gpu is not None and timing.gpu_seen and self.note is None
-        cell, *functions = (self._of_source(s, timing, times, has_gpu) for s in self._sources)
+        known = timing.per_device if has_gpu else {}
+        cell, *functions = (_of_source(source, has_gpu, known) for source in self._sources)
         cost = self._times.own + self._times.boundaries * self._times.tracing
         part = min(cost / timing.wall.median, 1.0) if timing.wall.median > 0 else 0.0
-        loops = {line.number for line in times if line.loop and line.source is self._sources[0]}
+        loops = {line.number for line in self._sources[0].ran() if line.loop}
         complete = self._tracer.note is None
         notes = (
             self._tracer.note,
@@ -120,34 +116,6 @@ class LineProfiler:
             notes=tuple(filter(None, notes)),
         )
 
-    def _of_source(
-        self,
-        source: CodeSource,
-        timing: CudaTiming,
-        times: Mapping[CodeLine, LineTime],
-        has_gpu: bool,
-    ) -> SourceTimings:
-        def devices(line: CodeLine) -> list[tuple[int, tuple[float, float]]]:
-            known = timing.per_device if has_gpu else ()
-            return [each for each in times[line].per_device.items() if each[0] in known]
-
-        lines = tuple(
-            LineTiming(
-                line=line.number,
-                source=source.text[line.number - source.first],
-                hits=line.hits,
-                gpu=times[line].gpu if has_gpu else None,
-                host=times[line].host,
-                syncs=min(len(times[line].sure_waits), line.hits),
-                sync_time=fsum(times[line].sure_waits),
-                at_most=has_gpu and times[line].at_most,
-                per_device={i: most for i, (most, _) in devices(line)},
-                bounds=tuple(i for i, both in devices(line) if is_bound(*both)),
-            )
-            for line in source.ran()
-        )
-        return SourceTimings(source.name, source.first, source.text, lines, empty=not source.codes)
-
     def _cost_note(self, part: float) -> str | None:
         """Return what measuring has cost, if that matters."""
         took = f"measuring the lines took {100 * part:.2g} % of the wall time"
@@ -156,6 +124,29 @@ class LineProfiler:
         if part > _LARGE_COST:
             return f"{took}; the host times of short lines are upper bounds"
         return took if part > _COST else None
+
+
+def _of_source(source: CodeSource, has_gpu: bool, known: Container[int]) -> SourceTimings:
+    """Return the times of a source's lines, the GPU's of the ``known`` devices."""
+
+    def of_line(line: CodeLine) -> LineTiming:
+        times: LineTime = line.figures
+        devices = {i: both for i, both in times.per_device.items() if i in known}
+        return LineTiming(
+            line=line.number,
+            source=source.text[line.number - source.first],
+            hits=line.hits,
+            gpu=times.gpu if has_gpu else None,
+            host=times.host,
+            syncs=min(len(times.sure_waits), line.hits),
+            sync_time=fsum(times.sure_waits),
+            at_most=has_gpu and times.at_most,
+            per_device={i: most for i, (most, _) in devices.items()},
+            bounds=tuple(i for i, both in devices.items() if is_bound(*both)),
+        )
+
+    lines = tuple(map(of_line, source.ran()))
+    return SourceTimings(source.name, source.first, source.text, lines, empty=not source.codes)
 
 
 def _between(lines: Sequence[LineTiming], timing: CudaTiming, has_gpu: bool) -> LineTiming:
@@ -182,25 +173,22 @@ def tracing_cost() -> float:
 
     The least of some runs of an empty loop: what is subtracted is never too much by other load.
     """
+    return min(_cost_of_a_line() for _ in range(5))
 
-    def once() -> float:
-        tree = ast.parse(_EMPTY)
-        code = compile(tree, "<empty>", "exec")
-        source = cell_source([code], _EMPTY, 1, tree)
-        times = LineTimes()
-        tracer = LineTracer([source], times.switch, LineTime)
-        times.start()
-        try:
-            tracer.start()
-            exec(code, {})
-        finally:
-            tracer.stop()
-        ran = source.ran()
-        if not ran:
-            return 0.0
-        return fsum(line.figures.host for line in ran) / sum(line.hits for line in ran)
 
-    return min(once() for _ in range(5))
+def _cost_of_a_line() -> float:
+    tree = ast.parse(_EMPTY)
+    code = compile(tree, "<empty>", "exec")
+    source, times = cell_source([code], _EMPTY, 1, tree), LineTimes()
+    tracer = LineTracer([source], times.switch, LineTime)
+    times.start()
+    try:
+        tracer.start()
+        exec(code, {})
+    finally:
+        tracer.stop()
+    ran = source.ran()  # nothing under another tracer
+    return fsum(line.figures.host for line in ran) / max(sum(line.hits for line in ran), 1)
 
 
 # --- the verdict -------------------------------------------------------------------------------

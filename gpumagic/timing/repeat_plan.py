@@ -82,12 +82,8 @@ class Plan:
 
 def round_up(value: float) -> int:
     """Return the next number of the series 1, 2, 5, 10, 20 and so on."""
-    decade = 1
-    while True:
-        for step in (1, 2, 5):
-            if step * decade >= value * 0.999:
-                return step * decade
-        decade *= 10
+    decade = int(10 ** math.floor(math.log10(max(value, 1.0))))
+    return next(step * decade for step in (1, 2, 5, 10) if step * decade >= value * 0.999)
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import defaultdict
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +20,6 @@ def gpu_work(virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]
     So does the CPU: a machine whose processor is taken away counts that as the thread's own time.
     """
     import threading
-    import time
 
     import sympy  # noqa: F401 - torch imports it at times, and it changes the warning filters
     import torch
@@ -50,3 +51,32 @@ def gpu_work(virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]
         yield SimpleNamespace(torch=torch, sleep=sleep, on_side=on_side, from_thread=from_thread)
         torch.cuda.synchronize(0)
         torch.cuda.synchronize(1)
+
+
+class KnownWork:
+    """Launches kernels, and knows when each began and ended."""
+
+    def __init__(self, gpu_work: Any) -> None:
+        self._work = gpu_work
+        self._free: dict[Any, float] = defaultdict(float)
+        #: By CUDA ordinal.
+        self.intervals: dict[int, list[tuple[float, float]]] = defaultdict(list)
+
+    def kernel(self, seconds: float, stream: Any = None, device: int = 0) -> None:
+        """Launch a kernel: it begins now, or when the one before it on its stream has ended."""
+        cuda = self._work.torch.cuda
+        stream = stream or cuda.current_stream(device)
+        with cuda.stream(stream):
+            self._work.sleep(seconds, stream.device_index)
+        key = stream.device_index, stream.cuda_stream
+        begin = max(time.perf_counter(), self._free[key])
+        self._free[key] = begin + seconds
+        self.intervals[stream.device_index].append((begin, begin + seconds))
+
+    def busy(self, *ordinals: int) -> float:
+        """Seconds for which one of the devices worked."""
+        total, until = 0.0, 0.0
+        for begin, end in sorted(each for i in ordinals for each in self.intervals[i]):
+            total += max(0.0, end - max(begin, until))
+            until = max(until, end)
+        return total

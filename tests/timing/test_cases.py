@@ -23,27 +23,19 @@ from gpumagic.results.timing import EXACT, CudaTiming
 from gpumagic.timing import event_timer
 from gpumagic.timing.event_timer import read, start, stop
 from gpumagic.timing.summary import Times
+from tests.support.gpu_work import KnownWork
 
 
-class Work:
-    """Launches kernels, and knows when each began and ended."""
+class Work(KnownWork):
+    """Kernels on streams of all kinds, and what a run of them took."""
 
     def __init__(self, gpu_work: Any) -> None:
+        super().__init__(gpu_work)
         self.torch, self.sleep = gpu_work.torch, gpu_work.sleep
         self.side, self.side_1 = (self.torch.cuda.Stream(device) for device in (0, 1))
+        self.high = self.torch.cuda.Stream(0, priority=-1)
         self.x = self.torch.zeros(4, device="cuda:0")
         self.foreign: Any = None
-        self._free: dict[Any, float] = {}
-        self.intervals: list[tuple[float, float]] = []
-
-    def kernel(self, seconds: float, stream: Any = None, device: int = 0) -> None:
-        stream = stream or self.torch.cuda.current_stream(device)
-        with self.torch.cuda.stream(stream):
-            self.sleep(seconds, stream.device_index)
-        key = stream.device_index, stream.cuda_stream
-        begin = max(time.perf_counter(), self._free.get(key, 0.0))
-        self._free[key] = begin + seconds
-        self.intervals.append((begin, begin + seconds))
 
     def run(self, code: Callable[[Work], Any]) -> None:
         self.intervals.clear()
@@ -53,16 +45,12 @@ class Work:
 
     @property
     def gpu(self) -> float:
-        """Seconds for which some GPU worked."""
-        total, until = 0.0, 0.0
-        for begin, end in sorted(self.intervals):
-            total += max(0.0, end - max(begin, until))
-            until = max(until, end)
-        return total
+        return self.busy(*self.intervals)
 
     @property
     def wall(self) -> float:
-        return max([self.returned, *(end for _, end in self.intervals)]) - self.begun
+        ends = [end for each in self.intervals.values() for _, end in each]
+        return max([self.returned, *ends]) - self.begun
 
 
 @pytest.fixture
@@ -131,12 +119,16 @@ CASES = {
     "side stream 40 us": Case(lambda w: w.kernel(40e-6, w.side), "no sign, bound"),
     "side stream 1 ms": Case(lambda w: w.kernel(1e-3, w.side), "bound, exact"),
     "side stream 50 ms": Case(lambda w: w.kernel(50e-3, w.side), "exact"),
+    "side stream of high priority 50 ms": Case(lambda w: w.kernel(50e-3, w.high), "exact"),
     "other device 50 ms": Case(lambda w: w.kernel(50e-3, device=1), "exact"),
     "two devices, side streams": Case(two_devices, "exact"),
     "another thread's stream": Case(from_thread, "bound, exact"),
     "foreign stream 30 ms": Case(lambda w: w.kernel(30e-3, w.foreign), "no sign"),
     "foreign stream beside a short one": Case(
         lambda w: (w.kernel(30e-3, w.foreign), w.kernel(10e-3)), "bound"
+    ),
+    "foreign stream beside a longer one": Case(
+        lambda w: (w.kernel(10e-3, w.foreign), w.kernel(30e-3)), "exact"
     ),
     "foreign stream is current at the end": Case(
         lambda w: (w.torch.cuda.set_stream(w.foreign), w.kernel(30e-3)), "exact"
@@ -182,6 +174,7 @@ def test_a_run(name: str, work: Work) -> None:
     found = "no sign" if not timing.gpu_seen else "bound" if timing.gpu_at_most else "exact"
     assert found in says
     assert timing.limited_by == ("gpu" if found == "exact" else None)
+    assert found == "no sign" or {*timing.per_device} == {*work.intervals}
     assert timing.host.median <= work.returned - work.begun + 10e-6
 
 
@@ -204,7 +197,7 @@ def test_a_device_that_is_busy_before(work: Work, profile: str) -> None:
         work.kernel(0.5, stream)
         started = start(quiet=True)
         times = read(stop(started))
-        assert time.perf_counter() < work.intervals[0][1], "nothing is waited for"
+        assert time.perf_counter() < work.intervals[0][0][1], "nothing is waited for"
         assert not times.readings
         assert times.note == event_timer.BUSY.format(0)
     with gpumagic.cudatime() as timed:

@@ -249,7 +249,6 @@ def test_what_is_not_known_is_said(now: CudaTiming, says: str | None) -> None:
 
 
 def test_too_few_repeats_cannot_be_checked() -> None:
-    with pytest.raises(SpecError, match="cannot be told from noise: 2 has fewer than 6"):
-        gpumagic.compare(about(1.0), about(2.0, count=3), fail_above=0.1)
-    with pytest.raises(SpecError, match="no ratio to a wall time of 0 s"):
-        gpumagic.compare(timing(*[0.0] * 6), about(2.0), fail_above=0.1)
+    for base, now in ((about(1.0), about(2.0, count=3)), (timing(*[0.0] * 6), about(2.0))):
+        with pytest.raises(SpecError, match="cannot be told from noise"):
+            gpumagic.compare(base, now, fail_above=0.1)

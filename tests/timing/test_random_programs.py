@@ -11,6 +11,7 @@ import pytest
 from gpumagic.cuda import torch_cuda
 from gpumagic.timing import event_timer, line_times
 from gpumagic.timing.event_timer import Clocks
+from tests.support.gpu_work import KnownWork
 from tests.support.line_cells import measured
 
 #: So much of the time may a clock be wrong here: a hundred times as much as is allowed for.
@@ -20,19 +21,13 @@ KNOWN = 3e-6
 SEEDS = range(24)
 
 
-class Program:
+class Program(KnownWork):
     """Statements, each a line; and when each kernel that they launched began and ended."""
 
     def __init__(self, seed: int, gpu_work: Any) -> None:
-        self._chance, self._work = random.Random(seed), gpu_work
-        self._torch = gpu_work.torch
-        self._streams = [
-            self._torch.cuda.current_stream(0),
-            self._torch.cuda.current_stream(1),
-            *(self._torch.cuda.Stream(device) for device in (0, 0, 1)),
-        ]
-        self._free = dict.fromkeys(range(len(self._streams)), 0.0)
-        self.intervals: dict[int, list[tuple[float, float]]] = {0: [], 1: []}
+        super().__init__(gpu_work)
+        self._chance, cuda = random.Random(seed), gpu_work.torch.cuda
+        self.streams = [*map(cuda.current_stream, (0, 1)), *map(cuda.Stream, (0, 0, 1))]
         lines = [self._line() for _ in range(self._chance.randint(1, 9))]
         if self._chance.random() < 0.3:
             lines = [f"for i in range({self._chance.randint(1, 4)}):", *(f"    {x}" for x in lines)]
@@ -40,37 +35,18 @@ class Program:
 
     def _line(self) -> str:
         seconds = self._chance.choice((0.0, 20e-6, 300e-6, 3e-3, 20e-3)) * self._chance.random()
-        stream = self._chance.randrange(len(self._streams))
+        stream = self._chance.randrange(len(self.streams))
         return self._chance.choice(
             (
-                *(f"p.kernel({seconds:.6f}, {stream})",) * 4,
+                *(f"p.kernel({seconds:.6f}, p.streams[{stream}])",) * 4,
                 f"time.sleep({seconds:.6f})",
-                f"p.wait_for_device({stream})",
-                f"p.wait_for_stream({stream})",
+                f"p.wait_for_device({stream % 2})",
+                f"p.streams[{stream}].synchronize()",
             )
         )
 
-    def kernel(self, seconds: float, stream: int) -> None:
-        on = self._streams[stream]
-        with self._torch.cuda.stream(on):
-            self._work.sleep(seconds, on.device_index)
-        begin = max(time.perf_counter(), self._free[stream])
-        self._free[stream] = begin + seconds
-        self.intervals[on.device_index].append((begin, begin + seconds))
-
-    def wait_for_device(self, stream: int) -> None:
-        self._torch.cuda.synchronize(self._streams[stream].device_index)
-
-    def wait_for_stream(self, stream: int) -> None:
-        self._streams[stream].synchronize()
-
-    def busy(self, *ordinals: int) -> float:
-        """Seconds for which one of the devices worked."""
-        total, until = 0.0, 0.0
-        for begin, end in sorted(each for i in ordinals for each in self.intervals[i]):
-            total += max(0.0, end - max(begin, until))
-            until = max(until, end)
-        return total
+    def wait_for_device(self, ordinal: int) -> None:
+        self._work.torch.cuda.synchronize(ordinal)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
