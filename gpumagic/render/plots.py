@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Sequence
-from math import ceil, log2
+from math import ceil, log2, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 #: Dots per inch of a picture in a notebook, which shows ``_CSS`` of them as an inch.
 _DPI, _CSS = 144, 96
 _SIZE = 9
+#: Where an axis in percent ends.
+_TOP = 103
 #: The most labels below an axis.
 _TICKS = 20
 #: Inches: the width, and the height of what is around the panels.
@@ -71,6 +73,13 @@ class Plot:
         self.panels[-1].set_xlim(-0.6, max(len(labels) - 0.4, 0.6))
         self.panels[-1].set_xlabel(axis)
 
+    def span(self, left: float, right: float, label: str, *, failed: bool) -> None:
+        """Shade a part of the axis in all panels, with a label above them."""
+        for axes in self.panels:
+            axes.axvspan(left, right, color=BAD if failed else INK, alpha=0.12)
+        place = ((left + right) / 2, _TOP)
+        self.panels[0].annotate(label, place, ha="center", va="bottom", annotation_clip=False)
+
     def save(self, path: str | Path, **options: object) -> Path:
         """Write the picture to a file in the format of its suffix (``.png``, ``.svg``, ``.pdf``).
 
@@ -115,6 +124,32 @@ def _style(figure: Any) -> None:
     for text in figure.findobj(lambda each: hasattr(each, "set_fontsize")):
         text.set_color(INK)
         text.set_fontsize(_SIZE)
+
+
+def draw_use(
+    axes: Axes,
+    name: str,
+    times: Sequence[float],
+    *,
+    utilization: Sequence[float | None],
+    used: Sequence[float | None],
+    own: Sequence[float | None],
+    total: float | None,
+) -> None:
+    """Draw a device's utilisation in percent, and its memory in percent of ``total``."""
+
+    def draw(label: str, values: Sequence[float | None], whole: float, color: str) -> list[float]:
+        heights = [nan if each is None else 100 * each / whole for each in values]
+        axes.plot(times, heights, drawstyle="steps-post", label=label, color=color)
+        return heights
+
+    busy = draw("utilisation", utilization, 100, SERIES[0])
+    axes.fill_between(times, busy, step="post", alpha=0.25, color=SERIES[0])
+    draw("memory, all", used, total or nan, NEUTRAL)
+    draw("memory, mine", own, total or nan, SERIES[1])
+    axes.set_ylim(0, _TOP)
+    axes.set_yticks([0, 50, 100], ["0", "50", "100 %"])
+    axes.set_ylabel(name)
 
 
 def draw_memory(

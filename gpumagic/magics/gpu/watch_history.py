@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,15 +11,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled
-from gpumagic.render.colors import BAD, INK, NEUTRAL, SERIES
 from gpumagic.render.units import bytes_, percent, rounded, seconds
 from gpumagic.results.base import Result
 from gpumagic.results.devices import Device, device_grid, ordinal_cell
 from gpumagic.wording import plural
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from gpumagic.render.plots import Plot
 
 #: The figures of a device that change. Bytes, percent, degrees Celsius, watts.
@@ -159,7 +155,7 @@ class WatchHistory(Result):
         Raises:
             DependencyError: matplotlib is not installed.
         """
-        from gpumagic.render.plots import Plot
+        from gpumagic.render.plots import Plot, draw_use
 
         devices = self.busy_devices()
         plot = Plot(max(len(devices), 1), 1.5)
@@ -168,40 +164,28 @@ class WatchHistory(Result):
         scale, unit = (1.0, "seconds") if took < 180 else (60.0, "minutes")
         width = max(took, 1e-3) / scale
         for device, axes in zip(devices, plot.panels, strict=False):
-            self._draw(device, axes, [(time - start) / scale for time in times])
+            draw_use(
+                axes,
+                f"GPU {device.index}\nmemory: {bytes_(device.memory_total)}",
+                [(time - start) / scale for time in times],
+                utilization=self.values(device.index, "utilization"),
+                used=self.values(device.index, "memory_used"),
+                own=self.values(device.index, "memory_own"),
+                total=device.memory_total,
+            )
         for cell in self.cells:
             # A cell that runs on, or began before the first sample, ends with the picture.
             left = max(cell.start - start, 0.0) / scale
             right = min((cell.end or times[-1]) - start, took) / scale
-            for axes in plot.panels:
-                axes.axvspan(left, right, color=BAD if cell.failed else INK, alpha=0.12)
-            if cell.number is not None and right - left > width / 25:  # numbers do not overlap
-                text = f"[{cell.number}] ✗" if cell.failed else f"[{cell.number}]"
-                plot.panels[0].text((left + right) / 2, 103, text, ha="center", va="bottom")
+            is_labelled = cell.number is not None and right - left > width / 25  # none overlaps
+            label = f"[{cell.number}]{' ✗' if cell.failed else ''}" if is_labelled else ""
+            plot.span(left, right, label, failed=cell.failed)
         plot.panels[0].set_xlim(0, width)
         idle = len(self.devices) - len(devices)
         note = f" · {plural(idle, 'idle GPU')} left out" if idle else ""
         plot.panels[-1].set_xlabel(f"{unit} since the beginning{note}")
         plot.legend()
         return plot
-
-    def _draw(self, device: Device, axes: Axes, times: list[float]) -> None:
-        """Draw the curves of a device in percent: of time, and of its memory."""
-        total = device.memory_total or math.nan
-
-        def draw(label: str, figure: str, whole: float, color: str) -> list[float]:
-            values = self.values(device.index, figure)
-            heights = [math.nan if each is None else 100 * each / whole for each in values]
-            axes.plot(times, heights, drawstyle="steps-post", label=label, color=color)
-            return heights
-
-        used = draw("utilisation", "utilization", 100, SERIES[0])
-        axes.fill_between(times, used, step="post", alpha=0.25, color=SERIES[0])
-        draw("memory, all", "memory_used", total, NEUTRAL)
-        draw("memory, mine", "memory_own", total, SERIES[1])
-        axes.set_ylim(0, 103)
-        axes.set_yticks([0, 50, 100], ["0", "50", "100 %"])
-        axes.set_ylabel(f"GPU {device.index}\nmemory: {bytes_(device.memory_total)}")
 
 
 def without_processes(device: Device) -> Device:
