@@ -77,8 +77,9 @@ class Plot:
         """Shade a part of the axis in all panels, with a label above them."""
         for axes in self.panels:
             axes.axvspan(left, right, color=BAD if failed else INK, alpha=0.12)
-        place = ((left + right) / 2, _TOP)
-        self.panels[0].annotate(label, place, ha="center", va="bottom", annotation_clip=False)
+        if label:
+            place = ((left + right) / 2, _TOP)
+            self.panels[0].annotate(label, place, ha="center", va="bottom", annotation_clip=False)
 
     def save(self, path: str | Path, **options: object) -> Path:
         """Write the picture to a file in the format of its suffix (``.png``, ``.svg``, ``.pdf``).
