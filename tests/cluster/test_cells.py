@@ -17,8 +17,8 @@ from gpumagic.magics.cluster import options_sent
 from gpumagic.magics.commands import grammar_of
 from tests.cluster.conftest import ENGINE_ID, INITIALISE_CUDA, once_begun
 from tests.support.clusters import Cluster
-from tests.support.interrupts import UNTIL_INTERRUPTED
 from tests.support.shells import Ran
+from tests.support.waiting import UNTIL_INTERRUPTED
 
 Run = Callable[..., Ran]
 

@@ -179,7 +179,6 @@ def test_what_was_measured_under_other_conditions_is_compared_and_does_not_fail(
     assert run(f"--against stored.json {options}", now).text.count(difference) == 1
     for quiet in ("", "-q"):
         ran = run(f"--against stored.json --fail-above 10% {quiet} {options}", now)
-        assert ran.stdout == (
-            f"--fail-above was not applied: other conditions than those stored: {difference}\n"
-        )
+        assert ran.stdout.startswith("--fail-above was not applied: ")
+        assert difference in ran.stdout
         assert (ran.text == "") is (quiet != "")

@@ -44,7 +44,7 @@ def test_where_the_caller_cannot_await(ip: Any, run_cell: Any) -> None:
     run_cell("async def step(): runs.append(1)")
     for line in ("%cudatime", "%gpumem"):
         error = run_cell(f"{line} await step()", raising=False).error
-        assert str(error) == "a statement cannot await: write it in a cell, below the magic"
+        assert "cannot await: write it in a cell, below the magic" in str(error)
     for line in ("%cudatime -n 1 ", "%%cudatime --repeat\n"):
         error = run_cell(f"{line}await step()", raising=False).error
         assert str(error).startswith("repeated runs cannot await; time one run, or asyncio.run(")

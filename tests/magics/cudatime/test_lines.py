@@ -48,9 +48,8 @@ def test_lines_are_counted_as_in_tracebacks(lines: Any, ip: Any) -> None:
 def test_what_is_shown(ip: Any, run_cell: Any, gpu_work: Any) -> None:
     ip.user_ns.update(w=gpu_work)
     shown = run_cell("%%cudatime --lines\nw.sleep(.03)\nx = 1").text.splitlines()
-    assert shown[0] == (
-        "GPU-bound: the GPU is busy for 100 % of the wall time, most of it with line 2"
-    )
+    assert shown[0].startswith("GPU-bound: ")
+    assert shown[0].endswith("with line 2")
     assert shown[1].split() == ["Line", "Hits", "GPU", "Host", "Source"]  # as wide as it is here
     assert any(line.startswith("30.0 ms on cuda:0") for line in shown)
     shown = run_cell("%cudatime --lines w.sleep(.03)").text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.magics.cudatime.test_per_cell import SAY_WAITS
-from tests.support.interrupts import UNTIL_INTERRUPTED
+from tests.support.waiting import UNTIL_INTERRUPTED
 from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND, Scenario
 
 #: By the real clock: longer than a busy machine takes until it looks whether the GPU is at work.

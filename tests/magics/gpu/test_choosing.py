@@ -343,10 +343,8 @@ def test_what_is_not_known_is_refused_at_once(kernel: Callable[..., Kernel]) -> 
     silent = GPU(unsupported=frozenset({"utilization"}))
     k = kernel(Scenario(devices=[GPU(), silent], processes=others, hide_processes=True))
     reply = k.run("%gpu auto 2 --idle --wait 3600", raising=False)
-    assert reply.stderr == (
-        "UsageError: no GPU fits, 2 requested (GPU 0: 30.0 GiB in use by processes that are not "
-        "listed here; GPU 1: its utilisation is not known)\n"
-    )
+    assert "GPU 0: 30.0 GiB in use by processes that are not listed here" in reply.stderr
+    assert "GPU 1: its utilisation is not known" in reply.stderr
 
 
 def test_an_environment_that_was_replaced(

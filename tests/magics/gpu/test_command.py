@@ -83,9 +83,8 @@ def test_a_restart_that_fails_restores_the_whole_choice(
 def test_below_the_first_table_is_what_to_try_next(run_cell: Callable[..., Any]) -> None:
     assert "Try next" not in run_cell("%gpu -q").stdout
     first, second = run_cell("%gpu"), run_cell("%gpu")
-    assert first.stdout == (
-        "Try next: %%cudatime above a cell for its GPU time, %gpumem for GPU memory\n"
-    )
+    for magic in ("Try next: ", "%%cudatime", "%gpumem"):
+        assert magic in first.stdout
     assert "Try next" not in second.stdout
 
 

@@ -116,9 +116,7 @@ def test_a_lost_device_is_not_chosen_without_a_word(kernel: Callable[..., Kernel
 def test_a_device_that_needs_a_reset_is_said(virtual_gpu: Any) -> None:
     virtual_gpu.fault("nvmlDeviceGetUtilizationRates", 16)
     device = gpumagic.devices()[0]
-    assert device.error == (
-        "the GPU cannot be used before it is reset: nvidia-smi --gpu-reset, or a reboot"
-    )
+    assert "nvidia-smi --gpu-reset" in device.error
     assert device.name is not None
     assert device.memory_used is None
     with pytest.raises(

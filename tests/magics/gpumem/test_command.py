@@ -108,15 +108,6 @@ def test_unloading_gives_torch_its_functions_back(
     ip.extension_manager.load_extension("gpumagic")
 
 
-def test_unloading_inside_the_cell(run_cell: Any, torch: ModuleType) -> None:
-    own = functions(torch)
-    ran = run_cell(
-        f"%%gpumem -o -q\n%unload_ext gpumagic\n%load_ext gpumagic\nx = {bytes_on(0, MIB)}"
-    )
-    assert ran.value.devices[0].allocated == MIB
-    assert functions(torch) == own
-
-
 def test_the_report(run_cell: Any, torch: ModuleType) -> None:
     keep = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda:0")
     torch.empty(30 * MIB, dtype=torch.uint8, device="cuda:0")
