@@ -150,13 +150,13 @@ def test_what_the_cell_that_asks_shows(kernel: Kernels, cell: str, shown: str) -
 
 
 def test_a_report_that_fails_is_answered(kernel: Kernels) -> None:
-    """The choice is no longer possible: the error is the cell's, and what follows is aborted."""
+    """The error is the cell's, and what follows is aborted; the variables are there."""
     k = kernel()
-    k.run(f"{FREEZE}\nimport os")
+    k.run(f"{FREEZE}\nkept = [1]")
     k.run("from gpumagic.selection import environment\nenvironment.started_with = lambda: 5")
     failed, behind = run_all(k, "%gpu off --restart", "print(1)")
     assert (failed.status, failed.idle, behind.status) == ("error", 1, "aborted")
-    assert k.run("print(1)").stdout == "1\n"
+    assert k.run("print(kept)").stdout == "[1]\n"
 
 
 def test_interrupts_in_the_middle_do_not_end_the_process(kernel: Kernels) -> None:

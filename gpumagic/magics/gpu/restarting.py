@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Mapping, Sequence
-from typing import IO, Any, NoReturn
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 from gpumagic.cuda import driver, failure, initialization, streams, torch_cuda
 from gpumagic.cuda.process_state import STATE
@@ -97,7 +97,14 @@ def _begin(magics: ShellState, spec: Spec, options: argparse.Namespace) -> NoRet
         _wait_for_gpus(live)
         names = _wanted(shell, options.keep)
         if names is not None:
-            file, payload["kept"] = _keep(shell, names, options, variables, live)
+            from gpumagic.restart.variables import keep
+
+            file, payload["kept"] = keep.write(
+                *(shell, names, _REPORT, variables),
+                force=options.force,
+                again=f"{options.typed} --force",
+                say=live.text,
+            )
     payload["keeping"] = time.time() - began
     # Their open files are the claims of the chosen GPUs.
     claimed = claims.pass_on(variables)
@@ -179,26 +186,3 @@ def _wanted(shell: Shell, words: Sequence[str] | None) -> dict[str, bool] | None
     # What a notebook imports costs no memory, and the next cells need it.
     imported = [name for name, value in mine.items() if is_imported(value)]
     return {**dict.fromkeys(imported, False), **dict.fromkeys(names, True)}
-
-
-def _keep(
-    shell: Shell,
-    names: Mapping[str, bool],
-    options: argparse.Namespace,
-    variables: Mapping[str, str],
-    live: LiveDisplay,
-) -> tuple[IO[bytes], Any]:
-    """Write the variables that are to be kept, as `_wanted` returns them.
-
-    Raises:
-        RestartError: some cannot be kept, and ``--force`` was not given.
-    """
-    from gpumagic.restart.variables import keep
-
-    return keep.write(
-        *(shell, names, _REPORT, variables),
-        optional=[name for name, asked in names.items() if not asked],
-        force=options.force,
-        again=f"{options.typed} --force",
-        say=live.text,
-    )

@@ -10,7 +10,7 @@ import errno
 import linecache
 import sys
 import tempfile
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -42,30 +42,29 @@ _GROWS = 4
 
 def write(
     shell: Shell,
-    names: Iterable[str],
+    names: Mapping[str, bool],
     extension: str,
     environment: Mapping[str, str],
     *,
-    optional: Container[str] = (),
     force: bool = False,
     again: str = "… --force",
     say: Callable[[str], None] = print,
 ) -> tuple[IO[bytes], Kept]:
     """Write variables to a file without a name; `Kept.failed` has those that cannot be kept.
 
-    A child process with the new environment has loaded all that is kept, and ``extension``.
+    ``names`` has the variables, and whether they must be kept. A child process with the new
+    environment has loaded all that is kept, and ``extension``.
 
     Raises:
-        RestartError: some that are not ``optional`` cannot be kept, and neither ``force`` is given
-            nor has CUDA failed; the file cannot be written, or Python does not start in that
-            environment.
+        RestartError: some that must be kept cannot be, and neither ``force`` is given nor has CUDA
+            failed; the file cannot be written, or Python does not start in that environment.
     """
     try:
         with ExitStack() as stack:
             file = stack.enter_context(tempfile.TemporaryFile(prefix="gpumagic-"))
             with Trial.begun(file, extension, environment, shell.user_ns.values()) as tried:
                 kept, found, failed = _write(shell, list(names), environment, file, tried, say)
-            missed = {name: why for name, why in failed.items() if name not in optional}
+            missed = {name: why for name, why in failed.items() if names[name]}
             for name in [name for name in missed if refused.is_over(shell.user_ns[name])]:
                 del missed[name]  # it is of no use any more
             # Where CUDA has failed, waiting helps nothing: it goes on with what is left.

@@ -20,7 +20,7 @@ from gpumagic.restart.variables import refused, unpickler
 from gpumagic.restart.variables.held import Held, Reference, type_name
 from gpumagic.restart.variables.memory import Memory
 from gpumagic.restart.variables.unpickler import given
-from gpumagic.system import introspection, text
+from gpumagic.system import host_memory, introspection, text
 from gpumagic.system.shell import Shell
 
 if TYPE_CHECKING:
@@ -146,10 +146,17 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def _is_view(self, array: NDArray[Any]) -> bool:
         """Return whether an array is in the memory of another one, which is in one piece."""
-        base = _base(array)
-        if type(base) is not self._numpy.ndarray or not base.flags.forc or not array.nbytes:
+        owner = self._owner(array)
+        if owner is array or not owner.flags.forc or not array.nbytes:
             return False
-        return bool(base.flags.writeable or not array.flags.writeable)
+        return bool(owner.flags.writeable or not array.flags.writeable)
+
+    def _owner(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return the array whose memory this one is in: itself, where it is in no other's."""
+        base: Any = array.base
+        if introspection.name_of(type(base)) == "DummyArray":  # of numpy.lib.stride_tricks
+            base = base.base
+        return self._owner(base) if type(base) is self._numpy.ndarray else array
 
     def reducer_override(self, value: Any) -> Any:
         """Reduce what torch, NumPy and cloudpickle leave out, or copy where it is shared."""
@@ -167,6 +174,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return unpickler.gpu_generator, *value.__reduce__()[1:]
         if numpy is not None and issubclass(kind, numpy.ndarray):
             return self._view(value)
+        if introspection.module_of(kind) == "pandas.core.internals.managers" and _is_shared(value):
+            # pandas copies it before it writes to it, by references, which are not kept.
+            return value.copy(deep=True).__reduce_ex__(5)
         if words := refused.why(value, torch):
             raise refused.Refused(words, value)
         if kind is types.CodeType:
@@ -226,9 +236,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return *made, getattr(array, "__dict__", None), None, None, unpickler.set_variables
         if not self._is_view(array):
             return super().reducer_override(array)
-        base = _base(array)
-        place = _address(array) - _address(base), array.shape, array.strides
-        return unpickler.view, (base, array.dtype, place, array.flags.writeable)
+        owner = self._owner(array)
+        place = _address(array) - _address(owner), array.shape, array.strides
+        return unpickler.view, (owner, array.dtype, place, array.flags.writeable)
 
     def _function(self, value: types.FunctionType) -> Any:
         """Reduce a function with its cells, which it may share; cloudpickle gives it new ones.
@@ -285,14 +295,21 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return make, arguments, (state, attributes), None, None, unpickler.set_state
 
 
+def _is_shared(manager: Any) -> bool:
+    """Return whether pandas knows of others that share memory with this data of a DataFrame.
+
+    Raises:
+        Refused: there is no room for a copy of it.
+    """
+    found = [each for each in manager.blocks if hasattr(each, "refs")]  # not in pandas 1
+    is_shared = any(each.refs.has_reference() for each in found)
+    if is_shared and sum(each.values.nbytes for each in found) > host_memory.available():
+        raise refused.Refused("a DataFrame on shared memory; there is no room for a copy", manager)
+    return is_shared
+
+
 def _address(array: NDArray[Any]) -> int:
     return array.__array_interface__["data"][0]  # type: ignore[no-any-return]
-
-
-def _base(array: NDArray[Any]) -> Any:
-    """Return what has an array's memory; `numpy.lib.stride_tricks` puts an object between."""
-    base: Any = array.base
-    return base.base if introspection.name_of(type(base)) == "DummyArray" else base
 
 
 def _initializes(kind: type) -> bool:
