@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import signal
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpumagic._version import __version__
@@ -20,18 +18,6 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks, for engines to end after an interrupt, and for the last output.
 _LOOK, _INTERRUPT_TIMEOUT, _OUTPUT_TIMEOUT = 0.5, 5.0, 1.0
-
-#: Called with the number of engines that are done, of how many, and the seconds since the start.
-Progress = Callable[[int, int, float], None]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What the engines have sent."""
-
-    engines: tuple[EngineResult, ...]
-    #: The exception to raise when the results have been shown; None if there is none.
-    exception: BaseException | None
 
 
 def cudatime(
@@ -56,10 +42,10 @@ def gpumem(cluster: Cluster, code: str, engines: Sequence[int] | None = None) ->
 def _measured(
     cluster: Cluster, engines: Sequence[int] | None, magic: str, options: str, code: str
 ) -> tuple[EngineResult, ...]:
-    outcome = run(cluster, engines, magic, options, code)
-    if isinstance(outcome.exception, KeyboardInterrupt):
-        raise outcome.exception
-    return outcome.engines
+    results, exception = run(cluster, engines, magic, options, code)
+    if isinstance(exception, KeyboardInterrupt):
+        raise exception
+    return results
 
 
 def run(
@@ -69,9 +55,10 @@ def run(
     options: str,
     cell: str | None,
     code: str = "",
-    progress: Progress = lambda *_: None,
-) -> Outcome:
+) -> tuple[tuple[EngineResult, ...], BaseException | None]:
     """Run a magic on the engines; ``code`` is what follows the options on its line.
+
+    Returns their results, and the exception to raise when these have been shown.
 
     Output streams as ipyparallel shows it. An interrupt is passed on to the engines. As with
     ``%%px``, a busy engine begins when it is free.
@@ -86,12 +73,12 @@ def run(
     line = f"{options} -q -v {RESULT} -- {code}" if code else f"{options} -q -v {RESULT}"
     arguments = (__version__, magic, line, cell)
     source = f"__import__('gpumagic.cluster.engine', fromlist=['run_cell']).run_cell{arguments!r}"
-    started, interrupted = time.monotonic(), None
+    interrupted: KeyboardInterrupt | None = None
     result = cluster.client.direct_view(present).execute(source, silent=False, block=False)
     with result.stream_output():
         try:
             while not result.wait(_LOOK):
-                progress(result.progress, len(present), time.monotonic() - started)
+                pass  # open to Ctrl-C
             result.wait_for_output(_OUTPUT_TIMEOUT)
         except KeyboardInterrupt as interrupt:
             interrupted = interrupt
@@ -100,7 +87,7 @@ def run(
     rows = [_row(engine, replies.get(engine)) for engine in wanted]
     raised = [reply.result() for reply in replies.values() if reply.done()]
     raised = [each for each in raised if isinstance(each, Exception)]
-    return Outcome(tuple(rows), interrupted or _composite(raised, result))
+    return tuple(rows), interrupted or _composite(raised, result)
 
 
 def _interrupt(client: Client, result: AsyncResult, engines: Sequence[int]) -> None:

@@ -13,7 +13,6 @@ from gpumagic.errors import DeviceError
 from gpumagic.magics.delivery import hand_over, warn
 from gpumagic.magics.forms import RESULT
 from gpumagic.magics.gpu.choosing import wants
-from gpumagic.magics.live_display import LiveDisplay
 from gpumagic.magics.parsing import MagicLine
 from gpumagic.magics.shell_state import ShellState
 from gpumagic.selection.spec import parse
@@ -80,20 +79,11 @@ def run_cell(magics: ShellState, magic: str, line: MagicLine, cell: str | None) 
     """Run a magic with ``--cluster`` on the engines."""
     cluster = current(magics)
     engines = connection.targets(line.options.targets, cluster.ids)
-    # In a terminal all output is one stream: progress would erase what engines print.
-    quiet = line.options.quiet or not hasattr(magics.shell, "kernel")
-    with LiveDisplay(magics.shell, quiet=quiet) as live:
-
-        def progress(done: int, of: int, seconds: float) -> None:
-            if seconds > 2:
-                live.text(f"{done} of {of} engines done ({seconds:.0f} s)")
-
-        sent = options_sent(line.given)
-        outcome = cells.run(cluster, engines, magic, sent, cell, line.code, progress)
-    result = _RESULTS[magic](outcome.engines)
-    returned = hand_over(magics.shell, result, line.options)
-    if outcome.exception is not None:
-        raise outcome.exception.with_traceback(None)
+    sent = options_sent(line.given)
+    results, exception = cells.run(cluster, engines, magic, sent, cell, line.code)
+    returned = hand_over(magics.shell, _RESULTS[magic](results), line.options)
+    if exception is not None:
+        raise exception.with_traceback(None)
     return returned
 
 

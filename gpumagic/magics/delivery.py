@@ -173,47 +173,46 @@ def saying_failures(shell: Shell) -> Iterator[None]:
 class Delivery:
     """What the options of one line or cell ask for once its result is there.
 
-    The files of ``--save`` and ``--against`` are checked and read before the code runs. ``kind`` is
-    the kind of the results in them; ``compare(now, before)`` compares two, and ``check(compared,
-    allowed)`` raises where it is worse than allowed, or returns why that is not known.
+    The files of ``--save`` and ``--against`` are checked and read before the code runs.
 
     Raises:
         SpecError: a file that cannot be read or written.
     """
 
-    def __init__(
-        self,
-        magics: ShellState,
-        options: argparse.Namespace,
-        kind: type[Any],
-        compare: Callable[[Any, Any], Result],
-        check: Callable[[Any, float], str | None],
-    ) -> None:
-        self.shell, self.options = magics.shell, options
-        self._compare, self._check = compare, check
+    #: Of the results in the files; their name, and that of the others that may be in them.
+    kind: type[Any]
+    others: str
+    #: Compares a result with the stored one.
+    compare: Callable[[Any, Any], Result]
+    #: Raises where what was compared is worse than allowed, or returns why that is not known.
+    check: Callable[[Any, float], str | None]
+
+    def __init__(self, magics: ShellState, options: argparse.Namespace) -> None:
+        self.magics, self.shell, self.options = magics, magics.shell, options
         self._target: Path | None = None if options.save is None else output_path(options.save)
         #: The stored result.
-        self.before: Any = None
-        if options.against is not None:
-            self.before = _stored(magics, options.against)
-            if not isinstance(self.before, kind):
-                found = "GPU memory" if kind.__name__ == "CudaTiming" else "times"
-                raise SpecError(f"--against: {options.against} holds another result: {found}")
-            if self.before.partial:
-                raise SpecError(
-                    f"--against: {options.against} holds the result of code that did not run to "
-                    "its end; save it again"
-                )
+        self.before: Any = None if options.against is None else self._stored(options.against)
+
+    def _stored(self, name: str) -> Any:
+        """Return the result in a file; where there is no such file, that of ``--name``."""
+        from gpumagic.results.comparison import load
+
+        named = self.magics.named_timings.get(name)
+        stored: Any = load(name) if named is None or Path(name).is_file() else named
+        if not isinstance(stored, self.kind):
+            raise SpecError(f"--against: {name} holds another result: {self.others}")
+        if stored.partial:
+            unfinished = "the result of code that did not run to its end"
+            raise SpecError(f"--against: {name} holds {unfinished}; save it again")
+        return stored
 
     def deliver(self, result: Any) -> None:
         """Show the result, and store it; nothing if there is none."""
         if result is not None:
             with saying_failures(self.shell):
                 hand_over(self.shell, result, self.options)
-        if self._target is not None and (result is None or getattr(result, "partial", False)):
-            self._say(
-                f"--save: {_named(self._target)} is not written: the code did not run to its end"
-            )
+        if result is None or getattr(result, "partial", False):
+            self._say_not_written("the code did not run to its end")
 
     def finish(self, value: object, result: Any) -> Any:
         """Compare and write a complete result, and return what the magic returns.
@@ -222,20 +221,22 @@ class Delivery:
             RegressionError: it is worse than allowed.
             SpecError: it cannot be compared, or has no figures to save.
         """
-        complete = result is not None and not getattr(result, "partial", False)
-        if complete and self.before is not None:
+        if result is not None and not getattr(result, "partial", False):
             try:
                 self._judge(result)
             except RegressionError:
                 # It must not take the place of what it is compared with.
-                if self._target is not None:
-                    self._say(f"--save: {_named(self._target)} is not written: --fail-above failed")
+                self._say_not_written("--fail-above failed")
                 raise
-        if complete and self._target is not None:
-            if why := getattr(result, "error", None):
-                raise SpecError(f"--save: {why}: there are no figures to write to a file")
-            self._say(f"--save: written to {_named(result.save(self._target))}")
+            if self._target is not None:
+                if why := getattr(result, "error", None):
+                    raise SpecError(f"--save: {why}: there are no figures to write to a file")
+                self._say(f"--save: written to {_named(result.save(self._target))}")
         return value_of(value, result, self.options)
+
+    def _say_not_written(self, why: str) -> None:
+        if self._target is not None:
+            self._say(f"--save: {_named(self._target)} is not written: {why}")
 
     def _say(self, line: str) -> None:
         if not self.options.quiet:
@@ -243,7 +244,9 @@ class Delivery:
 
     def _judge(self, result: Any) -> None:
         """Show the comparison, then check it; not what was measured under other conditions."""
-        compared, allowed = self._compare(result, self.before), self.options.fail_above
+        if self.before is None:
+            return
+        compared, allowed = self.compare(result, self.before), self.options.fail_above
         if not self.options.quiet:
             show(self.shell, compared)
         if allowed is None:
@@ -251,7 +254,7 @@ class Delivery:
         others = "; ".join(differences(result.conditions, self.before.conditions))
         unknown: str | None = f"other conditions than those stored: {others}"
         if not others:
-            unknown = self._check(compared, allowed)
+            unknown = self.check(compared, allowed)
         if unknown is not None:  # also with -q: the cell passes unchecked
             say(self.shell, f"--fail-above was not applied: {unknown}")
 
@@ -261,11 +264,3 @@ def _named(path: Path) -> Path:
     with suppress(ValueError, OSError):
         return path.relative_to(Path.cwd())
     return path
-
-
-def _stored(state: ShellState, name: str) -> Any:
-    """Return the result in a file; where there is no such file, that of ``--name``."""
-    from gpumagic.results.comparison import load
-
-    named = state.named_timings.get(name)
-    return load(name) if named is None or Path(name).is_file() else named

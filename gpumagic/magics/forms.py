@@ -155,6 +155,7 @@ class Parser(argparse.ArgumentParser):
             typed, message = f"{typed} {option}" if option.startswith("-") else typed, of[2]
         said = {
             "expected": "the value is missing",
+            "ignored": "it takes no value",
             "invalid choice": f"write {self.written}",
             "the following": f"write {self.written}",
         }

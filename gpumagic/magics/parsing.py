@@ -177,11 +177,9 @@ class Grammar:
         )
 
     def _check_spelling(self, words: Sequence[str], parser: Parser) -> None:
-        """Refuse a long option with one dash, and a value of an option that takes none."""
+        """Refuse a long option with one dash."""
         for word in words:
-            name, joined, value = word.partition("=")
-            if joined and self._options.get(name) is False:
-                parser.error(f"{name} takes no value: leave ={value} out")
+            name, _, _ = word.partition("=")
             if re.match(r"-[A-Za-z]{2}", name) and f"-{name}" in self._options:
                 takes = [self._options.get(f"-{letter}") for letter in name[1:]]
                 if None in takes or any(takes[:-1]):  # -on 2 is -o -n 2

@@ -71,7 +71,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "%cudatime -s 'x'y z": ("no blank behind it",),
     "%cudatime --repet y": ("--repet;", "--repeat?"),
     "%cudatime -cold y": ("-cold;", "--cold?"),
-    "%cudatime --repeat=5 y": ("--repeat takes no value", "=5"),
+    "%cudatime --repeat=5 y": ("--repeat: it takes no value",),
     "%cudatime --repeat 5 y": ("'5'", "-r 5"),
     "%cudatime -x @ x": ("-x;", "%cudatime -- -x @ x"),
     "%cudatime -n 2 -- compare": ("'compare'", "%cudatime compare"),

@@ -37,11 +37,12 @@ class TimingDelivery(Delivery):
         SpecError: a file cannot be read or written, or too few repeats for ``--fail-above``.
     """
 
+    kind, others = CudaTiming, "GPU memory"
+
     def __init__(
         self, magics: ShellState, options: argparse.Namespace, repeats: int | None
     ) -> None:
-        super().__init__(magics, options, CudaTiming, _compare, _check)
-        self._magics = magics
+        super().__init__(magics, options)
         counts = (repeats, None if self.before is None else self.before.repeat)
         few = any(count is not None and count < LEAST_REPEATS for count in counts)
         if few and options.fail_above is not None:
@@ -52,18 +53,18 @@ class TimingDelivery(Delivery):
 
     def deliver(self, result: CudaTiming | None) -> None:
         name = self.options.name
-        is_named = result is None or self._magics.note_timing(name, result)
+        is_named = result is None or self.magics.note_timing(name, result)
         super().deliver(result)
         if not is_named:
             self._say(f"--name: {name!r} stays the earlier result, which is complete")
 
+    @staticmethod
+    def compare(now: CudaTiming, before: CudaTiming) -> Comparison:
+        return comparison.compare({"stored": before, "now": now})
 
-def _compare(now: CudaTiming, before: CudaTiming) -> Comparison:
-    return comparison.compare({"stored": before, "now": now})
-
-
-def _check(compared: Comparison, allowed: float) -> str | None:
-    return comparison.check(compared, compared[1], allowed)
+    @staticmethod
+    def check(compared: Comparison, allowed: float) -> str | None:
+        return comparison.check(compared, compared[1], allowed)
 
 
 class FurtherRuns:

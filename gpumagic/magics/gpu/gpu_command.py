@@ -129,7 +129,7 @@ def run(magics: ShellState, line: MagicLine, cell: str | None, _: object = None)
     if verb in ("watch", "plot"):
         from gpumagic.magics.gpu import watch
 
-        return watch.run(verb, magics.shell, options, _table)
+        return watch.run(verb, magics.shell, options)
     if text:
         from gpumagic.magics.gpu import choosing
 

@@ -3,54 +3,52 @@
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
 from gpumagic.cuda import device_table
 from gpumagic.errors import SpecError
-from gpumagic.magics.delivery import hand_over, output_of, show_picture, store
-from gpumagic.magics.gpu.watch_history import (
-    WatchHistory,
-    WatchPanel,
-    WatchSample,
-    without_processes,
-)
+from gpumagic.magics.delivery import hand_over, say, show_picture, store
+from gpumagic.magics.gpu.watch_history import WatchHistory, WatchPanel
 from gpumagic.magics.gpu.watch_thread import Watch
-from gpumagic.magics.live_display import LiveDisplay
 from gpumagic.magics.shell_state import of as state_of
 from gpumagic.results.base import as_html
-from gpumagic.results.devices import DeviceTable
 from gpumagic.system.shell import Shell
 from gpumagic.wording import plural
 
-#: The least seconds between two samples of a panel beside running cells.
+#: The least seconds between two samples beside running cells.
 _LEAST = 0.1
+_RECORDS = (
+    "The GPUs are recorded until '%gpu watch off'; '%gpu plot FILE' draws them. For a live table "
+    "type 'watch gpumagic table' in another terminal."
+)
 
 
-def run(
-    verb: str, shell: Shell, options: argparse.Namespace, table: Callable[..., DeviceTable]
-) -> Any:
-    """Watch the devices: in a notebook by a panel while cells run, else until interrupted; or plot.
+def run(verb: str, shell: Shell, options: argparse.Namespace) -> Any:
+    """Watch the devices, or end that; or plot what was seen.
 
-    ``table`` is what ``%gpu`` shows.
+    In a notebook a panel shows it while cells run; in a terminal, and with -q, it is only recorded.
 
     Raises:
-        SpecError: there is no panel to end.
+        SpecError: there is no panel to end, an option does not fit, or the output is captured.
+        DeviceError: there is no GPU that can be watched.
     """
     if verb == "plot":
         return store(shell, _plot(shell, options), options)
+    current = of(shell)
     if options.switch == "off":
-        current = of(shell)
         if not current.running:
             raise SpecError("no panel is running; '%gpu watch' begins one")
         current.end("'%gpu watch off'; '%gpu plot' draws the samples")
         return hand_over(shell, current.history(), options)
-    if hasattr(shell, "kernel"):
-        return store(shell, _panel(shell, options), options)
-    return hand_over(shell, _foreground(shell, options, table), options)
+    device_table.check(device_table.read(processes=False, usage=False))
+    if options.every < _LEAST:
+        raise SpecError(f"--every: at least {_LEAST:g} s beside cells, not {options.every:g}")
+    shown = hasattr(shell, "kernel") and not options.quiet
+    current.begin(_Output(shell).show if shown else lambda panel: None, options.every)
+    if not (shown or options.quiet):
+        say(shell, _RECORDS)
+    return store(shell, current.history(), options)
 
 
 def _plot(shell: Shell, options: argparse.Namespace) -> WatchHistory:
@@ -77,42 +75,6 @@ def of(shell: Shell) -> Watch:
         state.watch = Watch(state.hooks)
         state.undo.callback(state.watch.end, "gpumagic was unloaded")
     return state.watch
-
-
-def _panel(shell: Shell, options: argparse.Namespace) -> WatchHistory:
-    """Leave a panel that a thread updates.
-
-    Raises:
-        SpecError: an option does not fit, or the output is captured.
-        DeviceError: there is no GPU that can be watched.
-    """
-    device_table.check(device_table.read(processes=False, usage=False))
-    if options.every < _LEAST:
-        raise SpecError(f"--every: at least {_LEAST:g} s beside cells, not {options.every:g}")
-    current = of(shell)
-    current.begin((lambda panel: None) if options.quiet else _Output(shell).show, options.every)
-    return current.history()
-
-
-def _foreground(
-    shell: Shell, options: argparse.Namespace, table: Callable[..., DeviceTable]
-) -> DeviceTable:
-    """Show the table repeatedly in one place until interrupted; return the last one."""
-    current = of(shell)
-    current.end("moved to where '%gpu watch' was called again")
-    current.forget()
-    shown = table(processes=False)
-    if not (shown.devices and output_of(shell).is_terminal):
-        return shown
-    # An interrupt ends it; the last table is shown as a result.
-    with suppress(KeyboardInterrupt), LiveDisplay(shell, quiet=options.quiet) as live:
-        while True:
-            devices = tuple(map(without_processes, shown.devices))
-            current.samples.append(WatchSample(time.time(), devices))
-            live.blocks(shown.blocks())
-            time.sleep(options.every)
-            shown = table(processes=False)
-    return shown
 
 
 class _Output:

@@ -22,6 +22,7 @@ from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics.delivery import hand_over, say
 from gpumagic.magics.live_display import LiveDisplay
 from gpumagic.magics.shell_state import ShellState
+from gpumagic.memory import oom
 from gpumagic.memory.limit import LIMIT, memory_limit
 from gpumagic.memory.measurement import Measurement
 from gpumagic.render.units import bytes_
@@ -30,6 +31,9 @@ from gpumagic.results.memory import DeviceMemoryDelta
 from gpumagic.system import introspection
 from gpumagic.system.shell import Shell
 from gpumagic.wording import plural
+
+#: What libraries say that find no memory, beside torch's allocator.
+_RAN_OUT = ("CUDA error: out of memory", "STATUS_ALLOC_FAILED")
 
 _Deltas = Mapping[int, DeviceMemoryDelta]
 
@@ -114,7 +118,8 @@ def _run_once(cell: CompiledCell, name: str, value: int) -> tuple[bool, _Deltas]
                 raise SpecError(f"--fit {name}: the cell sets {name} itself; leave that out")
     except Exception as error:
         linked = [*introspection.linked(error, shown=True)]
-        if not any(map(_ran_out, linked)):
+        said = " ".join(map(introspection.message, linked))
+        if oom.find(error) is None and not any(text in said for text in _RAN_OUT):
             raise
         failed = True
         # Their frames hold what the run had allocated.
@@ -140,15 +145,6 @@ def _restored(namespace: dict[str, Any]) -> Iterator[dict[str, Any]]:
             del namespace[name]
         namespace.update(before)
         before.clear()  # a traceback may have this frame
-
-
-def _ran_out(error: BaseException) -> bool:
-    """Return whether memory ran out: torch's allocator says so, or a library that allocates."""
-    torch: Any = torch_cuda.loaded()
-    if torch is not None and isinstance(error, torch.cuda.OutOfMemoryError):
-        return True
-    said = introspection.message(error) if isinstance(error, RuntimeError) else ""
-    return "CUDA error: out of memory" in said or "STATUS_ALLOC_FAILED" in said
 
 
 def _held_by_notebook(shell: Shell) -> Iterator[str]:

@@ -137,13 +137,18 @@ def _measure(magics: ShellState, options: argparse.Namespace, compiled: Compiled
     """Run the code once, measured as a whole or by line."""
     from gpumagic.cells.line_sources import selected_sources
     from gpumagic.magics.delivery import Delivery
-    from gpumagic.memory.measurement import LineMeasurement, Measurement, against, check
+    from gpumagic.memory import measurement
+    from gpumagic.memory.measurement import LineMeasurement, Measurement
     from gpumagic.results.memory import MemoryDelta
+
+    class MemoryDelivery(Delivery):
+        kind, others = MemoryDelta, "times"
+        compare, check = staticmethod(measurement.against), staticmethod(measurement.check)
 
     measured: Measurement | LineMeasurement = Measurement()
     if options.lines:
         measured = LineMeasurement(selected_sources(compiled, options.functions))
-    delivery = Delivery(magics, options, MemoryDelta, against, check)
+    delivery = MemoryDelivery(magics, options)
 
     @contextmanager
     def reported() -> Iterator[None]:

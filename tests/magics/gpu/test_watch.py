@@ -1,4 +1,4 @@
-"""``%gpu watch``: a panel that a thread updates while cells run, or a table in a terminal."""
+"""``%gpu watch``: a panel that a thread updates while cells run, or recorded in a terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -123,9 +122,11 @@ def test_without_a_gpu_it_is_one_line(
         current.begin(panel, 0.01)
     assert not panel.shown
     assert not threads()
-    shown = run_cell("%gpu watch").text  # in a terminal; it ends at once
-    assert shown.startswith("This machine has no GPU that CUDA can use: NVML lists none.")
-    for line, says in (("%gpu watch off", "no panel is running"), ("%gpu plot", "nothing to draw")):
+    for line, says in (
+        ("%gpu watch", "This machine has no GPU that CUDA can use: NVML lists none."),
+        ("%gpu watch off", "no panel is running"),
+        ("%gpu plot", "nothing to draw"),
+    ):
         with pytest.raises(UsageError, match=says):
             run_cell(line)
 
@@ -150,23 +151,12 @@ def test_a_second_panel_takes_over_until_gpumagic_is_unloaded(
 # --- the magic ---------------------------------------------------------------------------------
 
 
-def test_in_a_terminal_it_runs_in_the_foreground(
-    run_cell: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_in_a_terminal_the_gpus_are_recorded(
+    run_cell: Callable[..., Any], ip: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until it is interrupted: here when it waits for the third time."""
-    waits: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        waits.append(seconds)
-        if len(waits) == 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(watch, "time", SimpleNamespace(sleep=sleep, time=time.time))
-    # Into a file or a pipe it is one table.
-    assert "GPU" in run_cell("%gpu watch --every 0.01").text
-    assert waits == []
-    monkeypatch.setattr(watch, "output_of", lambda _: SimpleNamespace(is_terminal=True))
-    run_cell("%gpu watch --every 0.01")
+    assert "watch gpumagic table" in run_cell("%gpu watch --every 100ms").stdout
+    until(lambda: len(watch.of(ip).samples) > 1)
+    assert "samples in" in run_cell("%gpu watch off").text
     assert not threads()
     ran = run_cell(f"%gpu plot '{tmp_path}/all.svg' -o")
     assert isinstance(ran.value, WatchHistory)
