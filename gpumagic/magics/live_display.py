@@ -1,20 +1,16 @@
-"""An output whose content is replaced, and removed at the end: what is waited for, and how far."""
+"""A line whose text is replaced, and removed at the end: what is waited for, and how far."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import Any, TextIO, cast
 
 from gpumagic.magics.delivery import output_of
 from gpumagic.system.shell import Shell
 
-if TYPE_CHECKING:
-    from gpumagic.render.blocks import Block
-
 
 class LiveDisplay(AbstractContextManager["LiveDisplay"]):
-    """An output whose content is replaced, and removed at the end.
+    """A line whose text is replaced, and removed at the end.
 
     In a notebook it is an output with a display id; in a terminal rich moves the cursor.
     """
@@ -22,32 +18,23 @@ class LiveDisplay(AbstractContextManager["LiveDisplay"]):
     def __init__(self, shell: Shell, *, quiet: bool = False, stream: TextIO | None = None) -> None:
         self._notebook = hasattr(shell, "kernel")
         self._output = output_of(shell, stream)
-        #: Whether nothing is shown.
-        self.quiet = quiet or not (self._notebook or self._output.is_terminal)
+        self._quiet = quiet or not (self._notebook or self._output.is_terminal)
         self._handle: Any = None
         self._live: Any = None
 
     def text(self, line: str) -> None:
-        """Show one line of text."""
-        from gpumagic.render.blocks import Line
-
-        self.blocks([Line.of(line)])
-
-    def blocks(self, blocks: Sequence[Block]) -> None:
-        """Show blocks."""
-        from gpumagic.render import html, text
-
-        if self.quiet:
+        """Show a line of text in place of the one before."""
+        if self._quiet:
             return
         try:
             if self._notebook:
-                self._update({"text/plain": text.render(blocks), "text/html": html.render(blocks)})
+                self._display({"text/plain": line})
             else:
-                self._print(text.drawn(blocks, self._output, color=self._output.has_colors))
+                self._print(self._output.printable(line))
         except Exception:  # the user's output has no way for it
-            self.quiet = True
+            self._quiet = True
 
-    def _update(self, bundle: dict[str, str]) -> None:
+    def _display(self, bundle: dict[str, str]) -> None:
         if self._handle is None:
             from IPython.display import DisplayHandle
 
@@ -56,7 +43,7 @@ class LiveDisplay(AbstractContextManager["LiveDisplay"]):
         else:
             self._handle.update(bundle, raw=True)
 
-    def _print(self, shown: str) -> None:
+    def _print(self, line: str) -> None:
         from rich.console import Console
         from rich.live import Live
         from rich.text import Text
@@ -72,16 +59,11 @@ class LiveDisplay(AbstractContextManager["LiveDisplay"]):
                 redirect_stderr=False,
             )
             self._live.start()
-        self._live.update(Text.from_ansi(shown), refresh=True)
-
-    def close(self) -> None:
-        """Remove the content."""
-        live, handle, self._live, self._handle = self._live, self._handle, None, None
-        with suppress(Exception):
-            if live is not None:
-                live.stop()
-            if handle is not None:
-                handle.update({"text/plain": ""}, raw=True)
+        self._live.update(Text(line), refresh=True)
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        with suppress(Exception):
+            if self._live is not None:
+                self._live.stop()
+            if self._handle is not None:
+                self._handle.update({"text/plain": ""}, raw=True)
