@@ -51,16 +51,15 @@ def fits_driver(facts: Facts) -> Finding | None:
     built = re.match(r"\d+", build.cuda or "")
     if built is None or supported is None or build.hip is not None:
         return None
-    versions = f"torch is built for CUDA {build.cuda}, the driver supports up to "
-    versions += f"{supported[0]}.{supported[1]}"
+    newest = f"{supported[0]}.{supported[1]}"
+    versions = f"torch is built for CUDA {build.cuda}, the driver supports up to {newest}"
     if int(built[0]) <= supported[0] or facts.start.count:
         return Finding("driver and torch", "ok", f"compatible: {versions}")
     oldest = _OLDEST_DRIVER.get(int(built[0]))
     newer = "a newer NVIDIA driver" if oldest is None else f"NVIDIA driver {oldest} or newer"
     remedy = f"install {newer}; or {_INSTALL.format(f'CUDA {supported[0]}')}"
-    return Finding(
-        "driver and torch", "bad", versions, remedy, f"the driver is too old: {versions}"
-    )
+    cause = f"the driver is too old: {versions}"
+    return Finding("driver and torch", "bad", versions, remedy, cause)
 
 
 def kernels(facts: Facts) -> Finding | None:

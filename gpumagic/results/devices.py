@@ -223,13 +223,12 @@ class DeviceTable(Series[Device]):
             yield Line.of(f"{NO_GPU}: {self.no_gpu}.", "warn")
         elif not self:
             yield Line.of(f"The GPUs cannot be listed: {self.error}.", "warn")
-        if self:
-            yield from device_grid(self, self.gated)
+        yield from device_grid(self, self.gated)
         yield from _instances(self)
         yield from _claims(self)
         if self.no_gpu is None:
             yield from _sees(self)
-        if self.devices and self.show_processes:
+        if self and self.show_processes:
             yield from _processes(self)
 
     def _remarks(self) -> list[Line]:

@@ -61,18 +61,14 @@ class OutOfMemory(Result):
     @property
     def missing(self) -> int | None:
         """The bytes that are surely enough; None where not known, or the request did fit."""
-        found = self._short()
-        return None if found is None or found <= 0 else found + self.rounded_by
-
-    def _short(self) -> int | None:
-        """Return the bytes by which the request exceeded the free memory, as it is rounded."""
         if self.requested is None or self.free is None or self.fragmented:
             return None
         free = self.free
         if self.limit is not None and self.reserved is not None:
             # Negative where the process is over its limit: so much must be freed first.
             free = min(free, self.limit - self.reserved)
-        return self.requested - free
+        short = self.requested - free
+        return short + self.rounded_by if short > 0 else None
 
     def _missing_text(self) -> str:
         if self.missing is None:

@@ -39,12 +39,8 @@ def test_a_result_shows_itself() -> None:
 
 def test_a_sequence_of_items() -> None:
     result = Example()
-    assert (len(result), list(result), result[0], result[1:]) == (
-        3,
-        ["a", "b", "c"],
-        "a",
-        ("b", "c"),
-    )
+    assert [*result] == ["a", "b", "c"]
+    assert (len(result), result[0], result[1:]) == (3, "a", ("b", "c"))
 
 
 def test_as_data() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gpumagic.render.colors import STATES
 from gpumagic.results.base import as_html, as_text
 from gpumagic.results.devices import Claim, Device, DeviceTable, MigInstance, Process
 from tests.results.examples import DEVICES
@@ -137,9 +138,8 @@ def test_an_error_of_several_devices_is_said_once() -> None:
     ]
 
 
-@pytest.mark.parametrize(("used", "shown"), [(89, "89.0"), (90, "! 90.0"), (97, "! 97.0")])
-def test_memory_that_is_nearly_full_has_a_sign(used: int, shown: str) -> None:
-    table = DeviceTable((Device(0, memory_total=100 * GIB, memory_used=used * GIB),))
-    (row,) = (line for line in as_text(table, 120).splitlines() if "100 GiB" in line)
-    assert f"{shown} GiB / 100 GiB" in row
-    assert ("!" in row) == ("!" in shown)
+def test_memory_that_is_nearly_full_has_a_sign_beside_the_colour() -> None:
+    table = DeviceTable(tuple(Device(i, memory_total=100, memory_used=i) for i in (89, 90, 97)))
+    rows = [row for row in as_text(table, 120).splitlines() if "/ 100 B" in row]
+    assert ["!" in row for row in rows] == [False, True, True]
+    assert [STATES[tone] in as_html(table) for tone in ("warn", "bad")] == [True, True]

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpumagic.results.base import as_html, as_text
+from gpumagic.results.base import as_text
 from gpumagic.results.memory import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
 
 GIB = 2**30
 MIB = 2**20
-
-
-def test_little_free_memory_is_coloured() -> None:
-    def html(free: int) -> str:
-        row = DeviceMemory(free=free, total=100 * GIB, context=True)
-        return as_html(MemoryReport({0: row}))
-
-    assert "#e85a5a" in html(GIB)
-    assert "#c77700" in html(9 * GIB)
-    assert "currentColor" not in html(50 * GIB)
 
 
 def test_what_the_driver_reserves_is_not_in_use() -> None:

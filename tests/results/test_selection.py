@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from gpumagic.render.colors import STATES
 from gpumagic.results.base import as_html, as_text
 from gpumagic.results.devices import Device
 from gpumagic.results.selection import Selection
@@ -46,11 +45,6 @@ def test_where_there_is_no_gpu_nothing_is_said_to_be_applied() -> None:
     text = "unchanged: this machine has no GPU that CUDA can use (no driver)"
     check_drawing(none, text)
     check_drawing(replace(none, notes=("CPU: 2 cores",)), f"{text}\nCPU: 2 cores")
-
-
-def test_the_colour_of_the_status() -> None:
-    for status, color in (("applied", "good"), ("gated", "warn"), ("too-late", "bad")):
-        assert STATES[color] in as_html(Selection("0", {}, status))  # type: ignore[arg-type, index]
 
 
 TOO_LATE = """\

@@ -89,6 +89,7 @@ def test_what_is_no_result_is_refused(text: str, tmp_path: Path) -> None:
         ("kernels", {"kernels": [{"name": "k", "count": 0, "total": 1.0}]}),
         ("wall", {"all": []}),
         ("wall", {"all": [0.5, -1e-9]}),
+        ("wall", {"all": [0.5, float("nan")]}),
         ("wall", {"all": [0.5, 1e18]}),
         ("limited_by", "other"),
         ("per_device", {"x": {"all": [1.0]}}),
