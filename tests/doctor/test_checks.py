@@ -28,8 +28,8 @@ BUILD = Build(
 )
 UUIDS = ("GPU-a", "GPU-b")
 BEFORE = DriverState(initialized=False)
-UP = DriverState(True, True, uuids=UUIDS, contexts=(0,))
-UNSEEN = DriverState(True, True, uuids=())
+UP = DriverState(True, uuids=UUIDS, contexts=(0,))
+UNSEEN = DriverState(True, uuids=())
 
 
 def table(*capabilities: tuple[int, int]) -> DeviceTable:
@@ -104,7 +104,7 @@ def test_a_healthy_machine() -> None:
             "the machine, or the container, has no",
             "GPUs",
         ),
-        ({"state": DriverState(True, False, failed=True)}, "CUDA has failed to", "this process"),
+        ({"state": DriverState(False, failed=True)}, "CUDA has failed to", "this process"),
         ({"state": UNSEEN, "start": Start(0)}, "CUDA was initialised in this", "this process"),
         (
             {"table": table((5, 0), (5, 2))},
