@@ -1,1 +1,1 @@
-"""The choice of the devices that this process sees: parse, apply and verify it; gate; claims."""
+"""Which GPUs this process sees: a choice parsed, applied and verified; the gate; the claims."""

@@ -20,7 +20,7 @@ from gpumagic.cuda import (
     visible_devices,
 )
 from gpumagic.cuda.process_state import STATE, AutoChoice
-from gpumagic.cuda.visible_devices import MASK, VARIABLES
+from gpumagic.cuda.visible_devices import MASK
 from gpumagic.errors import DeviceError, GpuMagicWarning
 from gpumagic.results.devices import Device, DeviceTable
 from gpumagic.results.selection import Selection
@@ -155,7 +155,7 @@ def choose_as_started(spec: Spec) -> Selection | None:
     if then is None:
         return None
     before = environment.now()
-    environment.write({name: then.get(name) for name in VARIABLES})
+    environment.write(environment.of(then))
     return verify(spec, before, device_table.read(processes=False, usage=False))
 
 

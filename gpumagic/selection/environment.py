@@ -11,9 +11,14 @@ from gpumagic.cuda.visible_devices import VARIABLES
 from gpumagic.errors import DeviceError
 
 
+def of(environment: Mapping[str, str]) -> dict[str, str | None]:
+    """Return the variables that choose devices in an environment; None for one that is not set."""
+    return {name: environment.get(name) for name in VARIABLES}
+
+
 def now() -> dict[str, str | None]:
-    """Return the current variables; None for one that is not set."""
-    return {name: os.environ.get(name) for name in VARIABLES}
+    """Return the current variables."""
+    return of(os.environ)
 
 
 def write(change: Mapping[str, str | None]) -> None:
@@ -79,14 +84,14 @@ def undo() -> dict[str, str | None]:
 
 
 def started_with() -> dict[str, str | None]:
-    """Return the variables that choose devices at this process's start; None if not set."""
-    return {name: STATE.started_with.get(name) for name in VARIABLES}
+    """Return the variables at this process's start."""
+    return of(STATE.started_with)
 
 
 def as_started(then: Mapping[str, str] | None) -> dict[str, str | None]:
     """Return the variables that CUDA has read: as they were ``then``, or before all choices."""
     if then is not None:
-        return {name: then.get(name) for name in VARIABLES}
+        return of(then)
     written = {name: each.before for name, each in STATE.choice.variables.items()}
     return {**now(), **written}
 

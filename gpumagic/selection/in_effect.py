@@ -6,7 +6,6 @@ forked copy of this process.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +19,7 @@ from gpumagic.cuda import (
     visible_devices,
 )
 from gpumagic.cuda.process_state import STATE
-from gpumagic.cuda.visible_devices import MASK, VARIABLES, View
+from gpumagic.cuda.visible_devices import MASK, View
 from gpumagic.errors import DeviceError
 from gpumagic.render.units import spans
 from gpumagic.results.devices import Device, DeviceTable
@@ -138,7 +137,7 @@ def _is_late(wanted: View, state: driver.DriverState, table: DeviceTable) -> boo
     """
     if wanted.visible is None:
         then = initialization.environment_then()
-        return then is None or any(then.get(name) != os.environ.get(name) for name in VARIABLES)
+        return then is None or environment.of(then) != environment.now()
     if state.uuids is None:
         return True
     actual = visible_devices.shown(state.uuids, table)

@@ -1,4 +1,4 @@
-"""Where text goes that is printed: what is known of the stream. Printing to it raises nothing.
+"""A stream that text is printed to: what it can show; printing to it raises nothing.
 
 The stream is the user's, who may have put any object with a ``write`` in the place of
 ``sys.stdout``, may have closed it, or have redirected it to a file of another encoding.
