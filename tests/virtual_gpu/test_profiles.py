@@ -146,17 +146,27 @@ def test_events_tell_apart_what_the_profile_says(
     assert steps == pytest.approx(round(steps), abs=1e-3)
 
 
-def test_nvml_attaches_to_a_gpu_once(used: Any, virtual_gpu: World) -> None:
-    """With the first handle; the session counts until it is shut down."""
-    virtual_gpu.set_profile("t4")
-    before = virtual_gpu.sessions()
-    nvml.nvmlInit()
-    assert virtual_gpu.sessions() >= max(before, 1)
-    taken = []
-    for _ in range(2):
-        begin = time.perf_counter()
-        nvml.nvmlDeviceGetHandleByIndex(3)
-        taken.append(time.perf_counter() - begin)
-    nvml.nvmlShutdown()
-    assert taken[0] >= PROFILES["t4"].attach / 1e6
-    assert virtual_gpu.sessions() == before
+ATTACH = """
+import json, os, time, pynvml
+from tests.virtual_gpu import World
+def taken():
+    begin = time.perf_counter()
+    pynvml.nvmlDeviceGetHandleByIndex(0)
+    return time.perf_counter() - begin
+def sessions():
+    return World.current().sessions(os.getpid())
+found = [sessions()]
+pynvml.nvmlInit()
+found += [taken(), taken(), sessions()]
+pynvml.nvmlShutdown()
+print(json.dumps([*found, sessions()]))
+"""
+
+
+def test_nvml_attaches_to_a_gpu_once(child_environment: Any) -> None:
+    """With the first handle of a session, which counts until it is shut down."""
+    done = forks.run([sys.executable, "-c", ATTACH], env=child_environment(Scenario(profile="t4")))
+    before, first, again, within, after = json.loads(done.stdout)
+    assert (before, within, after) == (0, 1, 0)
+    assert first >= PROFILES["t4"].attach / 1e6
+    assert again < first
