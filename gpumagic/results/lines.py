@@ -259,15 +259,12 @@ def _timing_grid(source: SourceTimings, between: LineTiming | None) -> Grid:
     # Where the host has little to do beside the GPU, parts of its time are noise.
     hosts = max(fsum(line.host for line in every), whole)
     by_number = {line.line: line for line in source.lines}
-    rows = [
-        *source.rows(
-            {
-                number
-                for number, line in by_number.items()
-                if line.syncs or max(cost(line) / whole, line.host / hosts) >= _NEGLIGIBLE
-            }
-        )
-    ]
+    relevant = {
+        number
+        for number, line in by_number.items()
+        if line.syncs or max(cost(line) / whole, line.host / hosts) >= _NEGLIGIBLE
+    }
+    rows = [*source.rows(relevant)]
     ran = {row: [by_number[number] for number in row if number in by_number] for row in rows}
     times = {
         row: lines[0] if len(row) == 1 else _together(lines) for row, lines in ran.items() if lines

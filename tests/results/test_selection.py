@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpumagic.render.colors import STATES
 from gpumagic.results.base import as_html, as_text
 from gpumagic.results.devices import Device
 from gpumagic.results.selection import Selection
@@ -45,6 +46,8 @@ def test_where_there_is_no_gpu_nothing_is_said_to_be_applied() -> None:
     text = "unchanged: this machine has no GPU that CUDA can use (no driver)"
     check_drawing(none, text)
     check_drawing(replace(none, notes=("CPU: 2 cores",)), f"{text}\nCPU: 2 cores")
+    assert STATES["good"] in as_html(none)
+    assert STATES["warn"] in as_html(replace(none, status="gated"))
 
 
 TOO_LATE = """\
