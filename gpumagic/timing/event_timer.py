@@ -23,9 +23,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from time import perf_counter, process_time, sleep, thread_time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.cuda import streams, torch_cuda
 from gpumagic.system import text
@@ -55,8 +54,7 @@ BUSY = (
 INTERRUPTED = "interrupted while waiting for the GPU"
 
 
-@dataclass(frozen=True)
-class Clocks:
+class Clocks(NamedTuple):
     """What times are read from."""
 
     #: The host's, in seconds.
@@ -68,8 +66,7 @@ class Clocks:
 CLOCKS = Clocks()
 
 
-@dataclass(frozen=True)
-class DeviceTimer:
+class DeviceTimer(NamedTuple):
     ordinal: int
     streams: streams.Streams
     #: The start event, and an end event; None where the device was first used after the start.
@@ -80,8 +77,7 @@ class DeviceTimer:
     idle_wait: float | None = None
 
 
-@dataclass(frozen=True)
-class Started:
+class Started(NamedTuple):
     #: The current one last, so that its start event is next to the code.
     devices: tuple[DeviceTimer, ...]
     #: Between which times each device reached its start event; not of those that were slow.
@@ -93,8 +89,7 @@ class Started:
     clocks: Clocks = CLOCKS
 
 
-@dataclass(frozen=True)
-class DeviceAtReturn:
+class DeviceAtReturn(NamedTuple):
     """What was seen of a device when the code had returned."""
 
     device: DeviceTimer
@@ -104,8 +99,7 @@ class DeviceAtReturn:
     idle_by: float
 
 
-@dataclass(frozen=True)
-class Stopped:
+class Stopped(NamedTuple):
     started: Started
     #: Seconds until the code had returned, and of CPU time.
     host: float
@@ -255,7 +249,7 @@ def _end_others(
     ends = [_end(each, clock) for each in others if streams.is_busy(each)]
     # What was not handed out had no work, whenever that is found out.
     idle_by = clock() if others else ended.idle_by
-    return replace(ended, ends=(*ended.ends, *ends), idle_by=idle_by)
+    return ended._replace(ends=(*ended.ends, *ends), idle_by=idle_by)
 
 
 def _end(

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from gpumagic.cuda import driver, streams, torch_cuda
 from gpumagic.errors import DeviceError
@@ -31,8 +30,7 @@ LONGEST = 0.5
 _CLOCK = 2e9
 
 
-@dataclass(frozen=True)
-class Delayed:
+class Delayed(NamedTuple):
     """Devices that a delay keeps busy, and on how many streams work waits for its end."""
 
     devices: tuple[DeviceTimer, ...]

@@ -9,7 +9,7 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpumagic.cuda import failure, torch_cuda
 from gpumagic.cuda.device_table import conditions
@@ -34,8 +34,7 @@ _HOST_BOUND = 0.9
 _timed: set[int] = set()
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """What is known of a device: it worked for ``lower`` to ``upper`` seconds since the start."""
 
     lower: float
@@ -72,7 +71,7 @@ class Times:
         for i, seconds in devices.items():
             each = readings[i]
             lower = max(each.lower, min(seconds, each.upper))
-            readings[i] = replace(each, lower=lower, sign=True)
+            readings[i] = each._replace(lower=lower, sign=True)
         return replace(self, readings=readings, surely=surely)
 
     @property
@@ -99,8 +98,7 @@ class Times:
         return max((each.upper for each in shown), default=0.0)
 
 
-@dataclass(frozen=True)
-class Queued:
+class Queued(NamedTuple):
     """The work of some loops, queued behind a delay: the GPU works it off without a gap."""
 
     #: Seconds of all loops of each run.
