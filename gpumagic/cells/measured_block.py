@@ -8,7 +8,7 @@ import sys
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar
 
 from gpumagic.errors import SpecError
 from gpumagic.system.output import Output
@@ -35,8 +35,8 @@ class Measured(Generic[_Block, _Result]):
     def __init__(self) -> None:
         #: The result of the last block; None if none has ended.
         self.finished: _Result | None = None
-        self._is_open = False
-        self._block: _Block | None = None
+        #: What `begin` has returned for the block that runs, if one does.
+        self._open: list[_Block] = []
 
     def begin(self) -> _Block:
         """Start measuring a block and return its state."""
@@ -47,16 +47,14 @@ class Measured(Generic[_Block, _Result]):
         raise NotImplementedError
 
     def __enter__(self: _Self) -> _Self:
-        if self._is_open:
+        if self._open:
             raise SpecError("this object measures a block already; make another one for this block")
         self.finished = None
-        self._block = self.begin()
-        self._is_open = True
+        self._open.append(self.begin())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        block, self._block, self._is_open = cast(_Block, self._block), None, False
-        self.finished = self.end(block, partial=kind is not None)
+        self.finished = self.end(self._open.pop(), partial=kind is not None)
 
     @property
     def result(self) -> _Result:

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import repeat
 from types import CodeType
-from typing import Any, cast
+from typing import Any
 
 from gpumagic.cells.compile import await_allowed, awaits, parse
 from gpumagic.errors import SpecError
@@ -36,8 +36,8 @@ class Loop:
     """A statement, compiled into a loop."""
 
     function: Callable[[Iterator[None], AbstractContextManager[Any]], Any]
-    #: Seconds spent in transforming, parsing and compiling a cell.
-    compile_time: float = 0.0
+    #: Seconds spent in transforming, parsing and compiling it.
+    compile_time: float
 
     def run(self, count: int, clock: AbstractContextManager[Any] | None = None) -> None:
         """Run the setup once, and then, within ``clock``, the statement ``count`` times."""
@@ -69,8 +69,6 @@ def compile_loop(
     first = shell.transform_ast(shell.compile.ast_parse(shell.transform_cell(setup), name))
     if header is not None:
         _put_on_line_1(first)
-    # These refuse what is valid only in a function.
-    shell.compile(first, name, "exec")
     with await_allowed(shell):
         if awaits(shell.compile(tree, name, "exec")):
             raise SpecError("repeated runs cannot await; time one run, or asyncio.run(f()) in them")
@@ -79,8 +77,7 @@ def compile_loop(
         # A line magic inside a function: its variables are global to the loop, which changes
         # neither namespace.
         namespace = {**namespace, **local_ns}
-    code = shell.compile(_as_function(tree, first), name, "exec")
-    return Loop(_defined(code, namespace), time.perf_counter() - started)
+    return _loop(tree, first, lambda part: shell.compile(part, name, "exec"), namespace, started)
 
 
 def compile_statement(source: str, namespace: dict[str, Any], setup: str = "") -> Loop:
@@ -91,16 +88,25 @@ def compile_statement(source: str, namespace: dict[str, Any], setup: str = "") -
     Raises:
         SyntaxError: as `compile` raises it.
     """
-    name = "<cudatime>"
+    started, name = time.perf_counter(), "<cudatime>"
     tree, first = ast.parse(source, name), ast.parse(setup, "<setup>")
-    # return and yield are valid only in a function, and must not become valid in the loop's.
     compile(tree, name, "exec")
-    compile(first, "<setup>", "exec")
-    return Loop(_defined(compile(_as_function(tree, first), name, "exec"), namespace))
+    return _loop(tree, first, lambda part: compile(part, name, "exec"), namespace, started)
 
 
-def _as_function(module: ast.Module, setup: ast.Module) -> ast.Module:
-    """Return ``module`` with its body in a function's loop, and ``setup`` above the loop."""
+def _loop(
+    module: ast.Module,
+    setup: ast.Module,
+    compiled: Callable[[ast.Module], CodeType],
+    namespace: dict[str, Any],
+    started: float,
+) -> Loop:
+    """Return a function with ``module``'s body in a loop, and ``setup`` above that.
+
+    ``module`` has been compiled by itself, and so is ``setup``: ``return`` and ``yield`` are valid
+    only in a function, and must not become valid in the loop's.
+    """
+    compiled(setup)
     function: Any = ast.parse(_OUTLINE)
     _put_on_line_1(function)
     (definition,) = function.body
@@ -109,7 +115,10 @@ def _as_function(module: ast.Module, setup: ast.Module) -> ast.Module:
     definition.name = _NAME
     loop.body = module.body or loop.body
     definition.body = [*setup.body, timed]
-    return cast(ast.Module, function)
+    namespace.setdefault("__builtins__", builtins)
+    made: dict[str, Any] = {}
+    exec(compiled(function), namespace, made)
+    return Loop(made[_NAME], time.perf_counter() - started)
 
 
 def _put_on_line_1(tree: ast.Module) -> None:
@@ -118,11 +127,3 @@ def _put_on_line_1(tree: ast.Module) -> None:
         if "lineno" in node._attributes:
             node.lineno = node.end_lineno = 1
             node.col_offset = node.end_col_offset = 0
-
-
-def _defined(code: CodeType, namespace: dict[str, Any]) -> Any:
-    """Return the function that ``code`` defines."""
-    namespace.setdefault("__builtins__", builtins)
-    made: dict[str, Any] = {}
-    exec(code, namespace, made)
-    return made[_NAME]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from time import perf_counter
 from typing import Any, TypeVar, cast, overload
 
 from gpumagic.cells.measured_block import Measured, decorated, kind_of
@@ -126,7 +125,6 @@ def cudatime(
     if not isinstance(target, str) and not repeated:
         return decorated(target, Timed, quiet=quiet)
     plan = Plan(n, r, w, max_time, cold)
-    started = perf_counter()
     if isinstance(target, str):
         if not isinstance(setup, str):
             raise TypeError("the setup of source text is source text too")
@@ -134,8 +132,7 @@ def cudatime(
         loop = compile_statement(target, callers if globals is None else globals, setup)
     else:
         loop = _loop_of_callable(target, setup)
-    compile_time = perf_counter() - started
-    return benchmark(loop, plan).result(compile_time)
+    return benchmark(loop, plan).result()
 
 
 def _loop_of_callable(function: Callable[[], Any], setup: object) -> Loop:

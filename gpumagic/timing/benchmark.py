@@ -51,6 +51,7 @@ class Runs:
     """What has run so far."""
 
     plan: Plan
+    compile_time: float
     #: Those of a repeat.
     loops: int
     repeats: tuple[Times, ...] = ()
@@ -73,7 +74,7 @@ class Runs:
     def precision(self) -> float | None:
         return repeat_plan.half_width([run.wall for run in self.repeats])
 
-    def result(self, compile_time: float = 0.0) -> CudaTiming:
+    def result(self) -> CudaTiming:
         """Aggregate the repeats."""
         early: tuple[str, ...] = ()
         if not self.is_complete:
@@ -88,7 +89,7 @@ class Runs:
             own=self.own,
             warmup=self.warmup,
             queued=self.queued,
-            compile_time=compile_time,
+            compile_time=self.compile_time,
             partial=not self.is_complete,
             precision=self.precision,
             stopped_by=self.stopped_by,
@@ -181,8 +182,9 @@ class _Runner:
         """Run the first loop by itself (it may compile, load, allocate), then as many as wanted."""
         plan, most, seconds = self._plan, _MOST_WARM_UP, _WARM_UP
         loops = 1 if plan.cold else plan.loops
+        begin = Runs(plan, self._loop.compile_time, loops or 1)
         if plan.is_exact:
-            return Runs(plan, loops or 1)
+            return begin
         if plan.warmup is not None:
             most, seconds = plan.warmup, math.inf
         elif loops is not None and not plan.open_end:
@@ -198,7 +200,7 @@ class _Runner:
             until = min(until, perf_counter() + seconds)
             if warmup >= most or busy >= seconds or perf_counter() >= until:
                 loops = loops or repeat_plan.round_up(_REPEAT / max(last.wall / count, 1e-7))
-                return Runs(plan, loops, warmup=warmup, compilations=tuple(compilations))
+                return replace(begin, loops=loops, warmup=warmup, compilations=tuple(compilations))
             # As many as before: the last half is without a pause.
             left = most - warmup
             count = min(warmup, left) if plan.warmup is None else left

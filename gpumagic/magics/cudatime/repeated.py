@@ -93,7 +93,7 @@ def _benchmark(
             done = benchmark(loop, plan, note)
         finally:
             with saying_failures(magics.shell):
-                keep(None if done is None else done.result(loop.compile_time))
+                keep(None if done is None else done.result())
 
 
 # --- one device after the other -------------------------------------------------------------------
