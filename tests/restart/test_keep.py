@@ -89,11 +89,12 @@ TENSORS = {
         (True, True, True, 8, "cuda:0", "cuda:0", True, 8),
     ),
     "views": Case(
-        "base = torch.arange(10.).cuda(1); v = base[2:5]; w = base.to(torch.float64)",
-        "base v w",
-        "(str(v.device), v.tolist(), base.tolist() == [*map(float, range(10))], str(w.dtype),"
-        " v.untyped_storage().data_ptr() == base.untyped_storage().data_ptr())",
-        ("cuda:0", [2.0, 3.0, 4.0], True, "torch.float64", True),
+        "base = torch.arange(10.).cuda(1); v = base[2:5]; w = base.to(torch.float64)\n"
+        "with torch.cuda.device(1): lent = torch.from_dlpack(base)",
+        "base v w lent",
+        "(str(v.device), str(lent.device), v.tolist(), base.tolist() == [*map(float, range(10))],"
+        " str(w.dtype), v.untyped_storage().data_ptr() == base.untyped_storage().data_ptr())",
+        ("cuda:0", "cuda:0", [2.0, 3.0, 4.0], True, "torch.float64", True),
     ),
     "arrays that share memory": Case(
         "import numpy as np\nwhole = np.arange(10.); halved = whole[2:][::2]; same = whole\n"

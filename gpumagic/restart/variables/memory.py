@@ -57,9 +57,10 @@ def layout(memory: Sequence[Memory], end: int) -> list[Part]:
             device, start, stop = each.device, each.address, each.address
         stop = max(stop, each.address + each.size)
         places[number], regions[number] = end + each.address - start, start
-    counts = Counter((memory[number].device, start) for number, start in regions.items())
+    # On a GPU each is copied to a storage of its own.
+    counts = Counter(start for n, start in regions.items() if memory[n].device == "cpu")
     return [
-        Part(places[n], each.size, each.device, counts[each.device, regions[n]] > 1)
+        Part(places[n], each.size, each.device, each.device == "cpu" and counts[regions[n]] > 1)
         for n, each in enumerate(memory)
     ]
 
