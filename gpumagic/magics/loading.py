@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from traceback import walk_stack
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 from IPython.core.extensions import ExtensionManager
 
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 
 #: The class that every result is, by name: the module is imported when there is a result.
 _RESULT = ("gpumagic.results.base", "Result")
-#: The shells in which gpumagic is loaded.
-_LOADED: WeakSet[ShellState] = WeakSet()
 
 
 def load(shell: Shell) -> None:
@@ -46,7 +43,6 @@ def load(shell: Shell) -> None:
         # Child processes do not get it, but for a copy of this one.
         os.unsetenv(initialization.NVML_CHECK)
         STATE.nvml_check_set = True
-    _LOADED.add(state)
     undo(_undo_of_process, state)
     _register_magics(state)
     _add(state, shell.input_transformers_post, _transformer(state))
@@ -218,13 +214,7 @@ def _leave_cluster(shell: Shell) -> None:
 
 
 def _undo_of_process(state: ShellState) -> None:
-    """Undo the changes of this process, unless another shell has gpumagic, and may have made them.
-
-    A failure of one is raised when the others are undone.
-    """
-    _LOADED.discard(state)
-    if _LOADED:
-        return
+    """Undo the changes of this process; a failure of one is raised when the others are undone."""
     from gpumagic.memory import limit, peak_ledger
     from gpumagic.selection import claims, cpu_threads, soft_off
 

@@ -44,19 +44,14 @@ class Watch:
         self._hooks = hooks
         self._hook: CellHook[Any] = CellHook(after=self._after, before=self._before)
         self._thread: _SamplingThread | None = None
-        self.forget()
+        self._forget()
 
-    def forget(self) -> None:
+    def _forget(self) -> None:
         """Begin a new history."""
         self.samples: deque[WatchSample] = deque(maxlen=_SAMPLES)
         self._cells: deque[CellSpan] = deque(maxlen=_CELLS)
         #: The cell that runs.
-        self._current: CellSpan | None = None
-
-    @property
-    def in_a_cell(self) -> bool:
-        """Whether a cell runs."""
-        return self._current is not None
+        self.current: CellSpan | None = None
 
     @property
     def running(self) -> bool:
@@ -76,7 +71,7 @@ class Watch:
             if self._thread is not None and self.running:
                 self._thread.end("moved to where '%gpu watch' was called again")
             else:
-                self.forget()
+                self._forget()
             thread = _SamplingThread(self, session, show, every)
             thread.sample()  # in this cell, whose output the panel is
         except BaseException:
@@ -94,20 +89,20 @@ class Watch:
             thread.end(reason)
         self._hooks.remove(self._hook)
         atexit.unregister(self.end)
-        if self._current is not None:
-            self._cells.append(replace(self._current, end=time.time()))
-            self._current = None
+        if self.current is not None:
+            self._cells.append(replace(self.current, end=time.time()))
+            self.current = None
 
     def history(self) -> WatchHistory:
         """Return the samples and cells until now."""
-        current = () if self._current is None else (self._current,)
+        current = () if self.current is None else (self.current,)
         return WatchHistory(tuple(self.samples), (*self._cells, *current), self.running)
 
     def _before(self, info: ExecutionInfo, outer: object) -> CellSpan | None:
         if outer is not None or self._thread is None:
             return None  # a cell that another one runs
-        self._current = CellSpan(None, time.time())
-        return self._current
+        self.current = CellSpan(None, time.time())
+        return self.current
 
     def _after(self, begun: CellSpan | None, result: Any) -> None:
         if begun is None or self._thread is None:
@@ -116,7 +111,7 @@ class Watch:
         failed = not result.success
         self._cells.append(replace(begun, number=number, end=time.time(), failed=failed))
         self._thread.state = driver.state()
-        self._current = None
+        self.current = None
 
 
 class _SamplingThread(threading.Thread):
@@ -159,9 +154,9 @@ class _SamplingThread(threading.Thread):
 
     def sample(self) -> None:
         """Take a sample, and update the panel if it has changed."""
-        in_a_cell = self._watch.in_a_cell  # which may initialise CUDA
+        before = self._watch.current  # a cell may initialise CUDA
         found = device_table.compose(self._session.read(), os.environ, self.state)
-        if in_a_cell or self._watch.in_a_cell:
+        if before or self._watch.current:
             found = tuple(map(_certain, found))
         sample = WatchSample(time.time(), tuple(map(kept, found)), soft_off.is_closed())
         self._watch.samples.append(sample)

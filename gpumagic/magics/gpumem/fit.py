@@ -54,14 +54,14 @@ def run(magics: ShellState, options: argparse.Namespace, cell: CompiledCell) -> 
         is_now = f"{name} is a {introspection.name_of(kind)}"
         raise SpecError(f"--fit: {is_now}, which a number would replace; rename one of them")
     search, shell = FitSearch(low, high, allocated=_allocated()), magics.shell
-    if not options.quiet:
-        bound = f"--fit: {name} will be the largest value that fits"
-        say(shell, f"{bound}; the cell runs several times, {RUNS} at most")
-    # In a terminal it would erase what the cell prints.
-    with LiveDisplay(shell, quiet=options.quiet or not hasattr(shell, "kernel")) as live:
+    bound = f"--fit: {name} will be the largest value that fits"
+    begins, in_notebook = f"{bound}; the cell runs {RUNS} times at most", hasattr(shell, "kernel")
+    if not (in_notebook or options.quiet):  # a live line would erase what the cell prints
+        say(shell, begins)
+    with LiveDisplay(shell, quiet=options.quiet or not in_notebook) as live:
         while (value := search.next()) is not None:
             fits = "" if search.largest is None else f"; {search.largest:,} fits"
-            live.text(f"--fit: run {len(search.runs) + 1}: {name} = {value:,}{fits}")
+            live.text(f"{begins}. Run {len(search.runs) + 1}: {name} = {value:,}{fits}")
             try:
                 ran, devices = _run_once(cell, name, value)
             except BaseException:

@@ -229,7 +229,7 @@ def test_the_first_run_may_be_the_first_use_of_a_gpu(kernel: Callable[..., Kerne
     published = k.wait_idle(k.submit(f"{fit}\nimport torch\n{cell}"))
     shown = [each["data"]["text/plain"] for each in published if "data" in each]
     assert shown[0].startswith("--fit: n will be the largest value that fits; the cell runs")
-    assert shown[3] == "--fit: run 3: n = 32; 8 fits"
+    assert shown[2].endswith("12 times at most. Run 3: n = 32; 8 fits")
     assert shown[-2] == "", "the line of the runs goes"
     assert "n = 32 is the largest that fits." in shown[-1]
     assert k.value("(n, found.runs[0].peak, found.exact)") == (32, 2**26, True)
