@@ -151,7 +151,10 @@ def under_way(ordinals: Iterable[int]) -> bool:
 
 
 class Relaxed:
-    """A scope in which no question of this thread ends another thread's capture; no other in it."""
+    """A scope in which no question of this thread ends another thread's capture.
+
+    Within another one it changes nothing.
+    """
 
     def __enter__(self) -> None:
         #: The mode before; relaxed as long as nothing was exchanged, so that nothing is put back.

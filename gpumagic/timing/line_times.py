@@ -84,13 +84,13 @@ class DeviceMarks:
         if current not in self._streams:
             self._streams[current] = torch_cuda.current_stream(self.ordinal)
         own = self._streams[current]
-        if len(self._streams) == 1:  # nothing is queried
-            return [] if streams.captures(own) else [self._event(own)]
         if any(map(streams.captures, self._streams.values())):
             return []
+        if len(self._streams) == 1 and self._free:  # nothing is queried, and no event made
+            return [self._event(own)]
         with streams.Relaxed():
-            busy = [x for x in self._streams.values() if x is own or not self._is_idle(x)]
-        return [self._event(stream) for stream in busy]
+            busy = (x for x in self._streams.values() if x is own or not self._is_idle(x))
+            return [self._event(stream) for stream in busy]
 
     def _event(self, stream: Stream) -> Any:
         event = self._free.pop() if self._free else self._new_event(enable_timing=True)
@@ -105,8 +105,8 @@ class DeviceMarks:
         new = {s.cuda_stream: s for s in used if s.cuda_stream not in self._streams}
         with streams.Relaxed():
             new = {handle: stream for handle, stream in new.items() if streams.is_busy(stream)}
-        self._streams |= new
-        return [self._event(stream) for stream in new.values()]
+            self._streams |= new
+            return [self._event(stream) for stream in new.values()]
 
     def is_reached(self, events: list[Any]) -> bool:
         return all(map(self._is_done, events))
@@ -137,7 +137,7 @@ class DeviceMarks:
 #: Seconds in which nothing can be launched: that takes the driver more than 1 µs.
 _NO_LAUNCH = 0.3e-6
 #: Seconds in which no device comes into use: a context took a card 20 ms or more.
-_NO_CONTEXT = 5e-3
+_NO_CONTEXT = 2e-3
 #: So many marks wait to be read.
 _WAITING = 256
 #: In the first runs of a line all streams are looked at, which takes 10 to 100 µs.
