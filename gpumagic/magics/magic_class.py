@@ -5,7 +5,6 @@ Imported when the extension loads: what a magic does is imported when it is firs
 
 from __future__ import annotations
 
-import functools
 from collections import ChainMap
 from collections.abc import Callable
 from traceback import clear_frames, walk_stack, walk_tb
@@ -28,10 +27,6 @@ def _magic(described: Callable[[Any], None]) -> Any:
     """
     name = described.__name__
 
-    @ipython.no_var_expand
-    @ipython.needs_local_scope
-    @ipython.line_cell_magic
-    @functools.wraps(described)
     def magic(
         self: GpuMagic, line: str, cell: str | None = None, local_ns: dict[str, Any] | None = None
     ) -> Any:
@@ -65,7 +60,11 @@ def _magic(described: Callable[[Any], None]) -> Any:
             refused = UsageError(harmless_lines(str(refused)))
         raise refused.with_traceback(None)
 
-    decorated: Any = magic
+    # No `functools.wraps`: IPython 7 would call it with the described one's arguments.
+    magic.__name__, magic.__doc__ = name, described.__doc__
+    decorated: Any = ipython.no_var_expand(
+        ipython.needs_local_scope(ipython.line_cell_magic(magic))
+    )
     # IPython's ``?`` asks it for the help.
     decorated.getdoc = lambda: commands.page(name, str(described.__doc__))
     return decorated

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterator
+from importlib.metadata import version
 from types import ModuleType
 from typing import Any
 
@@ -52,6 +53,15 @@ MADE = {
 }
 
 
+OLD = pytest.mark.skipif(
+    version("torch").startswith("2.6."), reason="this torch never frees such a graph"
+)
+CASES = [
+    pytest.param(code, id=name, marks=[OLD] if "create_graph" in code else [])
+    for name, code in MADE.items()
+]
+
+
 @pytest.fixture
 def made(torch: ModuleType) -> Iterator[dict[str, Any]]:
     space = {"torch": torch}
@@ -71,6 +81,11 @@ def requested(torch: Any) -> int:
     return int(torch.cuda.memory_stats(0)["requested_bytes.all.current"])
 
 
+def says_what_is_saved(found: object) -> bool:
+    """Whether this torch says what autograd has saved: where it does not, less is promised."""
+    return "this torch does not say" not in str(found)
+
+
 def collected(torch: Any) -> int:
     """The bytes that the collector frees; what C++ held may be garbage in turn."""
     before = requested(torch)
@@ -80,16 +95,17 @@ def collected(torch: Any) -> int:
 
 
 @pytest.mark.filterwarnings("ignore:Using backward")
-@pytest.mark.parametrize("made_by", MADE.values(), ids=MADE)
+@pytest.mark.parametrize("made_by", CASES)
 def test_it_is_what_the_collector_frees(torch: Any, made: dict[str, Any], made_by: str) -> None:
     exec(made_by, made)
     del made["x"]
-    garbage = holders(made).devices[0].garbage
-    assert garbage == collected(torch)
+    found = holders(made)
+    garbage, freed = found.devices[0].garbage, collected(torch)
+    assert garbage == freed if says_what_is_saved(found) else garbage <= freed
 
 
 @pytest.mark.filterwarnings("ignore:Using backward")
-@pytest.mark.parametrize("made_by", MADE.values(), ids=MADE)
+@pytest.mark.parametrize("made_by", CASES)
 def test_deleting_a_variable_frees_what_is_promised(
     torch: Any, made: dict[str, Any], made_by: str
 ) -> None:
@@ -99,7 +115,8 @@ def test_deleting_a_variable_frees_what_is_promised(
     assert ("create_graph" in str(found)) == ("create_graph" in made_by), "and why not"
     del made["x"]
     collected(torch)
-    assert held.frees == before - requested(torch)
+    freed = before - requested(torch)
+    assert held.frees == freed if says_what_is_saved(found) else held.frees <= freed
 
 
 def test_a_million_other_objects_take_little_time(torch: Any, made: dict[str, Any]) -> None:
