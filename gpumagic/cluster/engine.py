@@ -61,7 +61,7 @@ def choose_on_engine(spec: str, min_free: int | None, idle: bool, claim: bool) -
     from gpumagic.selection.spec import parse
 
     _shell()  # with the extension, which knows the statement that initialises CUDA
-    return apply.choose_devices(parse(spec), Wants(min_free=min_free, idle=idle), claim=claim)
+    return apply.choose_devices(parse(spec), Wants(min_free=min_free, idle=idle, claim=claim))
 
 
 #: What `answer` calls.

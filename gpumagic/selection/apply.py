@@ -74,24 +74,17 @@ def select(
 
     .. versionadded:: 0.1.0
     """
-    wants = Wants(min_free=min_free, idle=idle, wait=wait)
-    selection = choose_devices(parse(as_text(spec)), wants, claim=claim)
+    wants = Wants(min_free=min_free, idle=idle, wait=wait, claim=claim)
+    selection = choose_devices(parse(as_text(spec)), wants)
     if selection.status == "too-late":
         warnings.warn(str(selection.problem), GpuMagicWarning, stacklevel=2)
     return selection
 
 
-def choose_devices(
-    spec: Spec,
-    wants: Wants = NO_WANTS,
-    *,
-    progress: Progress | None = None,
-    claim: bool = True,
-    restart: bool = False,
-) -> Selection:
+def choose_devices(spec: Spec, wants: Wants, progress: Progress | None = None) -> Selection:
     """Choose devices by a parsed spec; like `select`, without its warning.
 
-    With ``restart`` the choice is claimed also where it is too late, for the process that a
+    With ``wants.restart`` the choice is claimed also where it is too late, for the process that a
     restart will start in place of this one.
 
     Raises:
@@ -101,10 +94,10 @@ def choose_devices(
     while True:
         table = device_table.read(processes=False)
         try:
-            return _choose(spec, wants, table, claim=claim, restart=restart)
+            return _choose(spec, wants, table)
         except NotYetError as error:
             waited = time.monotonic() - started
-            if not restart and driver.is_initialized():
+            if not wants.restart and driver.is_initialized():
                 why = f"{error}; not waited for, as CUDA has started here: add --restart"
                 raise DeviceError(why if wants.wait else str(error)) from None
             if not wants.wait:
@@ -116,17 +109,15 @@ def choose_devices(
         time.sleep(min(1.0, wants.wait - waited))  # Ctrl-C interrupts it
 
 
-def _choose(
-    spec: Spec, wants: Wants, table: DeviceTable, *, claim: bool, restart: bool
-) -> Selection:
+def _choose(spec: Spec, wants: Wants, table: DeviceTable) -> Selection:
     with snapshot.undone_on_error() as before:
-        change, notes = _change(spec, wants, table, claim=claim, restart=restart)
+        change, notes = _change(spec, wants, table)
         failure.note_mask(before.environment)
         if spec.kind == "reset" or not _is_so(change, table):
             environment.write(change)
         failure.note_mask(environment.now())
         chosen = verify(spec, before.environment, table, options=wants.options)
-        if chosen.status == "too-late" and not restart:
+        if chosen.status == "too-late" and not wants.restart:
             # torch counts devices by the variables until it has initialised CUDA itself: only
             # then can they be another choice, for child processes.
             if torch_cuda.initialized():
@@ -174,7 +165,7 @@ def after_restart(spec: Spec, *, claim: bool = True) -> Selection:
 
 
 def _change(
-    spec: Spec, wants: Wants, table: DeviceTable, *, claim: bool, restart: bool
+    spec: Spec, wants: Wants, table: DeviceTable
 ) -> tuple[Mapping[str, str | None], tuple[str, ...]]:
     """Claim the devices that a spec chooses; return the variables to write, and notes."""
     if spec.kind in ("off", "on", "reset"):
@@ -184,27 +175,27 @@ def _change(
         return {MASK: visible_devices.HIDE_ALL if spec.kind == "off" else None}, ()
     device_table.check(table)
     if spec.kind == "auto":
-        chosen, others = _auto(spec, wants, table, claim=claim, restart=restart)
+        chosen, others = _auto(spec, wants, table)
         STATE.choice.auto = AutoChoice(chosen, replace(wants, wait=0.0))
     else:
         chosen, others = resolve(spec, table), None
-    if claim:
+    if wants.claim:
         return visible_devices.choice(chosen, table), _claim(chosen, others, table)
     claims.release()
     return visible_devices.choice(chosen, table), ()
 
 
 def _auto(
-    spec: Spec, wants: Wants, table: DeviceTable, *, claim: bool, restart: bool
+    spec: Spec, wants: Wants, table: DeviceTable
 ) -> tuple[tuple[str, ...], claims.Others | None]:
     """Return what ``auto`` chooses, and the claims by which it has, if it has looked at them."""
     before = _chosen_before(spec, wants, table)
     if before is not None:
         return before, None
     usable = allowed(table)
-    if restart:
+    if wants.restart:
         usable = [without_own(device) for device in usable]
-    if not claim:
+    if not wants.claim:
         return pick(usable, spec.count, wants), None
     uuids = uuids_of(candidates(usable, spec.count))
     return claims.claim_best(lambda others: pick(usable, spec.count, wants, others), uuids)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gpumagic.cuda.device_table import IDLE_USE
 from gpumagic.errors import DeviceError, SpecError
@@ -14,7 +14,7 @@ from gpumagic.selection.spec import existing, uuid_of
 
 @dataclass(frozen=True)
 class Wants:
-    """What ``auto`` requires of a device."""
+    """What ``auto`` requires of a device; and how any choice is made, which is not compared."""
 
     #: Bytes.
     min_free: int | None = None
@@ -22,6 +22,10 @@ class Wants:
     idle: bool = False
     #: Seconds for which to wait for it.
     wait: float = 0.0
+    #: Whether to claim the choice.
+    claim: bool = field(default=True, compare=False)
+    #: Whether a restart follows: the choice is one for the process that replaces this one.
+    restart: bool = field(default=False, compare=False)
 
     @property
     def options(self) -> str:

@@ -26,13 +26,14 @@ from gpumagic.system.shell import Shell
 
 
 def wants(magics: ShellState, spec: Spec, options: argparse.Namespace) -> Wants:
-    """Return what ``auto`` requires of a device, by the options or by the configuration."""
+    """Return how to choose, and what ``auto`` requires, by the options or the configuration."""
+    how = Wants(claim=magics.claim and not options.no_claim, restart=options.restart)
     if spec.kind != "auto":
-        return Wants()
+        return how
     min_free = options.min_free
     if min_free is None and magics.min_free:
         min_free = size(magics.min_free)
-    return Wants(min_free=min_free, idle=options.idle, wait=options.wait)
+    return replace(how, min_free=min_free, idle=options.idle, wait=options.wait)
 
 
 def run(
@@ -130,13 +131,7 @@ def _choose_by_variables(magics: ShellState, spec: Spec, options: argparse.Names
         def progress(waited: float, reason: str) -> None:
             live.text(f"waiting for GPUs: {reason} ({waited:.0f} s of {options.wait:.0f} s)")
 
-        return apply.choose_devices(
-            spec,
-            wants(magics, spec, options),
-            progress=progress,
-            claim=magics.claim and not options.no_claim,
-            restart=options.restart,
-        )
+        return apply.choose_devices(spec, wants(magics, spec, options), progress)
 
 
 # --- ``%%gpu SPEC``: for one cell -----------------------------------------------------------------
