@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
-
-import pexpect
 import pytest
 
 from gpumagic.render.blocks import Block, Callout, Column, Figures, Fold, Grid, Line, Styled, Use
@@ -19,12 +15,7 @@ GRID = Grid(
         Column("Command", rank=1, least=8),
     ),
     (
-        (
-            Styled("one"),
-            Styled("5"),
-            Styled("50 %", bar=0.5),
-            Styled("python train.py --long"),
-        ),
+        (Styled("one"), Styled("5"), Styled("50 %", bar=0.5), Styled("python train.py --long")),
         (Styled("second"), Styled("1,000"), Styled(""), Styled("java")),
     ),
 )
@@ -59,40 +50,31 @@ def test_each_kind_of_block() -> None:
     assert of_callout == "\x1b[31m┃ \x1b[0mplain"
 
 
-@pytest.mark.parametrize(
-    ("width", "text"),
-    [
-        (
-            40,
-            """\
+#: Texts are shortened, then bars go, then columns are dropped, the highest rank first.
+BY_WIDTH = {
+    40: """\
 Name     Used  Load           Command
 ────────────────────────────────────────
 one         5  ████     50 %  python tr…
 second  1,000                 java""",
-        ),
-        (
-            30,
-            """\
+    30: """\
 Name     Used  Load  Command
 ──────────────────────────────
 one         5  50 %  python t…
 second  1,000        java""",
-        ),
-        (
-            28,
-            """\
+    28: """\
 Name     Used  Command
 ────────────────────────────
 one         5  python train…
 second  1,000  java
 columns left out (too narrow): Load""",
-        ),
-    ],
-)
-def test_a_table_by_width(width: int, text: str) -> None:
-    """Texts are shortened, then bars go, then columns are dropped, the highest rank first."""
+}
+
+
+@pytest.mark.parametrize("width", BY_WIDTH)
+def test_a_table_by_width(width: int) -> None:
     shown = render([GRID], width=width)
-    assert [line.rstrip() for line in shown.splitlines()] == text.splitlines()
+    assert [line.rstrip() for line in shown.splitlines()] == BY_WIDTH[width].splitlines()
 
 
 def test_what_cannot_be_dropped_is_cut_but_figures() -> None:
@@ -147,18 +129,3 @@ def test_text_has_no_control_characters() -> None:
     grid = Grid((Column("\x1b[2J"),), ((Styled("a\x07b"),),))
     shown = render([grid, Line.of("\u202ex")], width=80)
     assert not {"\x1b", "\x07", "\u202e"} & {*shown}
-
-
-def test_only_what_is_printed_to_a_terminal_is_as_wide_as_that() -> None:
-    """A kernel's output is not shown in the terminal that its server was started in."""
-    source = (
-        "import io, os, sys; from gpumagic.system.output import Output\n"
-        "printed, real, sys.stdout = Output().width, sys.stdout, io.StringIO()\n"
-        "elsewhere = Output().width; os.environ['COLUMNS'] = '33'; wanted = Output().width\n"
-        "print(printed, elsewhere, wanted, file=real)"
-    )
-    # Named, since readline may have written its size into what libc would hand on.
-    env, size = dict(os.environ), (24, 61)
-    python = pexpect.spawn(sys.executable, ["-c", source], env=env, dimensions=size, timeout=None)
-    assert python.read().split() == [b"61", b"80", b"33"]
-    python.close()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from typing import Any
 
+import pexpect
 import pytest
 
 from gpumagic.system.output import Output, complain
@@ -82,3 +84,18 @@ def test_a_stream_that_takes_nothing(stream: Any, monkeypatch: pytest.MonkeyPatc
     Output().print("a line")
     complain("a line")
     assert Output().printable("GPU █") == "GPU █"
+
+
+def test_only_what_is_printed_to_a_terminal_is_as_wide_as_that() -> None:
+    """A kernel's output is not shown in the terminal that its server was started in."""
+    source = (
+        "import io, os, sys; from gpumagic.system.output import Output\n"
+        "printed, real, sys.stdout = Output().width, sys.stdout, io.StringIO()\n"
+        "elsewhere = Output().width; os.environ['COLUMNS'] = '33'; wanted = Output().width\n"
+        "print(printed, elsewhere, wanted, file=real)"
+    )
+    # Named, since readline may have written its size into what libc would hand on.
+    env, size = dict(os.environ), (24, 61)
+    python = pexpect.spawn(sys.executable, ["-c", source], env=env, dimensions=size, timeout=None)
+    assert python.read().split() == [b"61", b"80", b"33"]
+    python.close()
