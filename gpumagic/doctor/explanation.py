@@ -19,8 +19,10 @@ from gpumagic.selection import remedies
 from gpumagic.system import introspection
 from gpumagic.wording import plural
 
-#: Limits on the exceptions, and on the characters of each, that are searched.
-_EXCEPTIONS, _CHARACTERS = 100, 20_000
+#: The most exceptions that are searched: one, its causes and contexts.
+_EXCEPTIONS = 100
+#: The most characters of each that are searched.
+_CHARACTERS = 20_000
 #: Bytes of a device that its context and the libraries of torch need at least.
 _ROOM = 2**30
 _LINE_OF_FAILURE = (

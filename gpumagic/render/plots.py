@@ -1,6 +1,7 @@
-"""Pictures by matplotlib, which is optional: panels above one another, in one style.
+"""The pictures of ``%gpumem plot`` and ``%gpu plot``, by matplotlib, which is optional.
 
-Does not use pyplot, so that no figure stays open and no backend is selected.
+Panels above one another, in one style. Without pyplot no figure stays open, and no backend is
+selected.
 """
 
 from __future__ import annotations
@@ -21,15 +22,19 @@ from gpumagic.system.writing import output_path, replacing
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Dots per inch of a picture in a notebook, which shows ``_CSS`` of them as an inch.
-_DPI, _CSS = 144, 96
+#: Dots per inch of a picture in a notebook.
+_DPI = 144
+#: Pixels that a notebook takes for an inch, as CSS does.
+_CSS = 96
 _SIZE = 9
 #: Where an axis in percent ends.
 _TOP = 103
 #: The most labels below an axis.
 _TICKS = 20
-#: Inches: the width, and the height of what is around the panels.
-_WIDTH, _AROUND = 8.0, 0.8
+#: The width in inches.
+_WIDTH = 8.0
+#: The height in inches of what is around the panels.
+_AROUND = 0.8
 
 
 class Plot:

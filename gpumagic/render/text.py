@@ -27,7 +27,10 @@ _STYLES: Mapping[Style, str] = {
     "name": "blue",
 }
 _EIGHTHS = ("", *"▏▎▍▌▋▊▉")
-_BAR_WIDTH, _STACK_WIDTH = 8, 16
+#: The columns of a bar.
+_BAR_WIDTH = 8
+#: The columns of a bar with parts.
+_STACK_WIDTH = 16
 _USE_SIGNS: Mapping[Use, str] = dict(zip(USES, "█▓▒░?", strict=True))
 _GAP = "  "
 #: What is left of a text where nothing else fits.

@@ -1,4 +1,4 @@
-"""What torch's allocator was asked to do: history, limit, fit, memory freed."""
+"""The results of ``%gpumem record``, ``snapshot``, ``limit``, ``--fit`` and ``free``."""
 
 from __future__ import annotations
 

@@ -22,9 +22,11 @@ from gpumagic.results.timing import CudaTiming
 from gpumagic.system.paths import opened, shown
 
 #: The most characters of a file.
-_LARGEST = 64 * 2**20
-#: What no number is as large as, and the most notes.
-_LARGEST_NUMBER, _MOST_NOTES = 1e20, 300
+_MOST_CHARACTERS = 64 * 2**20
+#: Numbers in a file are below it: those of clocks and counters are.
+_LARGEST_NUMBER = 1e20
+#: The most notes of a result in a file.
+_MOST_NOTES = 300
 _KINDS = {kind.__name__: kind for kind in (CudaTiming, MemoryDelta)}
 
 #: ``"noise"``: the difference is not larger than the noise.
@@ -220,14 +222,14 @@ def load(path: str | Path) -> CudaTiming | MemoryDelta:
     how = "--save FILE, or .save(path), writes one"
     try:
         with opened(path) as file:
-            text = file.read(_LARGEST + 1)
+            text = file.read(_MOST_CHARACTERS + 1)
     except FileNotFoundError as error:
         how = how.replace("FILE", shlex.quote(shown(path)))
         raise SpecError(f"cannot read {shown(path)}: {error.strerror}; {how}") from None
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
         raise SpecError(f"cannot read {shown(path)}: {reason}") from None
-    if len(text) > _LARGEST:
+    if len(text) > _MOST_CHARACTERS:
         raise SpecError(f"{shown(path)} is larger than any result of gpumagic")
     try:
         content = json.loads(text)

@@ -22,9 +22,12 @@ _STATES = {
     False: "CUDA is not initialised, so this can still be changed",
 }
 _FAILED = "CUDA has failed in this process, which is final"
-#: The most processes that are shown, those with the most memory; and characters of a command, and
-#: of an error.
-_MOST, _COMMAND, _ERROR = 50, 80, 300
+#: The most processes that are shown, those with the most memory; and the most claims.
+_MOST = 50
+#: The most characters of a command.
+_LONGEST_COMMAND = 80
+#: The most characters of an error.
+_LONGEST_ERROR = 300
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,9 @@ class Process:
     def title(self) -> Styled:
         """The notebook or the command; the whole of it on hover only where it is the user's own."""
         text = self.notebook or self.command or DASH
-        return Styled(shortened(text, _COMMAND), whole=text if self.own or self.mine else None)
+        return Styled(
+            shortened(text, _LONGEST_COMMAND), whole=text if self.own or self.mine else None
+        )
 
 
 @dataclass(frozen=True)
@@ -339,7 +344,7 @@ def errors(devices: Iterable[Device], where: str = "") -> Iterator[Line]:
     """Yield why devices could not be read, each reason once."""
     found = grouped((d.error, d.index) for d in devices if d.error is not None)
     for error, indexes in found.items():
-        yield Line.of(f"✗ {where}GPU {spans(indexes)}: {shortened(error, _ERROR)}", "bad")
+        yield Line.of(f"✗ {where}GPU {spans(indexes)}: {shortened(error, _LONGEST_ERROR)}", "bad")
 
 
 def memory_cell(device: Device) -> Styled:

@@ -9,15 +9,15 @@ from typing import Any, TypeAlias
 from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled, Text
 from gpumagic.render.units import bytes_, share
 from gpumagic.results.base import Result
-from gpumagic.results.logs import cell_number
+from gpumagic.results.logs import cell_number, first_line
 
 _NOTHING = Line.of("No GPU memory is allocated")
-#: The most holders that have a row in a table, and below an allocation that failed.
-_ROWS, _TOP = 15, 6
+#: The most holders that have a row in a table.
+_MOST = 15
+#: The most holders in the report on an allocation that failed.
+_MOST_BRIEF = 6
 #: The columns of text in which a longer name is broken, so that bars and figures have room.
 _NAME = 18
-#: The most characters of a cell's first line.
-_LONGEST = 44
 #: What memory without a known variable is called; and where it is known whose it is.
 NO_VARIABLE = "not referenced by any variable"
 GARBAGE, _LIVE, IN_CPP = "garbage in cycles", "running code, libraries", "C++ alone"
@@ -135,7 +135,7 @@ def holder_table(
 
     ``brief``: fewer, without their parts and the columns on the right.
     """
-    most = _TOP if brief else _ROWS
+    most = _MOST_BRIEF if brief else _MOST
     counted = [holder for holder in holders if holder.bytes]
     rows: list[_Row] = []
     for holder in counted[:most]:
@@ -240,7 +240,7 @@ class CellHoldings(Result):
 
 
 def _source(held: CellHolding) -> Styled:
-    return Styled.cut(held.source, _LONGEST, "dim" if held.number is None else "")
+    return first_line(held.source, "dim" if held.number is None else "")
 
 
 def _share(held: CellHolding, total: int) -> Styled:

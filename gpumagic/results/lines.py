@@ -15,8 +15,10 @@ from gpumagic.results.base import Result, Series
 from gpumagic.results.memory import MemoryDelta
 from gpumagic.wording import plural
 
-#: Of more than so many lines in a row without figures, the first and last few are shown.
-_LONGEST_GAP, _EDGE = 8, 2
+#: The most lines in a row without figures that are all shown.
+_LONGEST_GAP = 8
+#: Of more, the lines that are shown at each end.
+_EDGE = 2
 #: What is said of time that belongs to no line.
 BETWEEN = "(between the lines)"
 

@@ -17,9 +17,12 @@ from gpumagic.wording import plural
 if TYPE_CHECKING:
     from gpumagic.render.plots import Plot
 
-#: The most cells that are shown of a log: of memory the newest, of times the longest; and the most
-#: characters of their first lines.
-_NEWEST, _SLOWEST, _LONGEST = 60, 20, 44
+#: The most cells that are shown of the log of memory, the newest.
+_NEWEST = 60
+#: The most cells that are shown of the log of times, those of the longest wall time.
+_SLOWEST = 20
+#: The most characters of a cell's first line.
+_LONGEST = 44
 #: The source of what changed between two cells.
 BETWEEN_CELLS = "(between cells)"
 _Entry = TypeVar("_Entry")
@@ -104,7 +107,9 @@ class CellLog(_Log[CellMemory]):
             Figures("Peak above start", _of_change(lambda d: Styled.bytes(d.peak, sign=True))),
             Figures("Allocated now", _of_change(lambda d: bytes_(d.allocated_now)), rank=2),
             Figures("Time", lambda row: seconds(row[0].seconds), rank=3),
-            Column("First line", lambda row: first_line(row[0], ""), least=16),
+            Column(
+                "First line", lambda row: first_line(row[0].source, failed=row[0].failed), least=16
+            ),
             dim=lambda _: True,
         )
         if len(self) > _NEWEST:
@@ -164,9 +169,9 @@ def _of_change(text: Callable[[DeviceMemoryDelta], Text]) -> Callable[[_Row], Te
     return lambda row: DASH if row[2] is None else text(row[2])
 
 
-def first_line(cell: CellMemory | CellTiming, style: Style) -> Styled:
+def first_line(source: str, style: Style = "", *, failed: bool = False) -> Styled:
     """Return a cell's first line as a table shows it."""
-    return Styled.cut(cell.source, _LONGEST, "bad" if cell.failed else style)
+    return Styled.cut(source, _LONGEST, "bad" if failed else style)
 
 
 def cell_number(number: int | None, *, failed: bool = False) -> Styled:
@@ -259,11 +264,15 @@ class TimingLog(_Log[CellTiming]):
             Figures("Wall", lambda cell: Styled(cell.wall_text, "strong", cell.wall / longest)),
             Figures("GPU", _gpu),
             Figures("CPU", lambda cell: cpu_seconds(cell.cpu), rank=1),
-            Column("First line", lambda cell: first_line(cell, "dim"), rank=2, least=16),
+            Column("First line", _first_line, rank=2, least=16),
         )
         if len(self) > len(shown):
             note = f"the {_SLOWEST} longest are shown; .to_pandas() has all {len(self):,}"
             yield Line.of(note, "dim")
+
+
+def _first_line(cell: CellTiming) -> Styled:
+    return first_line(cell.source, "dim", failed=cell.failed)
 
 
 def _gpu(cell: CellTiming) -> Styled:
