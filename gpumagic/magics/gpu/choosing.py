@@ -94,7 +94,7 @@ def _choose_for_kernel(magics: ShellState, spec: Spec, options: argparse.Namespa
         again = f"%gpu {chosen.requested} --restart starts it again"
         note = f"CUDA has failed in this process ({dead}): {again}"
         chosen = replace(chosen, notes=(note, *chosen.notes))
-    elif options.restart and chosen.status != "gated":
+    elif options.restart:
         note = "not restarted: the choice is in effect in this process, which keeps all variables"
         chosen = replace(chosen, notes=(note, *chosen.notes))
     return cpu_threads.with_threads(chosen, spec, options.threads)
@@ -110,7 +110,8 @@ def choose_here(magics: ShellState, spec: Spec, options: argparse.Namespace) -> 
     with snapshot.undone_on_error() as before:
         if options.soft and spec.kind != "off":
             raise SpecError(f"--soft goes with off; for other GPUs: %gpu {spec.text} --restart")
-        lifted = spec.kind in ("on", "reset") and soft_off.lift()
+        # A process started anew has none, and what it keeps is read from the GPU here.
+        lifted = (spec.kind in ("on", "reset") or options.restart) and soft_off.lift()
         # An earlier choice is in effect again: 'on' here undoes only the gate.
         again = apply.choose_as_started(spec) if lifted and spec.kind == "on" else None
         chosen = again or _choose_by_variables(magics, spec, options)
