@@ -312,7 +312,7 @@ def _sees(table: DeviceTable) -> Iterator[Line]:
     count = f"{process} sees {_number(table)}: " if table.devices else ""
     final = f"; {_FAILED if table.cuda_failed else _STATES[table.cuda_initialized]}"
     if table.mask_is_late:
-        final = " came after CUDA was initialised, without effect on this process"
+        final = "; without effect here, where CUDA was initialised with other values"
     if any(d.visible and d.ordinal is None for d in table):
         final += "; CUDA's own order (fastest first) is not known before it starts"
     if len(table) > 1 and any(d.instance for d in table):

@@ -28,28 +28,30 @@ def take() -> Snapshot:
     return Snapshot(choice, environment.now(), torch_cuda.cpu_threads())
 
 
-def restore(before: Snapshot) -> None:
+def restore(before: Snapshot, *, started: bool = False) -> None:
     """Undo the choices since a snapshot: variables, CPU threads, the gate and the claim.
 
     The variables get their values of that time, also if the user has written them since; the
-    number of threads only if a choice has set it since.
+    number of threads only if a choice has set it since. Where CUDA has ``started`` since, this
+    process has its GPUs for good: it goes on to claim them.
     """
     then = before.choice
     for name, value in before.environment.items():
         environment.set_variable(name, value)
-    now, threads, torch = STATE.choice.threads, before.threads, torch_cuda.loaded()
-    if torch is not None and now is not then.threads:
-        if threads is None and now is not None:  # torch was imported since
-            threads = now.before
+    now, threads, torch = STATE.choice, before.threads, torch_cuda.loaded()
+    if torch is not None and now.threads is not then.threads:
+        if threads is None and now.threads is not None:  # torch was imported since
+            threads = now.threads.before
         torch.set_num_threads(threads)
     if then.gated and not soft_off.is_closed():
         soft_off.close()
     elif soft_off.is_closed() and not then.gated:
         soft_off.lift()
-    if STATE.choice.claim != then.claim:
+    if now.claim != then.claim and not started:
         claims.hold(then.claim)
     # Of the claim, what could be claimed again.
-    STATE.choice = replace(then, variables=dict(then.variables), claim=STATE.choice.claim)
+    auto = now.auto if started else then.auto
+    STATE.choice = replace(then, variables=dict(then.variables), claim=now.claim, auto=auto)
 
 
 @contextmanager

@@ -43,7 +43,7 @@ def test_uuids_are_shortened_with_the_whole_on_hover() -> None:
         (
             [True, True],
             {"mask_is_late": True},
-            "all 2 GPUs: CUDA_VISIBLE_DEVICES=0 came after CUDA",
+            "all 2 GPUs: CUDA_VISIBLE_DEVICES=0; without effect here, where CUDA was",
         ),
         ([True, False], {"gated": True}, "Behind the gate this process sees 1 of 2 GPUs"),
         ([], {"no_gpu": "no driver"}, "This machine has no GPU that CUDA can use: no driver."),

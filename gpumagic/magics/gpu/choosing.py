@@ -165,7 +165,8 @@ def _run_cell(
         finally:
             STATE.cell_thread = outer
             failure.note_mask(environment.now())
-            snapshot.restore(before)
+            started = driver.is_initialized() and not chosen.cuda_initialized
+            snapshot.restore(before, started=started)
             if not options.quiet and not chosen.cuda_initialized:
                 with suppress(Exception, KeyboardInterrupt):  # the cell's own comes first
                     _say_what_stays(shell, failed)

@@ -69,6 +69,27 @@ def test_only_what_is_too_late_restarts(kernel: Callable[..., Kernel]) -> None:
     assert k.value("__import__('torch').cuda.is_available()") is False
 
 
+def test_a_gated_process_restarts_and_the_new_one_has_no_gate(
+    kernel: Callable[..., Kernel],
+) -> None:
+    """What is on the GPU is kept; a restart that is refused leaves the gate closed."""
+    k = kernel()
+    k.run("import torch; x = torch.tensor([7.] * 3).cuda()")
+    k.run("%gpu off --soft -q")
+    k.run("held = open('/dev/null', 'w')")
+    refused = k.run("%gpu 0 --restart", raising=False).stderr
+    assert "held" in refused
+    assert k.value("torch.cuda.is_available()") is False
+    k.run("held.close(); del held")
+    assert restarted(k, "%gpu 0 --restart").startswith("restarted: this process sees 1 GPU")
+    assert k.value("(x.tolist(), torch.ones(3, device='cuda').is_cuda)") == ([7.0] * 3, True)
+    k.run("%gpu off --soft -q")
+    shown = k.run("%gpu 0 --restart").text
+    assert "the gate is lifted" in shown
+    assert "not restarted: the choice is in effect" in shown
+    assert k.value("torch.cuda.is_available()") is True
+
+
 FORKED = """
 import torch
 def child(write):

@@ -46,11 +46,19 @@ def test_threads_for_one_cell(fresh_kernel: Kernel) -> None:
 
 
 def test_a_cell_that_initialises_cuda_makes_its_choice_permanent(fresh_kernel: Kernel) -> None:
-    reply = fresh_kernel.run("%%gpu 1\nimport torch\ntorch.empty(1, device='cuda');")
+    """The claim is on what the process has; the variables are for processes started from here."""
+    k = fresh_kernel
+    k.run("%gpu 2 -q")
+    reply = k.run("%%gpu 1 --threads 1\nimport torch\ntorch.empty(1, device='cuda');")
     assert reply.value is None
     assert "its choice of GPUs has become permanent" in reply.text
-    assert fresh_kernel.value("torch.cuda.device_count()") == 1
-    assert fresh_kernel.value("__import__('os').environ.get('CUDA_VISIBLE_DEVICES')") is None
+    assert k.value("torch.cuda.device_count()") == 1
+    assert k.value("__import__('os').environ.get('CUDA_VISIBLE_DEVICES')") == "2"
+    table = k.run("%gpu").text
+    assert re.findall(r"GPU .*: claimed.*", table) == ["GPU 1: claimed by this process."]
+    assert "without effect here, where CUDA was initialised with other values" in table
+    assert k.run("%gpu 1").text.startswith("applied"), "for processes started from here"
+    assert k.run("%gpu 1").text.startswith("unchanged: this process sees 1 GPU")
 
 
 def test_a_cell_in_which_cuda_fails_makes_that_permanent(fresh_kernel: Kernel) -> None:
