@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from numbers import Real
+from typing import NamedTuple
 
 from gpumagic.cuda import torch_cuda
 from gpumagic.errors import RegressionError, SpecError
@@ -123,8 +124,7 @@ def check(compared: Comparison, entry: Compared, fail_above: float) -> str | Non
 # --- one pair -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Times:
+class _Times(NamedTuple):
     """One of the times of a timing: each repeat's at most and at least."""
 
     most: Sample

@@ -90,6 +90,10 @@ class Times:
         least = max((each.lower for each in self.readings.values()), default=0.0)
         return min(max(least, self.surely), self.upper)
 
+    def upper_of(self, ordinal: int) -> float:
+        """Return the most that a device worked: nothing where it had no context."""
+        return self.readings[ordinal].upper if ordinal in self.readings else 0.0
+
     @property
     def upper(self) -> float:
         """Seconds for which GPUs worked, at most; of those that may have, if there are any."""
@@ -153,7 +157,7 @@ def summarize(
             "gpu": per_loop([run.upper for run in runs]),
             "gpu_at_most": is_bound(1.0, share(runs)),
             "gpu_at_least": least if least.median else None,
-            "per_device": {i: per_loop([_upper(run, i) for run in runs]) for i in named},
+            "per_device": {i: per_loop([run.upper_of(i) for run in runs]) for i in named},
         }
         if fields["gpu_at_most"]:
             maybe = any(reading.maybe for run in runs for reading in run.readings.values())
@@ -219,11 +223,6 @@ def _first_use(runs: Sequence[Times]) -> str | None:
     are = "were" if len(new) > 1 else "was"
     used = f"{named} {are} first used in this cell, and its time includes starting CUDA there"
     return f"{used}; run the cell again"
-
-
-def _upper(run: Times, ordinal: int) -> float:
-    """Return the most that a device worked in a run: nothing where it had no context."""
-    return run.readings[ordinal].upper if ordinal in run.readings else 0.0
 
 
 def _not_waited_for() -> str:
