@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from gpumagic.errors import SpecError
 from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled
@@ -105,7 +105,7 @@ class Comparison(Series[Compared]):
     """Timings compared with the first of them, the baseline."""
 
     _sequence = "entries"
-    _index: ClassVar[tuple[str, ...]] = ("name",)
+    _index = ("name",)
 
     entries: tuple[Compared, ...]
     notes: tuple[str, ...] = ()

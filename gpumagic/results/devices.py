@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled, Text, shortened
 from gpumagic.render.units import DASH, bytes_, percent, rounded, spans
@@ -189,8 +188,8 @@ class DeviceTable(Series[Device]):
     """The devices of the machine, and which of them this process sees: a sequence of `Device`."""
 
     _sequence = "devices"
-    _index: ClassVar[tuple[str, ...]] = ("index",)
-    _columns: ClassVar[tuple[str, ...]] = tuple(each.name for each in dataclasses.fields(Device))
+    _index = ("index",)
+    _columns = tuple(each.name for each in dataclasses.fields(Device))
 
     devices: tuple[Device, ...] = ()
     #: ``CUDA_VISIBLE_DEVICES`` and ``CUDA_DEVICE_ORDER`` of this process, as far as they are set.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from math import fsum
-from typing import Any, ClassVar
+from typing import Any
 
 from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Style, Styled, Text
 from gpumagic.render.source_code import source_cells
@@ -103,7 +103,7 @@ class LineReport(Result):
     sources: tuple[SourceLines, ...] = ()
     notes: tuple[str, ...] = ()
 
-    _index: ClassVar[tuple[str, ...]] = ("source", "line", "device")
+    _index = ("source", "line", "device")
 
     def _records(self) -> Iterator[Mapping[str, Any]]:
         """Yield each line with a change. Bytes."""
@@ -232,7 +232,7 @@ class LineTimings(Series[LineTiming]):
         ]
         return Line.notes((*waits, *self.notes))
 
-    _index: ClassVar[tuple[str, ...]] = ("function", "line")
+    _index = ("function", "line")
 
     def _records(self) -> Iterator[Mapping[str, Any]]:
         """Yield each line that ran, with its time on each device. Seconds."""
