@@ -51,7 +51,8 @@ def free(shell: Shell, names: Sequence[str] = (), local: Container[str] = ()) ->
         raise SpecError(f"%gpumem free {' '.join(names)}: {unknown}; del deletes variables")
     if torch_cuda.contexts():
         try:
-            survey = Survey.make(shell=shell)
+            # What the notebook itself holds is known without a look at the variables.
+            survey = Survey.make(None if names else {}, shell)
         except UnreadableError as error:
             unknown = f"what the notebook itself keeps was left alone: {error}"
     if survey is not None:

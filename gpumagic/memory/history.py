@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpumagic.cells.every_cell import first_line
 from gpumagic.cuda import torch_cuda
@@ -21,9 +21,6 @@ from gpumagic.results.holders import CellHolding, CellHoldings
 from gpumagic.system import text
 from gpumagic.system.shell import Shell
 from gpumagic.system.writing import replacing
-
-if TYPE_CHECKING:
-    pass
 
 #: The events kept on each device: up to some 100 MiB of host memory.
 _ENTRIES = 100_000

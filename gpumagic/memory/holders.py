@@ -6,23 +6,18 @@ And all others: `garbage` finds whose those are that no variable leads to.
 from __future__ import annotations
 
 import sys
-from collections.abc import (
-    Callable,
-    Collection,
-    Iterator,
-    Mapping,
-    Sequence,
-    Set,
-)
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from gpumagic.cells.tracebacks import CellOf
 from gpumagic.cuda import failure, torch_cuda
 from gpumagic.memory.objects.blocks import Block, Blocks, UnreadableError
 from gpumagic.memory.objects.garbage import Unreferenced, running_threads, unreferenced
-from gpumagic.memory.objects.roots import EXCEPTION, LAST, LOCAL, NotebookReferences, Places
-from gpumagic.memory.objects.walk import Name, Walk, Walked, collector_paused
+from gpumagic.memory.objects.object_graph import ObjectGraph
+from gpumagic.memory.objects.roots import EXCEPTION, LAST, LOCAL, Name, NotebookReferences, Places
+from gpumagic.memory.objects.walk import Walk, collector_paused
 from gpumagic.results.holders import DeviceHolders, Holder, Holders
 from gpumagic.system.shell import Shell
 from gpumagic.wording import listed
@@ -84,14 +79,16 @@ class Survey:
     blocks: Blocks
     #: In the order in which blocks count to them.
     roots: list[Name]
-    walked: Walked
-    #: By a block's place in `blocks`, the roots that hold it.
+    #: By a block's place in `blocks`, the roots that hold it, and what it is to them.
     owners: dict[int, list[Name]]
-    #: Returns a walk as that which was made, to make another one.
+    roles: dict[int, str]
+    #: The places of the blocks that a reference cycle through C++ holds, which nothing breaks.
+    staying: set[int]
+    #: What could not be looked at; empty where everything was.
+    missed: list[str]
+    #: Returns a new walk.
     make_walk: Callable[[], Walk]
-    #: The ids of objects that lead to the whole process; the CPU time for each walk.
-    hubs: Set[int]
-    seconds: float | None
+    complete: bool
     cell_of: CellOf | None
 
     @classmethod
@@ -119,21 +116,36 @@ class Survey:
         def make_walk() -> Walk:
             return Walk(blocks, excluded=excluded, user_modules=places.modules, seconds=seconds)
 
-        walked = make_walk().run(roots, places.holding() if certain else None)
-        names = [*(root.name for root in roots), ELSEWHERE]
-        known = {mask: _owners(names, mask) for mask in {*walked.owners.values()}}
-        owners = {place: known[mask] for place, mask in walked.owners.items()}
-        cell_of = None if notebook is None else notebook.cell_of
-        hubs = {*map(id, excluded)}
-        return cls(blocks, names, walked, owners, make_walk, hubs, seconds, cell_of)
+        walk = make_walk()
+        walk.visit(chain.from_iterable(root.values for root in roots))
+        graph = ObjectGraph(walk)
+        held = [(root.name, {*map(id, root.values)}) for root in roots]
+        for _, keys in held:
+            graph.add_role("", keys)
+        if certain:
+            held.append((ELSEWHERE, graph.held_elsewhere(places.references(roots, excluded))))
+        owners: dict[int, list[Name]] = {}
+        for name, keys in held:
+            for place in graph.places(graph.reached(keys)):
+                owners.setdefault(place, []).append(name)
+        return cls(
+            blocks,
+            [*(root.name for root in roots), ELSEWHERE],
+            {place: _told(names) for place, names in owners.items()},
+            graph.roles,
+            graph.places(graph.staying()),
+            [*walk.missed()],
+            make_walk,
+            complete=not walk.ended,
+            cell_of=None if notebook is None else notebook.cell_of,
+        )
 
     def held_by(self, chosen: Callable[[Name], bool]) -> list[Block]:
         """Return the blocks that the chosen roots alone hold, and that would be freed."""
-        held, staying = self.owners.items(), self.walked.staying
         return [
             self.blocks.all[place]
-            for place, by in held
-            if by and place not in staying and all(map(chosen, by))
+            for place, by in self.owners.items()
+            if by and place not in self.staying and all(map(chosen, by))
         ]
 
     def holding(self, names: Collection[str] | None = None) -> list[Name]:
@@ -151,14 +163,10 @@ class Survey:
 
         ``collected``: Python's collector has just run.
         """
-        owned = {place for place, owners in self.owners.items() if owners}
-        if not self.walked.complete:
+        if not self.complete:
             return None
-        return unreferenced(
-            *(self.blocks, owned, self.make_walk, self.hubs),
-            collected=collected,
-            seconds=self.seconds,
-        )
+        owned = {place for place, owners in self.owners.items() if owners}
+        return unreferenced(self.blocks, owned, self.make_walk(), collected=collected)
 
     # --- the result ------------------------------------------------------------------------------
 
@@ -168,9 +176,9 @@ class Survey:
             ordinal: self._device(ordinal, allocated, unreferenced)
             for ordinal, allocated in self.blocks.allocated.items()
         }
-        notes = [*self.walked.missed]
-        if self.walked.staying:
-            held = (self.owners.get(place, [])[:1] for place in self.walked.staying)
+        notes = [*self.missed]
+        if self.staying:
+            held = (self.owners.get(place, [])[:1] for place in self.staying)
             names = dict.fromkeys(name.name for owners in held for name in owners)
             notes.append(_STAYS.format(names=listed([*names], 3)))
         if unreferenced and unreferenced.live:
@@ -188,8 +196,8 @@ class Survey:
             if owners and place in mine:
                 for owner in owners:
                     counts.setdefault(owner, _Count())
-                size, role = mine[place].requested, self.walked.roles.get(place, "")
-                stays = place in self.walked.staying
+                size, role = mine[place].requested, self.roles[place]
+                stays = place in self.staying
                 counts[owners[0]].add(size, role, owners[1:], stays=stays)
         counts.pop(ELSEWHERE, None)  # what is held from elsewhere is no row
         found = [count.holder(root) for root, count in counts.items()]
@@ -207,23 +215,14 @@ class Survey:
         )
 
 
-def _owners(names: Sequence[Name], mask: int) -> list[Name]:
-    """Return the roots whose bits are set; none where nothing is known of them.
+def _told(names: list[Name]) -> list[Name]:
+    """Return the owners of a block that are told; none where nothing is known of them.
 
     What a failed function's variable holds does not count to the last exception, too.
     """
-    found = [names[place] for place in _bits(mask)]
-    if any(name.kind == LOCAL for name in found):
-        found = [name for name in found if name.kind != EXCEPTION]
-    return [] if found == [ELSEWHERE] else found
-
-
-def _bits(mask: int) -> Iterator[int]:
-    """Yield the places of the bits that are set, the lowest first."""
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
+    if any(name.kind == LOCAL for name in names):
+        names = [name for name in names if name.kind != EXCEPTION]
+    return [] if names == [ELSEWHERE] else names
 
 
 @dataclass

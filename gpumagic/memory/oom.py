@@ -99,7 +99,7 @@ def explain(error: BaseException, shell: Shell) -> OutOfMemory | Explanation | N
     known = replace(
         known,
         holders=tuple(holder for holder in held.holders if holder.bytes),
-        unattributed=None if survey.walked.missed else held.unattributed,
+        unattributed=None if survey.missed else held.unattributed,
         garbage=held.garbage or 0,
         recoverable=gives(),
         notes=account.notes,

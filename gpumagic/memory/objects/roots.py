@@ -13,18 +13,18 @@ IPython references:
 from __future__ import annotations
 
 import builtins
+import gc
 import re
 import sys
 import types
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from traceback import walk_tb
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpumagic.cells import tracebacks
 from gpumagic.cells.compile import cell_of
 from gpumagic.cuda import torch_cuda
-from gpumagic.memory.objects.walk import Name, Root
 from gpumagic.system import introspection
 from gpumagic.system.shell import Shell
 
@@ -43,6 +43,22 @@ RESULT, LAST = "the last result", "the last exception"
 _MAIN = ("__main__", "__mp_main__")
 _CONTAINERS = {id(kind) for kind in (list, dict, tuple, set, frozenset)}
 _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
+
+
+class Name(NamedTuple):
+    """What a root is called."""
+
+    name: str
+    kind: str
+    #: Whether the notebook refers to it, not a variable: ``%gpumem free`` frees it.
+    by_notebook: bool = False
+
+
+class Root(NamedTuple):
+    """A place from which references come, and the objects there."""
+
+    name: Name
+    values: list[Any]
 
 
 class NotebookReferences:
@@ -243,13 +259,16 @@ class Places:
         roots = [Root(Name(name, kind), [value]) for _, kind, name, value in ranked]
         return roots if notebook is None else [*roots, *notebook.roots()]
 
-    def holding(self) -> list[Any]:
-        """Return the objects that hold the roots' values, each once."""
+    def references(self, roots: list[Root], excluded: list[Any]) -> Iterator[Iterable[Any]]:
+        """Yield what holds references to objects: to ``roots`` and ``excluded`` themselves, too."""
         found = [self._namespace, vars(sys)]
         found += map(introspection.module_attributes, self.modules.values())
         if self._notebook is not None:
             found += self._notebook.places()
-        return list({id(each): each for each in found}.values())
+        found = [*{id(each): each for each in found}.values()]
+        yield from (excluded, found, *(root.values for root in roots))
+        # The attributes of an object are its own from Python 3.13 on: `vars` has no referents.
+        yield from (p.values() if type(p) is dict else gc.get_referents(p) for p in found)
 
     def excluded(self) -> list[Any]:
         """Return what a walk must not enter: all modules, and what leads to the whole process."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.storages import storage_address
@@ -56,6 +56,8 @@ class TorchGraph:
         """Return the function for objects of a type; None where they keep nothing in C++."""
         if self.is_tensor(kind):
             return self._of_tensor
+        if self.is_storage(kind):
+            return lambda storage: ()
         if introspection.derives(kind, self._torch._C.ScriptModule):
             return self._of_script
         return self._of_node if self.is_node(kind) else None
@@ -72,11 +74,19 @@ class TorchGraph:
         """Return whether a type is one of autograd's nodes."""
         return type(introspection.find(kind, "next_functions")) is types.GetSetDescriptorType
 
-    def address(self, thing: Any, *, storage: bool) -> int:
-        """Return where the storage of a tensor, or a ``storage``, begins; 0 without memory."""
+    def address(self, tensor: Any) -> int:
+        """Return where a tensor's storage begins; 0 without memory."""
         try:
-            return cast(int, thing.data_ptr()) if storage else self._address(thing)
+            return self._address(tensor)
         except Exception:  # sparse, a subclass that wraps others
+            return 0
+
+    @staticmethod
+    def address_of_storage(storage: Any) -> int:
+        """Return where a storage begins; 0 without memory."""
+        try:
+            return int(storage.data_ptr())
+        except Exception:
             return 0
 
     def _of_tensor(self, tensor: Tensor) -> list[tuple[str, Any]]:
