@@ -75,7 +75,8 @@ def _grid(findings: Sequence[Finding]) -> Grid:
         Column("", lambda found: Styled(_SIGNS[found.status], _STYLES[found.status])),
         Column("Check", lambda found: Styled(found.subject, "strong")),
         Column("Found", lambda found: found.evidence, least=24, wrap=True),
-        Column("To do", lambda found: _to_do(found.remedy or ""), least=24, wrap=True),
+        # NVIDIA_DRIVER_CAPABILITIES stays whole.
+        Column("To do", lambda found: _to_do(found.remedy or ""), least=27, wrap=True),
     )
 
 

@@ -34,7 +34,8 @@ def free(shell: Shell, names: Sequence[str] = (), local: Container[str] = ()) ->
     of the function that calls; ``x*`` stands for the notebook's variables that begin so.
 
     Raises:
-        SpecError: no such variable, or it holds no GPU memory; nothing is done then.
+        SpecError: no such variable, or it holds no GPU memory where CUDA is in use; nothing is done
+            then.
         DeviceError: CUDA has failed in this process; nothing is done then.
     """
     notebook, names = NotebookReferences(shell), [name for name in names if name != "Out"]
@@ -47,9 +48,9 @@ def free(shell: Shell, names: Sequence[str] = (), local: Container[str] = ()) ->
         )
     before, steps, notes = _held(), list[FreeStep](), list[str]()
     survey, unknown = None, f"no GPU memory to free: {failure.why_no_gpu()}"
-    if names and not torch_cuda.contexts():
-        raise SpecError(f"%gpumem free {' '.join(names)}: {unknown}; del deletes variables")
-    if torch_cuda.contexts():
+    if not torch_cuda.contexts():  # the same notebook runs with a GPU: what it names goes
+        names = [name for name in names if name in notebook.namespace]
+    else:
         try:
             # What the notebook itself holds is known without a look at the variables.
             survey = Survey.make(None if names else {}, shell)

@@ -37,14 +37,18 @@ class MemoryLimit:
     def set(self, size: int | float) -> None:
         """Bound torch's allocator on every device, or when CUDA is initialised.
 
+        Does nothing on a machine without a GPU, as `state` says.
+
         Args:
             size: Bytes of each device; a float is a part of each, 0 to 1.
 
         Raises:
-            DeviceError: there is no GPU, or torch cannot bound its allocator; nothing was changed.
+            DeviceError: torch cannot bound its allocator; nothing was changed.
         """
         torch_cuda.require()
-        if why := failure.why_no_gpu() if failure.has_no_gpu() else torch_cuda.uncounted():
+        if failure.has_no_gpu():
+            return
+        if why := torch_cuda.uncounted():
             raise DeviceError(f"no limit was set: {why}")
         self.lift()
         self.size = size
@@ -107,6 +111,8 @@ class MemoryLimit:
 
     def state(self) -> LimitState:
         """Bound what is in use by now; return the limits, and where more is reserved already."""
+        if failure.has_no_gpu():
+            return LimitState(notes=(f"there is no GPU to limit: {failure.why_no_gpu()}",))
         self.apply()
         state, notes = self.limits(), [*filter(None, [torch_cuda.uncounted()])]
         for ordinal, limit in state.devices.items():

@@ -16,7 +16,7 @@ from typing import Any
 from gpumagic.cells import tracebacks
 from gpumagic.cuda import torch_cuda
 from gpumagic.memory.holders import Survey
-from gpumagic.memory.limit import memory_limit
+from gpumagic.memory.limit import LIMIT, memory_limit
 from gpumagic.memory.objects.blocks import UnreadableError
 from gpumagic.memory.objects.roots import NotebookReferences
 from gpumagic.memory.objects.walk import collector_paused
@@ -102,7 +102,7 @@ def explain(error: BaseException, shell: Shell) -> OutOfMemory | Explanation | N
         unattributed=None if survey.missed else held.unattributed,
         garbage=held.garbage or 0,
         recoverable=gives(),
-        notes=account.notes,
+        notes=(*account.notes, *_lifted(known)),
     )
     for name in (name for each in (found, error) for name in _assigned(each, notebook)):
         if gives(name) - gives() >= (known.missing or math.inf):
@@ -140,6 +140,13 @@ def _with_figures(known: OutOfMemory, device: int, text: str) -> OutOfMemory:
         limit=limit if limit is not None and limit < total * 0.999 else None,
         fragmented=hint[0] if hint and unused and unused >= (known.requested or math.inf) else None,
     )
+
+
+def _lifted(known: OutOfMemory) -> Iterator[str]:
+    """Yield what lifts the limit, if it is ours."""
+    limits = LIMIT.limits()
+    if known.device in {*limits.devices}.difference(limits.by_fraction):
+        yield "'%gpumem limit off' lifts the limit of this process"
 
 
 def _has_failed(device: int | None) -> bool:

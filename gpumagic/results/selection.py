@@ -106,7 +106,7 @@ class Selection(Result):
             # What is between the first and the last backtick is code.
             before, _, rest = f"{self.where}.".partition("`")
             code, _, after = rest.rpartition("`")
-            yield Line.join(before, Styled(code, "command"), after)
+            yield Line.join(before, *([Styled(code, "command")] if code else []), after)
         if self.ways_out:
             yield Line.of("To change that:")
             yield Grid.of(

@@ -192,7 +192,15 @@ def test_a_limit_of_ones_own(torch: ModuleType, cells: Any, ip: Any) -> None:
     assert found.limit is not None
     assert found.limit < 20 * GIB
     assert "is the limit of this process" in str(found)
+    assert "limit off" not in str(found)
     assert found.missing == 30 * GIB + found.rounded_by + found.reserved - found.limit
+
+
+def test_a_limit_that_gpumem_lifts(torch: ModuleType, cells: Any, ip: Any) -> None:
+    cells("%gpumem limit 1GiB -q")
+    cells("new(30)", raising=False)
+    assert "'%gpumem limit off' lifts the limit of this process" in str(explained(ip))
+    cells("%gpumem limit off -q")
 
 
 NESTED = {

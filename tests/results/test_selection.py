@@ -72,6 +72,12 @@ def test_too_late_is_a_callout_with_commands_to_copy() -> None:
         assert f'<code style="white-space:nowrap;user-select:all">{way.command}</code>' in html
 
 
+def test_a_place_without_code_has_no_mark_of_code() -> None:
+    html = as_html(replace(LATE, where="CUDA was initialised between two cells", ways_out=()))
+    assert "between two cells." in html
+    assert "<code" not in html
+
+
 def test_the_report_of_a_restart_is_short() -> None:
     """What is more is folded; in a terminal the last line says where it is."""
     gpus = tuple(Device(number, ordinal=number, name="A") for number in range(8))

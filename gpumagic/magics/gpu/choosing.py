@@ -96,6 +96,8 @@ def _choose_for_kernel(magics: ShellState, spec: Spec, options: argparse.Namespa
         chosen = replace(chosen, notes=(note, *chosen.notes))
     elif options.restart:
         note = "not restarted: the choice is in effect in this process, which keeps all variables"
+        if options.keep is not None:
+            note += f"; for a fresh one: %gpu restart --keep {' '.join(options.keep)}"
         chosen = replace(chosen, notes=(note, *chosen.notes))
     return cpu_threads.with_threads(chosen, spec, options.threads)
 

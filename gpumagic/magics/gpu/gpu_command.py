@@ -140,7 +140,7 @@ def run(magics: ShellState, line: MagicLine, cell: str | None, _: object = None)
         return hand_over(magics.shell, diagnose(), options)
     table = _table(processes=options.processes)
     returned = hand_over(magics.shell, table, options)
-    if not (options.quiet or magics.has_hinted):
+    if not (options.quiet or magics.has_hinted or table.cuda_failed):
         _hint(magics, table)
     return returned
 
@@ -157,6 +157,8 @@ def _table(*, processes: bool) -> DeviceTable:
     if not found.cuda_failed and failure.has_failed(found):
         found = devices(processes=processes)
     note = remedies.dead_context_note()
+    if found.cuda_failed:
+        note = f"To change that: {remedies.start_remedy()}"
     notes = found.notes if note is None else (*found.notes, note)
     return replace(found, gated=soft_off.is_closed(), notes=notes)
 

@@ -204,6 +204,11 @@ def test_without_a_gpu(kernel: Callable[..., Kernel], name: str) -> None:
     if name != "a container with the capability 'utility' alone":  # there NVML counts some
         assert k.value("str(__import__('gpumagic').device())") == "cpu"
     assert "no GPU time: " in k.run("%cudatime 1").text
+    k.run("model = torch.nn.Linear(2, 2)")  # code that runs with and without a GPU goes on
+    assert "Deleted model: no GPU memory was freed." in k.run("%gpumem free model").text
+    assert k.value("'model' in globals()") is False
+    for line in ("%gpumem limit 16GiB", "%gpumem limit off", "%gpumem limit"):
+        assert "there is no GPU to limit: " in k.run(line).text
 
 
 @pytest.mark.parametrize("package", ["torch", "pynvml", "rich"], ids=lambda name: f"without {name}")

@@ -59,6 +59,7 @@ def test_only_what_is_too_late_restarts(kernel: Callable[..., Kernel]) -> None:
     shown = k.run("%gpu reset --restart --keep x").text
     assert shown.startswith("unchanged")
     assert "not restarted: the choice is in effect in this process, which keeps all" in shown
+    assert "for a fresh one: %gpu restart --keep x" in shown
     assert k.value("(kept, x.numel(), torch.cuda.is_available())") == (1, 3, True)
     first, second, third = k.run("late = %gpu off --restart --keep none -o").text.splitlines()[:3]
     assert first == "restarted: this process sees no GPU  (CUDA_VISIBLE_DEVICES=-1)"

@@ -192,10 +192,13 @@ before = torch.cuda.memory_allocated()
 def test_in_a_kernel(kernel: Any) -> None:
     fresh = kernel()
     fresh.run("a = 1")
-    shown = fresh.run("%gpumem free a", raising=False).shown
+    fresh.run("apart = 1")
+    shown = fresh.run("%gpumem free a*, a").shown  # where there is a GPU, what holds its memory
+    assert "Deleted a: no GPU memory was freed." in shown
     assert "no GPU memory to free: torch is not imported" in shown
-    assert fresh.value("'a' in globals()") is True
+    assert fresh.value("('a' in globals(), apart)") == (False, 1)
     assert "no GPU memory to free" in fresh.run("%gpumem free").shown
+    fresh.run("a = 1")
     fresh.run(KERNEL)
     assert "'a' holds no GPU memory; del a" in fresh.run("%gpumem free a", raising=False).shown
     assert fresh.value("'a' in globals()") is True
