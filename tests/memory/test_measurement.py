@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic.memory.measurement import against, check
+from gpumagic.memory.comparison import against, check
 from gpumagic.results.memory import DeviceMemoryDelta, MemoryDelta
 from tests.support.allocator import MIB, empty
 

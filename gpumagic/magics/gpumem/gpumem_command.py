@@ -137,13 +137,14 @@ def _measure(magics: ShellState, options: argparse.Namespace, compiled: Compiled
     """Run the code once, measured as a whole or by line."""
     from gpumagic.cells.line_sources import selected_sources
     from gpumagic.magics.delivery import Delivery
-    from gpumagic.memory import measurement
-    from gpumagic.memory.measurement import LineMeasurement, Measurement
+    from gpumagic.memory import comparison
+    from gpumagic.memory.line_memory import LineMeasurement
+    from gpumagic.memory.measurement import Measurement
     from gpumagic.results.memory import MemoryDelta
 
     class MemoryDelivery(Delivery):
         kind, others = MemoryDelta, "times"
-        compare, check = staticmethod(measurement.against), staticmethod(measurement.check)
+        compare, check = staticmethod(comparison.against), staticmethod(comparison.check)
 
     measured: Measurement | LineMeasurement = Measurement()
     if options.lines:
