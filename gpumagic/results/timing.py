@@ -111,6 +111,8 @@ class CudaTiming(StorableResult):
     precision: float | None = None
     #: What ended the repeats; None where their number was given.
     stopped_by: StoppedBy | None = None
+    #: The part of the repeats' time for which Python waited for a processor; None where not known.
+    processor_wait: float | None = None
     #: Whether an exception or an interrupt ended the run, so that the figures are partial.
     partial: bool = False
     #: Whether the median of ``gpu`` is an upper bound: the GPU may have been idle meanwhile. Else
@@ -138,6 +140,14 @@ class CudaTiming(StorableResult):
     power: float | None = None
     #: The machine and the versions; None for a result without a measurement.
     conditions: Conditions | None = None
+
+    @property
+    def waited(self) -> str | None:
+        """What part of the time Python waited for a processor, as text; None for a small part."""
+        part = self.processor_wait or 0.0
+        if not is_bound(1.0, 1.0 - part):
+            return None
+        return f"Python waited {share(part)} of the time for a processor, which others had"
 
     @property
     def _is_repeated(self) -> bool:
@@ -176,6 +186,8 @@ class CudaTiming(StorableResult):
                 "host": "host-bound: the GPU waits for work to be launched",
             }
             yield Line.of(f"{limits[self.limited_by]} ({self.limit_evidence})", "dim")
+        if self.waited is not None:
+            yield Line.of(self.waited, "warn")
         if self.compile_time > _LONG_COMPILE:
             yield Line.of(f"compiled in {seconds(self.compile_time)}, which is not counted", "dim")
         yield from super()._remarks()

@@ -62,6 +62,8 @@ class Runs:
     warmup: int = 0
     queued: int = 0
     own: Queued | None = None
+    #: The part of the repeats' time for which this thread waited for a processor.
+    processor_wait: float | None = None
     #: Wall seconds of the runs that are left out, as torch.compile compiled in them; and how many
     #: functions it has compiled in the repeats.
     compilations: tuple[float, ...] = ()
@@ -89,6 +91,7 @@ class Runs:
             own=self.own,
             warmup=self.warmup,
             queued=self.queued,
+            processor_wait=self.processor_wait,
             compile_time=self.compile_time,
             partial=not self.is_complete,
             precision=self.precision,
@@ -112,7 +115,11 @@ def benchmark(loop: Loop, plan: Plan, note: Note = lambda _: None) -> Runs:
     runner = _Runner(loop, plan)
     try:
         runner.caches.empty()  # raises before the code runs, where it cannot be done
-        done = runner.repeats(runner.warmed_up(), note)
+        warm, began, waited = runner.warmed_up(), perf_counter(), run_conditions.processor_wait()
+        done = runner.repeats(warm, note)
+        if waited is not None and (now := run_conditions.processor_wait()) is not None:
+            part = (now - waited) / (perf_counter() - began)
+            done = replace(done, processor_wait=part)
         if plan.cold:
             done = replace(done, notes=(f"L2 cache flushed before each loop: {runner.caches}",))
         if not plan.is_exact:

@@ -72,6 +72,7 @@ def compare(
         if (different := differences(timing.conditions, base.conditions))
     ]
     notes += [f"{name}: stopped early" for name, each in timings.items() if each.partial]
+    notes += [f"{name}: {each.waited}" for name, each in timings.items() if each.waited]
     entries = (Compared(first, base), *(_compared(*each, base) for each in others.items()))
     compared = Comparison(entries, tuple(notes))
     if fail_above is None:

@@ -1,4 +1,4 @@
-"""What is arranged before a run: empty L2 caches, and a delay that hides what launching costs.
+"""The conditions of a run: the wait for a processor, empty L2 caches, and a delay.
 
 Runs that are queued behind a delay are worked off without a gap: they alone tell the GPU's time
 where Python cannot launch fast enough. The delay is torch's own kernel ``torch.cuda._sleep``, one
@@ -16,7 +16,20 @@ from typing import Any, NamedTuple, cast
 
 from gpumagic.cuda import driver, streams, torch_cuda
 from gpumagic.errors import DeviceError
+from gpumagic.system import system_files
 from gpumagic.timing.event_timer import DeviceTimer, ready_devices, wait_for
+
+# --- the processor --------------------------------------------------------------------------------
+
+
+def processor_wait() -> float | None:
+    """Return the seconds for which this thread has waited for a processor; None where not known.
+
+    Linux counts them (``/proc/PID/schedstat``: nanoseconds that it ran, and that it waited).
+    """
+    ran, waited, *_ = (system_files.read("/proc/thread-self/schedstat") or "0 0").split()
+    return int(waited) / 1e9 if int(ran) else None
+
 
 # --- a delay --------------------------------------------------------------------------------------
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
+import pytest
+
 import gpumagic
+from gpumagic.render.units import share
 from gpumagic.results.comparison import Comparison
+from gpumagic.system import system_files
 
 
 def test_named_results_side_by_side(run_cell: Any, clock: None) -> None:
@@ -20,6 +27,31 @@ def test_named_results_side_by_side(run_cell: Any, clock: None) -> None:
     assert run_cell("%cudatime compare;").text == ""
     run_cell("%cudatime -q --name faster -n 1 -r 6 time.sleep(0.02)")
     assert run_cell("%cudatime compare -q -o").value["faster"].verdict == "slower", "anew"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux counts the wait for a processor")
+def test_time_without_a_processor_is_named(run_cell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside another program on the same processor, which has half of the time."""
+    monkeypatch.setenv(system_files.ROOT, "")
+    line = "%cudatime -o -q -n 1 -r 6 --name {} sum(range(10**6))"
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    burning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        waited = run_cell(line.format("busy")).value
+    finally:
+        burning.kill()
+        burning.wait()
+        os.sched_setaffinity(0, allowed)
+    assert 0.1 < waited.processor_wait < 1
+    said = f"Python waited {share(waited.processor_wait)} of the time for a processor"
+    assert said in str(waited)
+    run_cell(line.format("other"))
+    assert f"busy: {said}" in run_cell("%cudatime compare").text
+    monkeypatch.setenv(system_files.ROOT, "/nowhere")
+    unknown = run_cell(line.format("unknown")).value
+    assert unknown.processor_wait is None
+    assert "for a processor" not in str(unknown)
 
 
 def test_a_failed_run_does_not_replace_a_complete_one(run_cell: Any, ip: Any) -> None:
