@@ -21,7 +21,9 @@ _NAME = 18
 #: What memory without a known variable is called; and where it is known whose it is.
 NO_VARIABLE = "not referenced by any variable"
 GARBAGE, _LIVE, IN_CPP = "garbage in cycles", "running code, libraries", "C++ alone"
+_ALSO = "Also held by"
 _MEANS = {
+    _ALSO: "what several variables hold is counted once, in the row of one of them",
     NO_VARIABLE: "there was no time to see whether it is garbage or in use",
     GARBAGE: "no variable leads to it; %gpumem free gives it back",
     _LIVE: "objects in use that no variable leads to, such as a running thread's",
@@ -119,7 +121,8 @@ class Holders(Result):
             rest = device.unreferenced()
             yield holder_table(f"cuda:{ordinal}", device.holders, device.allocated, rest)
             yield _sum(device)
-            sizes = {**rest, "!": device.notebook}
+            shared = any(holder.bytes and holder.also for holder in device.holders)
+            sizes = {_ALSO: shared, **rest, "!": device.notebook}
             explained |= {name for name, size in sizes.items() if size}
         yield from Line.notes(f"{name}: {_MEANS[name]}" for name in _MEANS if name in explained)
 
@@ -161,7 +164,7 @@ def holder_table(
         Column("Kind", of_holder(_kind), rank=2, least=8),
         Figures("Blocks", of_holder(lambda holder: str(holder.blocks)), rank=4),
         Figures("Frees", of_holder(_frees), rank=3),
-        Column("Also held by", of_holder(lambda h: Styled.few(h.also, 3, "dim")), rank=1, least=12),
+        Column(_ALSO, of_holder(lambda h: Styled.few(h.also, 3, "dim")), rank=1, least=12),
     ]
     return Grid.of(rows, *(columns[:3] if brief else columns), dim=lambda _: True)
 

@@ -142,14 +142,6 @@ class CudaTiming(StorableResult):
     conditions: Conditions | None = None
 
     @property
-    def waited(self) -> str | None:
-        """What part of the time Python waited for a processor, as text; None for a small part."""
-        part = self.processor_wait or 0.0
-        if not is_bound(1.0, 1.0 - part):
-            return None
-        return f"Python waited {share(part)} of the time for a processor, which others had"
-
-    @property
     def _is_repeated(self) -> bool:
         return self.repeat > 1 or self.loops > 1 or self.stopped_by is not None
 
@@ -186,8 +178,6 @@ class CudaTiming(StorableResult):
                 "host": "host-bound: the GPU waits for work to be launched",
             }
             yield Line.of(f"{limits[self.limited_by]} ({self.limit_evidence})", "dim")
-        if self.waited is not None:
-            yield Line.of(self.waited, "warn")
         if self.compile_time > _LONG_COMPILE:
             yield Line.of(f"compiled in {seconds(self.compile_time)}, which is not counted", "dim")
         yield from super()._remarks()

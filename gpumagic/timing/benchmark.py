@@ -119,9 +119,10 @@ def benchmark(loop: Loop, plan: Plan, note: Note = lambda _: None) -> Runs:
         done = runner.repeats(warm, note)
         if waited is not None and (now := run_conditions.processor_wait()) is not None:
             part = (now - waited) / (perf_counter() - began)
-            done = replace(done, processor_wait=part)
+            done = replace(done, processor_wait=part, notes=(*run_conditions.wait_notes(part),))
         if plan.cold:
-            done = replace(done, notes=(f"L2 cache flushed before each loop: {runner.caches}",))
+            cold = f"L2 cache flushed before each loop: {runner.caches}"
+            done = replace(done, notes=(*done.notes, cold))
         if not plan.is_exact:
             own, queued = runner.queued(done)
             done = replace(done, own=own, queued=queued)

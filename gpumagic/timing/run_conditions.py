@@ -11,11 +11,12 @@ user's peak, what torch has reserved and the sign of an allocation stay as they 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, cast
 
 from gpumagic.cuda import driver, streams, torch_cuda
 from gpumagic.errors import DeviceError
+from gpumagic.results.timing import is_bound
 from gpumagic.system import system_files
 from gpumagic.timing.event_timer import DeviceTimer, ready_devices, wait_for
 
@@ -29,6 +30,12 @@ def processor_wait() -> float | None:
     """
     ran, waited, *_ = (system_files.read("/proc/thread-self/schedstat") or "0 0").split()
     return int(waited) / 1e9 if int(ran) else None
+
+
+def wait_notes(part: float | None) -> Iterator[str]:
+    """Yield a note on the part of the time that Python waited for a processor, unless small."""
+    if part is not None and is_bound(1.0, 1.0 - part):
+        yield f"Python waited {part * 100:.0f} % of the time for a processor, which others had"
 
 
 # --- a delay --------------------------------------------------------------------------------------

@@ -37,6 +37,13 @@ def test_the_report_is_a_sequence_and_data() -> None:
     assert DIAGNOSIS.about("torch") is None
 
 
+def test_a_variable_to_be_copied_is_not_broken() -> None:
+    long = "the driver's library cannot be loaded in this container, which has no GPU " * 2
+    remedy = f"{long}: set NVIDIA_DRIVER_CAPABILITIES, with compute,utility"
+    found = Diagnosis("none", 0, (Finding("driver", "bad", long, remedy),))
+    assert "NVIDIA_DRIVER_CAPABILITIES," in as_text(found, 80)
+
+
 @pytest.mark.parametrize(("usable", "tone"), [(None, "dim"), (0, "bad"), (2, "good")])
 def test_the_verdict_is_green_only_where_nothing_is_bad(usable: int | None, tone: str) -> None:
     assert Diagnosis("verdict", usable)._tone() == tone

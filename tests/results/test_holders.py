@@ -20,6 +20,14 @@ def test_the_smallest_holders_are_summed_up() -> None:
     assert "5 more" in shown
 
 
+def test_a_variable_without_a_row_is_explained() -> None:
+    why = "Also held by: what several variables hold is counted once"
+    alone = replace(HELD, holders=(holder("x", GIB),))
+    assert why not in str(Holders({0: alone}))
+    shared = replace(HELD, holders=(replace(holder("x", GIB), also=("same",)),))
+    assert why in str(Holders({0: shared}))
+
+
 def test_a_long_name_takes_nothing_from_the_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     name = "activations_of_the_first_layer (In[2] line 3 in a_function_with_a_long_name)"

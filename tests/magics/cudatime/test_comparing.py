@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic.render.units import share
 from gpumagic.results.comparison import Comparison
 from gpumagic.system import system_files
 
@@ -44,7 +43,7 @@ def test_time_without_a_processor_is_named(run_cell: Any, monkeypatch: pytest.Mo
         burning.wait()
         os.sched_setaffinity(0, allowed)
     assert 0.1 < waited.processor_wait < 1
-    said = f"Python waited {share(waited.processor_wait)} of the time for a processor"
+    said = f"Python waited {waited.processor_wait * 100:.0f} % of the time for a processor"
     assert said in str(waited)
     run_cell(line.format("other"))
     assert f"busy: {said}" in run_cell("%cudatime compare").text
