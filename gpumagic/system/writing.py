@@ -48,8 +48,11 @@ def replacing(target: Path) -> Iterator[Path]:
         yield made
         new = name.with_name(f".{name.name[:100]}.{secrets.token_hex(8)}")
         undo.callback(_remove, new, folder)
-        with made.open("rb") as source, open(new, "xb", opener=_opener(folder)) as copy:
-            _keep_permissions(copy.fileno(), folder, name)
+        old = _own_old(folder, name)
+        mode = 0o666 if old is None else 0o600  # nobody else opens it before it has its permissions
+        with made.open("rb") as source, open(new, "xb", opener=_opener(folder, mode)) as copy:
+            if old is not None:
+                _keep_permissions(copy.fileno(), old)
             shutil.copyfileobj(source, copy)
         os.replace(new, name, src_dir_fd=folder, dst_dir_fd=folder)
 
@@ -146,27 +149,31 @@ def _check_access(path: Path, folder: int | None) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
-def _keep_permissions(descriptor: int, folder: int | None, name: Path) -> None:
-    """Give a new file the permissions of the user's own file that it replaces.
+def _own_old(folder: int | None, name: Path) -> os.stat_result | None:
+    """Return the status of the user's own file that is replaced; None without one.
 
-    Not those of another user's, who may have prepared it; never the bits that run a program as its
-    owner.
+    The permissions of another user's, who may have prepared it, are not taken.
     """
-    if not hasattr(os, "geteuid"):  # Windows
-        return
-    with suppress(FileNotFoundError):
-        old = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        if stat.S_ISREG(old.st_mode) and old.st_uid == os.geteuid():
-            mode = old.st_mode & 0o777
-            try:
-                os.fchown(descriptor, -1, old.st_gid)
-            except PermissionError:  # a group of which the user is no member
-                mode &= ~stat.S_IRWXG
-            os.fchmod(descriptor, mode)
+    if hasattr(os, "geteuid"):  # not on Windows
+        with suppress(FileNotFoundError):
+            old = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if stat.S_ISREG(old.st_mode) and old.st_uid == os.geteuid():
+                return old
+    return None
 
 
-def _opener(folder: int | None) -> Callable[[str, int], int]:
-    return lambda name, flags: os.open(name, flags, 0o666, dir_fd=folder)
+def _keep_permissions(descriptor: int, old: os.stat_result) -> None:
+    """Give a new file the permissions of the old one, but the bits to run it as its owner."""
+    mode = old.st_mode & 0o777
+    try:
+        os.fchown(descriptor, -1, old.st_gid)
+    except PermissionError:  # a group of which the user is no member
+        mode &= ~stat.S_IRWXG
+    os.fchmod(descriptor, mode)
+
+
+def _opener(folder: int | None, mode: int) -> Callable[[str, int], int]:
+    return lambda name, flags: os.open(name, flags, mode, dir_fd=folder)
 
 
 def _remove(new: Path, folder: int | None) -> None:

@@ -113,6 +113,23 @@ def test_the_permissions_of_another_users_file_are_not_taken(
     assert (path.stat().st_uid, path.stat().st_mode & 0o7777) == (os.geteuid(), 0o644)
 
 
+def test_nobody_else_opens_a_private_file_while_it_is_made(
+    write: Any, shared_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has opened it reads what is written later, whatever its permissions are then."""
+    path, change, seen = shared_folder / "file.svg", os.fchmod, list[int]()
+    path.touch(0o600)
+
+    def watch(descriptor: int, mode: int) -> None:
+        seen.append(os.fstat(descriptor).st_mode & 0o777)
+        change(descriptor, mode)
+
+    monkeypatch.setattr(os, "fchmod", watch)
+    write(path)
+    assert seen == [0o600]
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 _RACE = """
 import itertools, os
 folder, precious = {folder!r}, {precious!r}
