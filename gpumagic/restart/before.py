@@ -200,7 +200,7 @@ def restart(
         "extensions": sorted(shell.extension_manager.loaded - {extension}),
         "requests": [],
     }
-    told, words, held = handover.in_memory(), command(app, extension), list[int]()
+    told, words, held = handover.in_memory(), command(app, extension), dict[int, int]()
     environment = {**environment, **_import_path(environment)}
 
     def finish() -> NoReturn:
@@ -210,7 +210,7 @@ def restart(
             files.append(state["folder"])
         try:
             variables = {**environment, handover.VARIABLE: handover.give(told, state)}
-            _replace(shell, words, variables, {*files, *inherited, *held})
+            _replace(shell, words, variables, {*files, *inherited, *held.values()})
         except BaseException:
             traceback.print_exc(file=sys.__stderr__)
         finally:  # there is no way back: the front end sees a dead kernel, not a silent one
@@ -222,7 +222,8 @@ def restart(
         finish()
     # On the ports on which the kernel sends.
     state["clients"] = len(clients(app.shell_port, app.iopub_port))
-    held = ports.hold(app, environment)
+    held = state["listening"] = ports.hold(app)
+    state["connection"] = app.get_connection_info()
     ignore_interrupts(shell.kernel)  # from here on there is no way back
     last()
     _take_requests(shell.kernel, state["requests"], finish)

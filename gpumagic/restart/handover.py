@@ -20,13 +20,21 @@ def give(file: IO[bytes], state: dict[str, Any]) -> str:
     return f"{file.fileno()}:{os.getpid()}"
 
 
-def take() -> dict[str, Any] | None:
-    """Return the state, once; None in a process that replaces none."""
-    descriptor, _, pid = os.environ.pop(VARIABLE, "").partition(":")
+def look() -> dict[str, Any] | None:
+    """Return the state, and leave it for `take`; None in a process that replaces none."""
+    descriptor, _, pid = os.environ.get(VARIABLE, "").partition(":")
     if pid != str(os.getpid()):  # a child has inherited the variable
         return None
-    with opened(int(descriptor)) as file:
+    with opened(os.dup(int(descriptor))) as file:
         return cast("dict[str, Any]", pickle.load(file))
+
+
+def take() -> dict[str, Any] | None:
+    """Return the state, once; None in a process that replaces none."""
+    state, given = look(), os.environ.pop(VARIABLE, "")
+    if state is not None:
+        os.close(int(given.partition(":")[0]))
+    return state
 
 
 def in_memory() -> IO[bytes]:

@@ -1,12 +1,12 @@
-"""Hold a kernel's ports across the restart: otherwise another user could listen on them meanwhile.
+"""Hold a kernel's connection across the restart: otherwise another user could take its place.
 
-The new program inherits the listening sockets. As ipykernel binds its own before it loads any
-extension, this file is also the IPython configuration that gives them to it.
+The new program inherits the listening sockets, and is told the ports and the key that this one has:
+others may have replaced the connection file. As ipykernel needs them before it loads any extension,
+this file is also the IPython configuration that gives them to it.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,18 +15,17 @@ import psutil
 import zmq
 
 from gpumagic.errors import RestartError
+from gpumagic.restart import handover
 
 if TYPE_CHECKING:
     from ipykernel.kernelapp import IPKernelApp
-
-#: The descriptors of the sockets by port, as JSON, in the environment of the new program.
-_VARIABLE = "GPUMAGIC_LISTENING"
 
 
 def option(app: IPKernelApp) -> list[str]:
     """Return the command-line option by which the new program reads this file.
 
-    None where the user's own file has its place: then the ports are free for some time.
+    None where the user's own file has its place: then the ports are free for some time, and the
+    connection file is read again.
     """
     mine = app.extra_config_file in ("", __file__) and os.access(__file__, os.R_OK)
     return [f"--IPKernelApp.extra_config_file={__file__}"] if mine else []
@@ -49,17 +48,12 @@ def check(app: IPKernelApp) -> None:
             )
 
 
-def hold(app: IPKernelApp, environment: dict[str, str]) -> list[int]:
-    """Keep the sockets through an ``execve`` with this environment; return their descriptors."""
+def hold(app: IPKernelApp) -> dict[int, int]:
+    """Keep the sockets through an ``execve``; return their descriptors by port."""
     names = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
     ports = {getattr(app, name) for name in names} if app.transport == "tcp" else ()
-    held = {}
-    for each in connections(*ports) if option(app) else ():
-        if each.status == psutil.CONN_LISTEN:
-            held[each.laddr.port] = os.dup(each.fd)
-    if held:
-        environment[_VARIABLE] = json.dumps(held)
-    return [*held.values()]
+    found = connections(*ports) if option(app) else ()
+    return {each.laddr.port: os.dup(each.fd) for each in found if each.status == psutil.CONN_LISTEN}
 
 
 def connections(*ports: int) -> list[Any]:
@@ -73,17 +67,20 @@ def connections(*ports: int) -> list[Any]:
 
 
 def _take() -> None:
-    """In the new program, before ipykernel binds its sockets: have it take those that are held."""
+    """In the new program, before ipykernel connects: have it take what is held."""
     from ipykernel.heartbeat import Heartbeat
     from ipykernel.kernelapp import IPKernelApp
 
-    held = json.loads(os.environ.pop(_VARIABLE, "{}"))
+    state = handover.look()
+    if state is None:
+        return
+    held = dict(state["listening"])
     app: Any = IPKernelApp.instance()
     kind: Any = Heartbeat
     bind, bind_heartbeat = app._bind_socket, kind._try_bind_socket
 
     def take(socket: zmq.Socket[bytes], port: int) -> None:
-        descriptor = held.pop(str(port), None)
+        descriptor = held.pop(port, None)
         if descriptor is not None:
             os.set_inheritable(descriptor, False)
             socket.setsockopt(zmq.USE_FD, descriptor)
@@ -97,6 +94,9 @@ def _take() -> None:
         take(heartbeat.socket, heartbeat.port)
         return bind_heartbeat(heartbeat)
 
+    # The file is not written either: the front ends know what is in it.
+    app.init_connection_file = lambda: app.load_connection_info(state["connection"])
+    app.write_connection_file = lambda **_: None
     app._bind_socket = bind_held
     kind._try_bind_socket = bind_heartbeat_held
 

@@ -45,6 +45,21 @@ app.argv = sys.orig_argv[-len(app.argv):]; del app, place""")
     assert k.value(PID) == pid
 
 
+def test_a_connection_file_that_was_replaced_is_not_read(kernel: Kernels) -> None:
+    """Who knows its key runs code here. Nor is one missed."""
+    k = kernel()
+    file, pid = Path(k.manager.connection_file), k.value(PID)
+    stranger = json.loads(file.read_text())
+    stranger.update({name: 1 for name in stranger if name.endswith("_port")}, key="stranger")
+    file.unlink()
+    file.write_text(json.dumps(stranger))
+    assert "restarted" in k.run("%gpu restart").text
+    assert json.loads(file.read_text()) == stranger
+    file.unlink()
+    assert "restarted" in k.run("%gpu restart").text
+    assert k.value(PID) == pid
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 from IPython.core.error import UsageError
 
+from gpumagic.errors import SpecError
+from gpumagic.system.writing import replacing
 from tests.support.other_user import BECOME, needs_root, run_as_other_user
 
 pytestmark = needs_root
@@ -168,7 +170,11 @@ def _attacked(folder: Path, precious: Path) -> Iterator[None]:
 def test_no_race_lets_another_user_choose_the_file(
     write: Any, group_folder: Path, precious: Path
 ) -> None:
+    path = group_folder / "file.svg"
     with _attacked(group_folder, precious):
-        for _ in range(60):
+        for _ in range(6):  # a plot takes long
             with suppress(UsageError):  # refused, for what has been put there
-                write(group_folder / "file.svg")
+                write(path)
+        for _ in range(100):
+            with suppress(SpecError), replacing(path) as made:  # by which each kind is written
+                made.write_text("new")
