@@ -327,6 +327,8 @@ def _replace(
     files = _flush(getattr(app, "iopub_thread", None))
     if working_folder() is None:  # IPython's own exit function asks for it
         os.chdir("/")
+    # IPython's would delete the variables: an object that goes on would be finalised (`__del__`).
+    app.shell.reset = lambda *_, **__: None
     with suppress(Exception):  # the user's functions, then ipykernel's own, which close the sockets
         atexit._run_exitfuncs()
     for each in files:  # ipykernel's replace the descriptors 1 and 2 by pipes to their threads

@@ -39,6 +39,24 @@ class Tee:
     def flush(self): raise ValueError
 """
 
+#: Objects with a file, which goes when they do.
+FINALISED = """
+class Scratch:
+    def __init__(self, name):
+        self.path = folder / name; self.path.touch()
+    def __del__(self):
+        self.path.unlink()
+class Bad:
+    def __setstate__(self, state):
+        raise ValueError("no more")
+class Watched:
+    def __init__(self, name):
+        self.path = folder / name; self.path.touch()
+        weakref.finalize(self, self.path.unlink)
+pair, b, watched = [Scratch('a.out'), Bad()], Scratch('b.out'), Watched('c.out')
+pair[1].n = 1
+"""
+
 
 @pytest.fixture(scope="class")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
@@ -63,6 +81,20 @@ class TestTheEnd:
         assert (ended.folder / "half").read_text() == "buffered"
         assert (ended.folder / "ran").exists()
         assert [each for each in ended.folder.iterdir() if each.is_dir()] == []
+
+    def test_objects_that_go_on_are_not_finalised(self, kernel: Kernels, tmp_path: Path) -> None:
+        """Nor are their copies in the child, whether the restart is refused or not."""
+        k = kernel()
+        k.run(f"import pathlib, weakref; {FREEZE}; folder = pathlib.Path({str(tmp_path)!r})")
+        k.run(FINALISED)
+        refused = k.run("%gpu 1 --restart", raising=False).stderr
+        assert "cannot keep pair (no more)" in refused
+        assert sorted(each.name for each in tmp_path.glob("*.out")) == ["a.out", "b.out", "c.out"]
+        k.run("del pair[1]")
+        assert "No variable was lost." in k.run("%gpu 1 --restart").text
+        assert sorted(each.name for each in tmp_path.glob("*.out")) == ["a.out", "b.out", "c.out"]
+        k.run("del pair, b")
+        assert sorted(each.name for each in tmp_path.glob("*.out")) == ["c.out"]
 
     def test_descriptors(self, ended: SimpleNamespace) -> None:
         """Those of GPUs, for example, would hold the memory of the old program."""

@@ -91,7 +91,7 @@ def _begin(magics: ShellState, spec: Spec, options: argparse.Namespace) -> NoRet
         "ended": losses.running(shell.user_ns),
         "kept": None,
     }
-    target, file = last_line.target(shell), None
+    target, file, final = last_line.target(shell), None, list[Any]()
     variables = _environment(as_started=spec.kind == "same")
     with LiveDisplay(shell, quiet=options.quiet) as live:
         _wait_for_gpus(live)
@@ -99,7 +99,7 @@ def _begin(magics: ShellState, spec: Spec, options: argparse.Namespace) -> NoRet
         if names is not None:
             from gpumagic.restart.variables import keep
 
-            file, payload["kept"] = keep.write(
+            file, payload["kept"], final = keep.write(
                 *(shell, names, _REPORT, variables),
                 force=options.force,
                 again=f"{options.typed} --force",
@@ -110,6 +110,8 @@ def _begin(magics: ShellState, spec: Spec, options: argparse.Namespace) -> NoRet
     claimed = claims.pass_on(variables)
 
     def last() -> None:
+        for each in final:
+            each.atexit = False
         watch = of(shell).watch
         if watch is not None:
             watch.end("the process was restarted")

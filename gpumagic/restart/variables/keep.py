@@ -10,6 +10,7 @@ import errno
 import linecache
 import sys
 import tempfile
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -27,6 +28,7 @@ from gpumagic.restart.variables.pickler import Pickler
 from gpumagic.restart.variables.trial import LARGEST, Outcome, Trial
 from gpumagic.restart.variables.unpickler import Unpickler
 from gpumagic.system import host_memory, text
+from gpumagic.system.introspection import is_imported
 from gpumagic.system.shell import Shell
 from gpumagic.wording import noun, plural, with_reasons
 
@@ -49,8 +51,10 @@ def write(
     force: bool = False,
     again: str = "… --force",
     say: Callable[[str], None] = print,
-) -> tuple[IO[bytes], Kept]:
+) -> tuple[IO[bytes], Kept, list[weakref.finalize[..., Any]]]:
     """Write variables to a file without a name; `Kept.failed` has those that cannot be kept.
+
+    Also return what is not to be called at this process's end, since its object goes on.
 
     ``names`` has the variables, and whether they must be kept. A child process with the new
     environment has loaded all that is kept, and ``extension``.
@@ -63,7 +67,9 @@ def write(
         with ExitStack() as stack:
             file = stack.enter_context(tempfile.TemporaryFile(prefix="gpumagic-"))
             with Trial.begun(file, extension, environment, shell.user_ns.values()) as tried:
-                kept, found, failed = _write(shell, list(names), environment, file, tried, say)
+                kept, found, failed, final = _write(
+                    shell, list(names), environment, file, tried, say
+                )
             missed = {name: why for name, why in failed.items() if names[name]}
             for name in [name for name in missed if refused.is_over(shell.user_ns[name])]:
                 del missed[name]  # it is of no use any more
@@ -81,7 +87,8 @@ def write(
     if kept.body > LARGEST:
         size = f"a pickle of {kept.body / 2**20:.0f} MiB"
         notes["Not compared with what they were, which takes long for"] = [size]
-    return file, replace(kept, failed=failed, settings=settings.read(shell), notes=notes)
+    kept = replace(kept, failed=failed, settings=settings.read(shell), notes=notes)
+    return file, kept, final
 
 
 def _write(
@@ -91,14 +98,14 @@ def _write(
     file: IO[bytes],
     tried: Trial,
     say: Callable[[str], None],
-) -> tuple[Kept, Outcome, dict[str, str]]:
+) -> tuple[Kept, Outcome, dict[str, str], list[Any]]:
     """Write variables, without those that have no pickle or do not load, until all load.
 
     Also return what is then found of them, and why the others are left out.
     """
     failed, held, looks = dict[str, str](), Held(shell.user_ns), 0
     while True:
-        kept, owners, bad = _pickled(shell, left, held, file)
+        kept, pickler, bad = _pickled(shell, left, held, file)
         absent = {id(shell.user_ns[name]) for name in bad if name in left}
         if absent and absent != held.absent and looks < _LOOKS:
             held.absent, looks = absent, looks + 1  # functions do without these
@@ -106,15 +113,16 @@ def _write(
         found = Outcome(failed=bad)
         if not bad:
             _check_room(kept, environment)
-            memory.write(file, owners, kept.parts)
+            memory.write(file, pickler.memory, kept.parts)
             if left:
-                say(f"trying to load {plural(len(left), 'variable')} in a new process")
+                mine = sum(not is_imported(shell.user_ns[name]) for name in left)
+                say(f"trying to load {plural(mine, 'variable')} in a new process")
                 found = tried.outcome(kept, shell.user_ns)
         held.missing.update(found.missing)
         held.bare.update({n: why for n, why in found.failed.items() if n in kept.contents})
         failed.update({n: why for n, why in found.failed.items() if n in left})
         if not found.failed and not found.missing:
-            return kept, found, failed
+            return kept, found, failed, pickler.finalizers()
         left = [name for name in left if name not in found.failed]
 
 
@@ -134,8 +142,8 @@ def _refuse(missed: Mapping[str, str], lacking: Mapping[str, str], again: str) -
 
 def _pickled(
     shell: Shell, names: Sequence[str], held: Held, out: IO[bytes]
-) -> tuple[Kept, list[memory.Memory], dict[str, str]]:
-    """Pickle the variables; also return their memory, and why some have no pickle."""
+) -> tuple[Kept, Pickler, dict[str, str]]:
+    """Pickle the variables; also return what has, and why some have no pickle."""
     variables, bad, graphs = dict[str, Variable](), dict[str, str](), set[int]()
     out.seek(0)
     pickler, contents = Pickler(out, shell, held), dict[str, Any]()
@@ -175,7 +183,7 @@ def _pickled(
             "As in a new process:": [f"{name} ({why})" for name, why in held.bare.items()],
         },
     )
-    return kept, pickler.memory, bad
+    return kept, pickler, bad
 
 
 def _check_room(kept: Kept, environment: Mapping[str, str]) -> None:

@@ -53,6 +53,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.contents = dict[str, Any]()
         self._numbers, self._met = dict[int, int](), list[Any]()
         self._has_graph = False
+        self._watched, self._final = list[Any](), {id(of) for _, of in finalizers()}
         super().__init__(file, protocol=5)
         # cloudpickle gives each set of functions a copy of their globals; ours have the notebook's,
         # into which it puts the values of the globals that they use.
@@ -87,6 +88,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                     return reason
                 return f"{refused.what(each)}: {reason}"
         return text.reason(error)
+
+    def finalizers(self) -> list[Any]:
+        """Return the calls that `weakref.finalize` would make at the end for what is pickled."""
+        return [call for call, of in finalizers() if any(of is each for each in self._watched)]
 
     def persistent_id(self, value: Any) -> Any:
         """Refer to what the new process has anyway, to devices, and to the bytes of tensors."""
@@ -161,13 +166,15 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def reducer_override(self, value: Any) -> Any:
         """Reduce what torch, NumPy and cloudpickle leave out, or copy where it is shared."""
         kind, torch, numpy = type(value), self._torch, self._numpy
+        if id(value) in self._final:
+            self._watched.append(value)
         if len(self._met) < _MOST_MET and refused.what(value):
             self._met.append(value)
         if torch is not None and issubclass(kind, torch.Tensor):
             return self._tensor(value)
         if torch is not None and issubclass(kind, torch.optim.Optimizer):
             base = torch.optim.Optimizer
-            if all(getattr(kind, each) is getattr(base, each) for each in _REDUCING):
+            if _reduces_as(kind, base):
                 # torch leaves out hooks and others.
                 return unpickler.optimizer, (kind,), dict(vars(value))
         if torch is not None and kind is torch.Generator and value.device.type != "cpu":
@@ -229,7 +236,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         kind, ndarray = type(array), self._numpy.ndarray
         if mapped := self._files.reduced(array):
             return mapped
-        if any(getattr(kind, each) is not getattr(ndarray, each) for each in _REDUCING):
+        if not _reduces_as(kind, ndarray):
             return super().reducer_override(array)
         if kind is not ndarray:
             made = unpickler.of_subclass, (array.view(ndarray), kind)
@@ -295,13 +302,20 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return make, arguments, (state, attributes), None, None, unpickler.set_state
 
 
+def finalizers() -> list[tuple[Any, Any]]:
+    """Return the calls that are made when an object ends, or this process; and which object."""
+    calls: Any = weakref.finalize._registry  # type: ignore[attr-defined]
+    return [(each, found[0]) for each in [*calls] if (found := each.peek()) is not None]
+
+
 def _is_shared(manager: Any) -> bool:
     """Return whether pandas knows of others that share memory with this data of a DataFrame.
 
     Raises:
         Refused: there is no room for a copy of it.
     """
-    found = [each for each in manager.blocks if hasattr(each, "refs")]  # not in pandas 1
+    copies = getattr(sys.modules["pandas"]._config, "using_copy_on_write", lambda: True)()
+    found = [each for each in manager.blocks if copies and hasattr(each, "refs")]  # not pandas 1
     is_shared = any(each.refs.has_reference() for each in found)
     if is_shared and sum(each.values.nbytes for each in found) > host_memory.available():
         raise refused.Refused("a DataFrame on shared memory; there is no room for a copy", manager)
@@ -316,6 +330,12 @@ def _initializes(kind: type) -> bool:
     """Return whether an exception has an ``__init__`` of its own: ``args`` may not fit it."""
     own = type(introspection.find(kind, "__init__")) is types.FunctionType
     return own and type(introspection.find(kind, "__reduce__")) is not types.FunctionType
+
+
+def _reduces_as(kind: type, base: type) -> bool:
+    """Return whether objects of a class are pickled as those of a base of it."""
+    find = introspection.find  # Python 3.10's objects have no ``__getstate__``
+    return all(find(kind, each) is find(base, each) for each in _REDUCING)
 
 
 def _asks_for_more(kind: type) -> bool:

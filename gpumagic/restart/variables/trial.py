@@ -140,15 +140,22 @@ def run(requests: IO[bytes], descriptor: int) -> NoReturn:
         while True:
             kept = pickle.load(requests)
             if (pid := os.fork()) == 0:
-                for answer in _tried(kept, descriptor):
-                    print(json.dumps(answer), file=out, flush=True)
-                os._exit(0)
+                # It ends with the copies of the user's objects alive: no `__del__` is called.
+                alive = list[object]()
+                try:
+                    for answer in _tried(kept, descriptor, alive):
+                        print(json.dumps(answer), file=out, flush=True)
+                finally:
+                    os._exit(0)
             status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             print(json.dumps({"status": status}), file=out, flush=True)
 
 
-def _tried(kept: Kept, descriptor: int) -> Iterator[dict[str, Any]]:
-    """Yield what is missing; each variable, and why it does not load; what some lack then."""
+def _tried(kept: Kept, descriptor: int, alive: list[object]) -> Iterator[dict[str, Any]]:
+    """Yield what is missing; each variable, and why it does not load; what some lack then.
+
+    What is loaded goes on in ``alive``.
+    """
     from gpumagic.restart.variables.unpickler import GIVEN, Unpickler
 
     # As in the new process, what names a class of the notebook finds it in ``__main__``.
@@ -163,6 +170,7 @@ def _tried(kept: Kept, descriptor: int) -> Iterator[dict[str, Any]]:
     if missing:
         return
     loader = Unpickler(kept, descriptor, shell, is_trial=True)
+    alive.append(loader)
     for name in kept.variables:
         yield {"at": name}
         try:
