@@ -397,10 +397,31 @@ def test_only_what_is_on_a_gpu_starts_cuda(kernel: Callable[..., Kernel], tmp_pa
 def test_random_states_go_on(kept: tuple[Kernel, str]) -> None:
     k, shown = kept
     assert k.value(AS_RANDOM) == (True, True, True, True)
-    assert "Not kept: CUDA's random state of cuda:0, cuda:2, cuda:3." in shown
     assert "Moved: cuda:0 → cpu, cuda:1 → cuda:0." in shown
     started = k.value("__import__('gpumagic.cuda.initialization', fromlist=['x']).location()")
     assert "restarted this process and brought variables back" in started
+
+
+def test_the_random_states_of_hidden_gpus_wait_for_cuda(kernel: Callable[..., Kernel]) -> None:
+    """Over a further restart, too; another GPU has torch's seed, and a later seed wins."""
+    k = kernel(env={"CUDA_VISIBLE_DEVICES": "1"})
+    k.run("import torch; torch.manual_seed(5); _ = torch.rand(9, device='cuda')")
+    k.run("then = torch.cuda.get_rng_state(); as_then = 'then.equal(torch.cuda.get_rng_state())'")
+    restarted(k, "%gpu off --restart")
+    restarted(k, "%gpu restart")
+    k.run("%gpu 1")
+    assert k.value("(torch.cuda.initial_seed(), eval(as_then))") == (5, True)
+    restarted(k, "%gpu 0 --restart")
+    assert k.value("(torch.cuda.init(), torch.cuda.initial_seed(), eval(as_then))") == (
+        None,
+        5,
+        False,
+    )
+    restarted(k, "%gpu off --restart")
+    k.run("torch.manual_seed(6)")
+    restarted(k, "%gpu restart")
+    k.run("%gpu 0")
+    assert k.value("(torch.cuda.init(), torch.cuda.initial_seed())") == (None, 6)
 
 
 #: What a cell sets, what it is asked as, and its value.

@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import cloudpickle
 
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda import driver, torch_cuda
 from gpumagic.cuda.process_state import STATE
 from gpumagic.restart.variables.unpickler import STREAMS, own_streams
 from gpumagic.system.shell import Shell
@@ -56,6 +56,9 @@ _TABLE = (
 _FILTERS, _LOGGERS = "warnings:filters", "logging"
 #: The GPU that `torch.cuda.set_device` has made the current one.
 _CURRENT = "torch.cuda:set_device"
+#: The random states of GPUs, which are set when CUDA starts: a GPU may be hidden until then.
+_STATES = "torch.cuda:get_rng_state"
+_waiting = dict[str, bytes]()
 #: A warning filter: action, text, category, module, line.
 _Filter = tuple[Any, str, Any, str, int]
 
@@ -74,12 +77,9 @@ def read(shell: Shell) -> dict[str, bytes]:
                 found[f"{path}:{name}"] = _pickled(path, name)
     if STATE.choice.threads is not None:  # it is not the user's, and `%gpu` sees to it
         found.pop(f"torch:{_THREADS}", None)
-    for number, generator in enumerate(torch.cuda.default_generators if torch else ()):
-        found.pop(f"torch:{_SEED}", None)  # when CUDA starts, it would replace the states
-        try:  # in host memory: a CUDA context that has failed may have it still
-            found[f"cuda:{number}"] = cloudpickle.dumps(generator.get_state())
-        except RuntimeError:
-            found[f"cuda:{number}"] = b""
+    if states := _states(torch):
+        found.pop(f"torch:{_SEED}", None)  # when CUDA starts, it would replace them
+        found[_STATES] = cloudpickle.dumps(states)
     if torch and torch.cuda.is_initialized() and (current := torch.cuda.current_device()):
         found[_CURRENT] = cloudpickle.dumps(f"cuda:{current}")
     if sys.argv[1:] != sys.orig_argv[len(sys.orig_argv) - len(sys.argv) + 1 :]:  # by the user
@@ -103,7 +103,7 @@ def restore(settings: Mapping[str, bytes], now: Callable[[str], str]) -> dict[st
     ``now`` returns where a device is now.
     """
     torch: Any
-    again, lost, filters = list[str](), list[str](), list[_Filter]()
+    again, filters = list[str](), list[_Filter]()
     for library in dict.fromkeys(re.split("[.:]", name)[0] for name in settings):
         with suppress(Exception):  # it is none, or cannot be imported any more
             importlib.import_module(library)
@@ -124,12 +124,9 @@ def restore(settings: Mapping[str, bytes], now: Callable[[str], str]) -> dict[st
                         raise ValueError("it is hidden")
                     torch = torch_cuda.require()
                     torch_cuda.when_initialized(partial(torch.cuda.set_device, place))
-                elif path == "cuda":
-                    place = now(key)
-                    if state and place != "cpu":
-                        torch_cuda.require().cuda.set_rng_state(pickle.loads(state), place)
-                    else:
-                        lost.append(key)
+                elif key == _STATES:
+                    _waiting.update(pickle.loads(state))
+                    torch_cuda.when_initialized(_set_states)
                 elif not state or state != _pickled(path, name):
                     value = pickle.loads(state)
                     if "default_device" in name:
@@ -142,10 +139,31 @@ def restore(settings: Mapping[str, bytes], now: Callable[[str], str]) -> dict[st
     for each in reversed(filters):
         if each not in known:  # the first that fits decides
             warnings.filterwarnings(*each)
-    return {
-        "As in a new process, set again among others:": again,
-        "Not kept: CUDA's random state of": lost,
-    }
+    return {"As in a new process, set again among others:": again}
+
+
+def _states(torch: Any) -> dict[str, bytes]:
+    """Return the random states of the GPUs by UUID, or those that wait for CUDA to start."""
+    if (
+        torch is None or not torch.cuda.default_generators
+    ):  # a seed that was set since replaces them
+        is_seeded = torch is not None and any(torch.cuda._lazy_seed_tracker.get_calls())
+        return {} if is_seeded else _waiting
+    found = dict[str, bytes]()
+    for uuid, each in zip(driver.state().uuids or (), torch.cuda.default_generators, strict=False):
+        with suppress(RuntimeError):  # in host memory: a context that has failed may have it still
+            found[uuid] = cloudpickle.dumps(each.get_state())
+    return found
+
+
+def _set_states() -> None:
+    """When CUDA starts: set the random states; a GPU that had none has the seed of all others."""
+    torch: Any = torch_cuda.require()
+    for uuid, each in zip(driver.state().uuids or (), torch.cuda.default_generators, strict=False):
+        if uuid in _waiting:
+            each.set_state(pickle.loads(_waiting[uuid]))
+        else:
+            each.manual_seed(torch.initial_seed())
 
 
 def _filters() -> list[_Filter]:
