@@ -33,6 +33,9 @@ Pick = Callable[[Others], tuple[str, ...]]
 #: Passes the locked files to the program that replaces this one: ``pid:UUID=descriptor,…``.
 _INHERITED = "_GPUMAGIC_CLAIMED"
 _FOLDER = "/dev/shm"
+#: The kernel's list of locks, and the most characters that are read of it. Anyone can hold hundreds
+#: of thousands, and the time to read them grows with the square of their number.
+_LOCKS, _MOST_READ = "/proc/locks", 2**20
 #: The most claims on a device whose processes are looked up.
 _MOST = 16
 
@@ -163,7 +166,7 @@ def all_of(uuids: Iterable[str]) -> dict[str, list[Claim]]:
     """
     try:
         # Twice: the kernel writes it page by page, and may leave out a line while others go.
-        lines = [line for _ in range(2) for line in Path("/proc/locks").read_text().splitlines()]
+        lines = [line for _ in range(2) for line in _locks()]
     except OSError:
         lines = []
     pids: dict[str, set[int]] = {}
@@ -179,6 +182,11 @@ def all_of(uuids: Iterable[str]) -> dict[str, list[Claim]]:
         if more := len(own_first) - len(listed):
             found[uuid].append(Claim(processes=more))
     return found
+
+
+def _locks() -> list[str]:
+    with Path(_LOCKS).open() as file:
+        return file.read(_MOST_READ).rpartition("\n")[0].splitlines()
 
 
 def all_uuids(device: Device) -> list[str]:

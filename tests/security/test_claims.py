@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,3 +58,21 @@ def test_a_claim_that_does_not_hold_says_why(
         run_cell("%gpu on -q")
         if holder is not None:
             holder.communicate(b"\n")
+
+
+def test_the_number_of_locks_costs_nothing(
+    run_cell: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of anyone, on any files: reading 50,000 takes seconds, and longer with each."""
+    locks = tmp_path / "locks"
+    with locks.open("w") as file:
+        file.write(Path("/proc/locks").read_text() + "1: POSIX  ADVISORY  WRITE 1 00:01:1 0 0\n")
+        file.truncate(2**32)
+    monkeypatch.setattr(claims, "_LOCKS", str(locks))
+    tracemalloc.start()
+    try:
+        assert run_cell("%gpu auto -o -q").value.devices
+        assert tracemalloc.get_traced_memory()[1] < 2**26
+    finally:
+        tracemalloc.stop()
+        run_cell("%gpu on -q")
