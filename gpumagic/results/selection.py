@@ -94,8 +94,9 @@ class Selection(Result):
 
     def _remarks(self) -> Iterator[Block]:
         """Yield the notes: a restart may have many, of which the later ones are folded."""
-        yield from Line.notes(self.notes[:_NOTES])
-        if rest := self.notes[_NOTES:]:
+        shown = _NOTES if len(self.notes) > _NOTES + 1 else _NOTES + 1  # "1 more" is a line, too
+        yield from Line.notes(self.notes[:shown])
+        if rest := self.notes[shown:]:
             more = f"{plural(len(rest), 'more remark')}: .notes of the result, which -o returns"
             yield Fold(Line.of(more, "dim"), Line.notes(rest))
 

@@ -114,7 +114,7 @@ def restart(kernel: Kernel, lost: frozenset[str] = frozenset()) -> None:
     after = kernel.value(_LOOK)
     gone = before.keys() - after.keys()  # what has ended is dropped, with a word
     assert refused <= gone <= lost, reply.text
-    assert ("No variable was lost." in reply.text) is not bool(gone), reply.text
+    assert ("Lost: " in reply.text) is bool(gone), reply.text
     changed = {name: (before[name], now) for name, now in after.items() if before.get(name) != now}
     assert not changed, reply.text
     without = re.search(r"Without their graph: ([^.]*)\.", reply.text)

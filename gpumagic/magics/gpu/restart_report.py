@@ -60,21 +60,18 @@ def _report(
     if spec.kind == "same" and cuda is False:
         took += " CUDA is not started."
     lost = tuple(name for name in payload["variables"] if name not in shell.user_ns)
+    # What is lost or changed comes first: of many notes the last ones are folded.
     said = [*(f"Ended: {each}." for each in payload["ended"]), *notes]
-    kept, changed, unset = (), dict[str, tuple[str, ...]](), list[str]()
-    if restored is not None:
-        kept, unset = tuple(restored.done), _listed(restored.unset)
-        every = {**restored.notes, **restored.unset}
-        changed = {words: tuple(names) for words, names in every.items() if names}
-        said = [
-            " ".join(_listed(restored.notes)),
-            *said,
-            *_came_back(restored, shell.user_ns, lost),
-        ]
-    said += [took, *unset, *session.restore(shell, payload["session"])]
+    said += session.restore(shell, payload["session"])
     if payload["comms"]:
         said.append("Widgets of the old process do not answer any more.")
-    said += chosen.notes
+    kept, changed = (), dict[str, tuple[str, ...]]()
+    if restored is not None:
+        kept, every = tuple(restored.done), {**restored.notes, **restored.unset}
+        changed = {words: tuple(names) for words, names in every.items() if names}
+        failed = (f"Not kept: {each}." for each in with_reasons(restored.failed, _MOST))
+        said = [*failed, _listed(changed), *said, *_came_back(restored, shell.user_ns, lost)]
+    said += [took, *chosen.notes]
     chosen = replace(chosen, cuda_initialized=cuda, lost=lost, kept=kept, changed=changed)
     chosen = cpu_threads.with_threads(
         replace(chosen, notes=tuple(filter(None, said))), spec, payload["threads"]
@@ -83,19 +80,16 @@ def _report(
     return hand_over(shell, chosen, options)
 
 
-def _listed(found: Mapping[str, Sequence[str]]) -> list[str]:
-    return [f"{words} {listed(names, _MOST)}." for words, names in found.items() if names]
+def _listed(found: Mapping[str, Sequence[str]]) -> str:
+    return " ".join(f"{words} {listed(names, _MOST)}." for words, names in found.items())
 
 
 def _came_back(restored: Kept, namespace: Mapping[str, Any], lost: Sequence[str]) -> Iterator[str]:
-    """Yield what came back, where tensors are now and how they move, and why the rest is lost."""
-    parts = [] if lost else ["No variable was lost."]
+    """Yield what came back, and where tensors are now and how they move."""
     done, anew = restored.done, restored.anew
     imported = [name for name in done if name in anew or is_imported(namespace[name])]
     if kept := [name for name in done if name not in imported]:
-        parts.append(f"Kept: {listed(kept, _MOST)}.")
-    if parts:
-        yield " ".join(parts)
+        yield f"{'' if lost else 'No variable was lost. '}Kept: {listed(kept, _MOST)}."
     devices = restored.devices
     if devices.moved:
         moved = f"Moved: {', '.join(sorted(devices.moved))}."
@@ -115,7 +109,6 @@ def _came_back(restored: Kept, namespace: Mapping[str, Any], lost: Sequence[str]
             f"CUDA is started by {listed(restored.on_gpu, 3)}. To fork: %gpu off --restart, then "
             "%gpu on."
         )
-    yield from (f"Not kept: {each}." for each in with_reasons(restored.failed, _MOST))
     if imported:
         yield f"Imported anew: {listed(imported, _MOST)}."
 

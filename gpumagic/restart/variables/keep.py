@@ -115,8 +115,8 @@ def _write(
             _check_room(kept, environment)
             memory.write(file, pickler.memory, kept.parts)
             if left:
-                mine = sum(not is_imported(shell.user_ns[name]) for name in left)
-                say(f"trying to load {plural(mine, 'variable')} in a new process")
+                if mine := sum(not is_imported(shell.user_ns[name]) for name in left):
+                    say(f"trying to load {plural(mine, 'variable')} in a new process")
                 found = tried.outcome(kept, shell.user_ns)
         held.missing.update(found.missing)
         held.bare.update({n: why for n, why in found.failed.items() if n in kept.contents})

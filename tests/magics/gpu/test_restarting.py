@@ -368,7 +368,9 @@ torch.set_default_dtype(torch.float64); numpy.set_printoptions(precision=3); ran
 sys.argv = ['train.py', '--fast']; decimal.getcontext().prec = 9; sys.setrecursionlimit(2345)
 torch.cuda.set_device(1); torch.ones(1, device='cuda')''', {})""")
     before = k.run(HERE).stdout
-    assert "No variable was lost." in k.run("%gpu restart").text
+    shown = k.run("%gpu restart").text
+    assert shown.startswith("restarted: ")
+    assert "was lost" not in shown, "there is none"
     assert k.run(HERE).stdout == before
     assert "'--fast'] 9 2345 1" in before
     k.run("import torch; x = torch.ones(1, device='cuda')\nfrom __future__ import annotations")
