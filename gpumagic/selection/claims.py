@@ -17,6 +17,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 from gpumagic.cuda.process_state import STATE
@@ -33,9 +34,9 @@ Pick = Callable[[Others], tuple[str, ...]]
 #: Passes the locked files to the program that replaces this one: ``pid:UUID=descriptor,…``.
 _INHERITED = "_GPUMAGIC_CLAIMED"
 _FOLDER = "/dev/shm"
-#: The kernel's list of locks, and the most characters that are read of it. Anyone can hold hundreds
-#: of thousands, and the time to read them grows with the square of their number.
-_LOCKS, _MOST_READ = "/proc/locks", 2**20
+#: The kernel's list of locks, and the most that are read of it. Anyone can hold hundreds of
+#: thousands, and the time to read them grows with the square of their number.
+_LOCKS, _MOST_READ = "/proc/locks", 10_000
 #: The most claims on a device whose processes are looked up.
 _MOST = 16
 
@@ -186,7 +187,7 @@ def all_of(uuids: Iterable[str]) -> dict[str, list[Claim]]:
 
 def _locks() -> list[str]:
     with Path(_LOCKS).open() as file:
-        return file.read(_MOST_READ).rpartition("\n")[0].splitlines()
+        return [*islice(file, _MOST_READ)]
 
 
 def all_uuids(device: Device) -> list[str]:
