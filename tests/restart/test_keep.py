@@ -14,6 +14,7 @@ import pandas
 import pytest
 
 from tests.restart import FREEZE, restarted
+from tests.support.device import DEVICES
 from tests.support.kernels import Kernel, running_kernel
 from tests.virtual_gpu import World
 
@@ -422,6 +423,16 @@ def test_the_random_states_of_hidden_gpus_wait_for_cuda(kernel: Callable[..., Ke
     restarted(k, "%gpu restart")
     k.run("%gpu 0")
     assert k.value("(torch.cuda.init(), torch.cuda.initial_seed())") == (None, 6)
+
+
+def test_the_seeds_of_gpus_wait_for_cuda(kernel: Callable[..., Kernel]) -> None:
+    k = kernel()
+    k.run("import torch; torch.manual_seed(13); torch.cuda.manual_seed_all(14)")
+    k.run("torch.cuda.manual_seed(15)")
+    assert "CUDA is not started" in restarted(k, "%gpu restart")
+    k.run("torch.cuda.init(); generators = torch.cuda.default_generators")
+    seeds = k.value("[torch.initial_seed(), *(each.initial_seed() for each in generators)]")
+    assert seeds == [13, 15, *[14] * (DEVICES - 1)]
 
 
 #: What a cell sets, what it is asked as, and its value.

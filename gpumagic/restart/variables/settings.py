@@ -24,7 +24,7 @@ from gpumagic.cuda.process_state import STATE
 from gpumagic.restart.variables.unpickler import STREAMS, own_streams
 from gpumagic.system.shell import Shell
 
-_THREADS, _SEED = "get_num_threads/set_num_threads", "initial_seed/manual_seed"
+_THREADS = "get_num_threads/set_num_threads"
 #: Settings in the order in which they are set, by what has them: an attribute, or a function that
 #: reads it and one that sets it.
 _TABLE = (
@@ -47,8 +47,8 @@ _TABLE = (
     ("torch.utils.hooks.RemovableHandle", "next_id"),  # a new hook must not replace a kept one
     ("torch._tensor_str.PRINT_OPTS", "precision threshold edgeitems linewidth sci_mode"),
     ("numpy", "get_printoptions/set_printoptions geterr/seterr"),
-    # Random states at last: what sets another may draw numbers. The seed is that of the GPUs, too.
-    ("torch", f"{_SEED} get_rng_state/set_rng_state"),
+    # Random states at last: what sets another may draw numbers.
+    ("torch", "get_rng_state/set_rng_state"),
     ("numpy.random", "get_state/set_state"),
     ("random", "getstate/setstate"),
 )
@@ -59,6 +59,8 @@ _CURRENT = "torch.cuda:set_device"
 #: The random states of GPUs, which are set when CUDA starts: a GPU may be hidden until then.
 _STATES = "torch.cuda:get_rng_state"
 _waiting = dict[str, bytes]()
+#: The seeds that torch sets when CUDA starts, after those states: `manual_seed_all`, and the like.
+_SEEDS = "torch.cuda:manual_seed"
 #: A warning filter: action, text, category, module, line.
 _Filter = tuple[Any, str, Any, str, int]
 
@@ -78,8 +80,11 @@ def read(shell: Shell) -> dict[str, bytes]:
     if STATE.choice.threads is not None:  # it is not the user's, and `%gpu` sees to it
         found.pop(f"torch:{_THREADS}", None)
     if states := _states(torch):
-        found.pop(f"torch:{_SEED}", None)  # when CUDA starts, it would replace them
         found[_STATES] = cloudpickle.dumps(states)
+    if torch and not torch.cuda.is_initialized():
+        waiting = [call for call, _ in filter(None, torch.cuda._lazy_seed_tracker.get_calls())]
+        seeds = [(each.__qualname__.split(".")[0], each.__closure__[0]) for each in waiting]
+        found[_SEEDS] = cloudpickle.dumps([(name, seed.cell_contents) for name, seed in seeds])
     if torch and torch.cuda.is_initialized() and (current := torch.cuda.current_device()):
         found[_CURRENT] = cloudpickle.dumps(f"cuda:{current}")
     if sys.argv[1:] != sys.orig_argv[len(sys.orig_argv) - len(sys.argv) + 1 :]:  # by the user
@@ -127,6 +132,9 @@ def restore(settings: Mapping[str, bytes], now: Callable[[str], str]) -> dict[st
                 elif key == _STATES:
                     _waiting.update(pickle.loads(state))
                     torch_cuda.when_initialized(_set_states)
+                elif key == _SEEDS:
+                    for name, seed in pickle.loads(state):
+                        getattr(torch_cuda.require().cuda, name)(seed)
                 elif not state or state != _pickled(path, name):
                     value = pickle.loads(state)
                     if "default_device" in name:
@@ -144,11 +152,8 @@ def restore(settings: Mapping[str, bytes], now: Callable[[str], str]) -> dict[st
 
 def _states(torch: Any) -> dict[str, bytes]:
     """Return the random states of the GPUs by UUID, or those that wait for CUDA to start."""
-    if (
-        torch is None or not torch.cuda.default_generators
-    ):  # a seed that was set since replaces them
-        is_seeded = torch is not None and any(torch.cuda._lazy_seed_tracker.get_calls())
-        return {} if is_seeded else _waiting
+    if torch is None or not torch.cuda.default_generators:
+        return _waiting
     found = dict[str, bytes]()
     for uuid, each in zip(driver.state().uuids or (), torch.cuda.default_generators, strict=False):
         with suppress(RuntimeError):  # in host memory: a context that has failed may have it still
