@@ -157,8 +157,7 @@ class Unpickler(pickle.Unpickler):
         self._kept, self._shell, self._is_trial = kept, shell, is_trial
         self._memory, self._given = memory.mapped(descriptor, kept.parts), given(shell)
         # pickle itself does not remember what it has found by a reference.
-        self._array = functools.cache(self._make_array)
-        self._storage = functools.cache(self._make_storage)
+        self._made = dict[tuple[Any, ...], Any]()
 
     def bind(self, name: str) -> None:
         """Load the next variable, and bind it in the notebook.
@@ -190,14 +189,20 @@ class Unpickler(pickle.Unpickler):
             device: Any = torch_cuda.require().device
             return device(self._kept.devices.moved_device(name.decode()))
         if kind == "array":
-            return self._array(int(name), *more)
-        storage, (dtype,), torch = self._storage(int(name)), more, torch_cuda.module()
+            return self._once(self._array, int(name), *more)
+        storage, (dtype,), torch = self._once(self._storage, int(name)), more, torch_cuda.module()
         if dtype is None:
             return storage
         typed: Any = torch.storage.TypedStorage
         return typed(wrap_storage=storage, dtype=dtype, _internal=True)
 
-    def _make_array(
+    def _once(self, make: Callable[..., Any], *arguments: Any) -> Any:
+        """Make something, or return it; a `functools.cache` would hold it in a circle with this."""
+        if arguments not in self._made:
+            self._made[arguments] = make(*arguments)
+        return self._made[arguments]
+
+    def _array(
         self, number: int, dtype: Any, shape: Any, strides: Any, offset: int, flags: bytes
     ) -> Any:
         ndarray = importlib.import_module("numpy").ndarray
@@ -207,7 +212,7 @@ class Unpickler(pickle.Unpickler):
         made.flags.writeable = b"writeable" in flags
         return made
 
-    def _make_storage(self, number: int) -> Any:
+    def _storage(self, number: int) -> Any:
         torch: Any = torch_cuda.require()
         data, part = self._memory[number], self._kept.parts[number]
         made = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0)
