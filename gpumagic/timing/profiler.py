@@ -57,7 +57,7 @@ class Profiled(AbstractContextManager["Profiled"]):
             # First: an interrupt may come when it has started, before torch returns.
             self._open.callback(self._end)
             with _on_a_device_in_use():
-                self._profile.__enter__()
+                self._begin()
             self._open.enter_context(_before_other_profilers(self._give_way))
         except BaseException:
             with suppress(Exception):  # where it has not begun; what has interrupted it is raised
@@ -84,6 +84,17 @@ class Profiled(AbstractContextManager["Profiled"]):
         self._has_given_way = True
         if get_ident() == self._thread:
             self._open.close()
+
+    def _begin(self) -> None:
+        try:
+            self._profile.__enter__()
+        except RuntimeError as error:
+            if "not running" not in str(error):
+                raise
+            # torch 2.6 prepares no session after one that an interrupt kept from starting.
+            self._profile.start_trace()
+            self._profile.stop_trace()
+            self._profile.__enter__()
 
     def _end(self) -> None:
         # torch 2.6 raises where the code has ended the session.

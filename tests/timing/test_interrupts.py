@@ -1,4 +1,4 @@
-"""Ctrl-C while a tracer, a profiler or a recording starts leaves nothing on."""
+"""Ctrl-C while a tracer, a profiler or a recording starts leaves nothing on: it starts again."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ import pytest
 from gpumagic.cuda import torch_cuda
 from gpumagic.timing.lines import tracing_cost
 
-#: What starts it: a module and the name of a function; and the cell.
+#: What starts it: a module and the name of a function; the cell, and what it shows.
 _MONITORING = getattr(sys, "monitoring", None)
 _TRACER = ("sys", "settrace") if _MONITORING is None else ("sys.monitoring", "use_tool_id")
 _CASES = {
-    "lines, the cost of tracing": (*_TRACER, "%%cudatime --lines\n1"),
-    "lines": (*_TRACER, "%%cudatime --lines\n1"),
-    "lines of memory": (*_TRACER, "%%gpumem --lines\n1"),
+    "lines, the cost of tracing": (*_TRACER, "%%cudatime --lines\n1", "Line "),
+    "lines": (*_TRACER, "%%cudatime --lines\n1", "Line "),
+    "lines of memory": (*_TRACER, "%%gpumem --lines\n1", "no change"),
     "kernels, before it has begun": (
         *("torch.autograd.profiler", "_prepare_profiler"),
-        "%%cudatime --kernels\n1",
+        *("%%cudatime --kernels\n1", "once more for --kernels"),
     ),
-    "kernels": ("torch.autograd.profiler", "_enable_profiler", "%%cudatime --kernels\n1"),
-    "record": ("torch.cuda.memory", "_record_memory_history", "%gpumem record on"),
+    "kernels": (
+        *("torch.autograd.profiler", "_enable_profiler"),
+        *("%%cudatime --kernels\n1", "once more for --kernels"),
+    ),
+    "record": ("torch.cuda.memory", "_record_memory_history", "%gpumem record on", "record"),
 }
 
 
@@ -30,7 +33,7 @@ _CASES = {
 def test_an_interrupt_at_the_start(
     run_cell: Any, gpu_work: Any, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
-    module, name, cell = _CASES[case]
+    module, name, cell, shown = _CASES[case]
     owner = _MONITORING if module == "sys.monitoring" else sys.modules[module]
     original = getattr(owner, name)
 
@@ -52,3 +55,4 @@ def test_an_interrupt_at_the_start(
     assert _MONITORING is None or _MONITORING.get_tool(3) is None
     assert not torch_cuda.profiling()
     assert not torch_cuda.history_is_recorded()
+    assert shown in run_cell(cell).text
