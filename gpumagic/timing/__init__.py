@@ -1,15 +1,14 @@
 """GPU time: of one run, of repeated runs, of lines, of every cell.
 
 One run
-    `event_timer` (the events around a run), `summary` (what they show; one result of
+    `event_timer` (the events around a run), `run_times` (what they show), `summary` (one result of
     several runs: what limits the code, and what is said), `profiler` (further runs for
     ``--kernels``, ``--trace``, ``--nvtx``, ``--flops``, ``--energy``).
 Repeated runs
     `repeat_plan` (what is asked for, and when to stop), `benchmark` (the runs), `run_conditions`
     (an empty cache; a delay behind which runs are queued, which shows the GPU's own time).
 Line by line
-    `line_times` (marks on all streams in use, the times between them, and waits), `lines` (those of
-    one run, and what limits the cell).
+    `lines`, a folder.
 Functions and magics
     `api` (`gpumagic.cudatime`), `cell_timer` (``%cudatime on``), `comparison` (``compare``,
     ``--against``, ``--on``).

@@ -18,7 +18,8 @@ from gpumagic.cells.timeit_loop import Loop
 from gpumagic.results.timing import EXACT, CudaTiming, StoppedBy, is_bound
 from gpumagic.timing import event_timer, repeat_plan, run_conditions, summary
 from gpumagic.timing.repeat_plan import Plan
-from gpumagic.timing.summary import Queued, Times, summarize
+from gpumagic.timing.run_times import Times
+from gpumagic.timing.summary import Queued, summarize
 from gpumagic.wording import plural
 
 _Begun = TypeVar("_Begun")

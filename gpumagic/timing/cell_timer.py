@@ -15,7 +15,7 @@ from gpumagic.cells.hooks import CellHooks
 from gpumagic.results.logs import CellTiming, TimingLog
 from gpumagic.results.timing import CudaTiming, is_bound
 from gpumagic.timing.event_timer import INTERRUPTED, Started, Stopped, read_or_give_up, start, stop
-from gpumagic.timing.summary import Times
+from gpumagic.timing.run_times import Times
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import ExecutionResult

@@ -2,7 +2,7 @@
 
     times = read(stop(start()))    # the code runs between start and stop
 
-Each step returns a value and changes none. The start event lies between two readings of the host's
+The start event lies between two readings of the host's
 clock, so that no latency needs to be known. A device worked
 
 - at most from the start event to its last end event, or to when its streams had been seen idle;
@@ -13,7 +13,8 @@ Where the two clocks are compared, one may run faster than the other by `DRIFT`.
 
 Only streams that torch has handed out are asked. How long the device then has to be waited for
 tells whether another one was busy. No context is ever made. An error is not raised: it is the
-`note`, why there is no GPU time. CUDA and ROCm, whose torch has the same names, are timed so.
+`note`, why there is no GPU time. This holds for
+CUDA and for ROCm, whose torch has the same names.
 
 ``start(quiet=True)`` is for the line after every cell: nothing is waited for but the cell's own
 work, on torch's streams. Where earlier work is under way there is no GPU time.
@@ -21,14 +22,15 @@ work, on torch's streams. Where earlier work is under way there is no GPU time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import chain
 from time import perf_counter, process_time, sleep, thread_time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.cuda import streams, torch_cuda
 from gpumagic.system import text
-from gpumagic.timing.summary import SLACK, Reading, Times
+from gpumagic.timing.run_times import SLACK, Reading, Times
 
 if TYPE_CHECKING:
     from torch.cuda import Event, Stream
@@ -52,21 +54,13 @@ BUSY = (
     "does not wait for the GPU"
 )
 INTERRUPTED = "interrupted while waiting for the GPU"
-
-
-class Clocks(NamedTuple):
-    """What times are read from."""
-
-    #: The host's, in seconds.
-    host: Callable[[], float] = perf_counter
-    #: Seconds from one event to another, by the GPU's clock.
-    between: Callable[[Any, Any], float] = torch_cuda.seconds_between
-
-
-CLOCKS = Clocks()
+#: The devices on which a run was timed, quiet ones apart.
+_timed: set[int] = set()
 
 
 class DeviceTimer(NamedTuple):
+    """A device that is timed: how its run began, and what was seen when the code had returned."""
+
     ordinal: int
     streams: streams.Streams
     #: The start event, and an end event; None where the device was first used after the start.
@@ -75,28 +69,23 @@ class DeviceTimer(NamedTuple):
     allocations: int | None = None
     #: Seconds that a wait for the idle device takes at most; None where it is not waited for.
     idle_wait: float | None = None
+    #: Between which times it reached the start event; None where that was slow.
+    reached: tuple[float, float] | None = None
+    #: The end events on its busy streams, and by when each had been recorded.
+    ends: tuple[tuple[Any, float], ...] = ()
+    #: All other streams of torch's were idle at this time.
+    idle_by: float = 0.0
 
 
 class Started(NamedTuple):
     #: The current one last, so that its start event is next to the code.
     devices: tuple[DeviceTimer, ...]
-    #: Between which times each device reached its start event; not of those that were slow.
-    reached: Mapping[int, tuple[float, float]]
     #: Why there will be no GPU time.
     note: str | None
+    quiet: bool
+    #: The clocks, in seconds.
     cpu: float
     at: float
-    clocks: Clocks = CLOCKS
-
-
-class DeviceAtReturn(NamedTuple):
-    """What was seen of a device when the code had returned."""
-
-    device: DeviceTimer
-    #: The end events on its busy streams, and by when each had been recorded.
-    ends: tuple[tuple[Any, float], ...]
-    #: All other streams of torch's were idle at this time.
-    idle_by: float
 
 
 class Stopped(NamedTuple):
@@ -104,7 +93,7 @@ class Stopped(NamedTuple):
     #: Seconds until the code had returned, and of CPU time.
     host: float
     cpu: float
-    devices: tuple[DeviceAtReturn, ...] = ()
+    devices: tuple[DeviceTimer, ...] = ()
     note: str | None = None
 
 
@@ -117,65 +106,56 @@ def wait_for_earlier_work() -> None:
         ready_devices()
 
 
-def start(*, quiet: bool = False, clocks: Clocks = CLOCKS) -> Started:
+def start(*, quiet: bool = False) -> Started:
     """Record a start event on each device in use, and read the clocks when it was reached."""
-    devices, reached, note = tuple[DeviceTimer, ...](), dict[int, tuple[float, float]](), None
+    devices, note = tuple[DeviceTimer, ...](), None
     try:
         with streams.Relaxed():
-            devices = ready_devices(quiet=quiet)
-            for device in devices:
-                recorded = clocks.host()
-                device.start.record(device.streams.current())
-                # Later a busy stream is then a stream with work.
-                while not (there := device.start.query()) and clocks.host() - recorded < _AWAY:
-                    pass
-                if there:
-                    reached[device.ordinal] = (recorded, clocks.host())
+            devices = tuple(map(_start, ready_devices(quiet=quiet)))
     except RuntimeError as error:
         note = _note(error)
-    return Started(devices, reached, note, process_time(), clocks.host(), clocks)
+    return Started(devices, note, quiet, process_time(), perf_counter())
 
 
 def stop(started: Started) -> Stopped:
     """Read the clocks at once, then record end events on busy streams: the current ones first."""
-    clock = started.clocks.host
-    host, cpu = clock() - started.at, process_time() - started.cpu
+    host, cpu = perf_counter() - started.at, process_time() - started.cpu
     if started.note is not None:
         return Stopped(started, host, cpu, note=started.note)
     try:
         with streams.Relaxed():
-            ended = [_end_current(device, clock) for device in reversed(started.devices)]
             known = {device.ordinal for device in started.devices}
-            new = [DeviceTimer(i, streams.of(i)) for i in _in_use() if i not in known]
-            ended += [_end_current(device, clock) for device in new]
-            used = [each.device.streams.used() for each in ended]
-            _refuse_capture(stream for each in used for stream in each)
-            both = zip(ended, used, strict=True)
-            return Stopped(started, host, cpu, tuple(_end_others(*each, clock) for each in both))
+            ended = [*map(_end_current, reversed(started.devices))]
+            ended += [_end_current(_unready(i)) for i in _in_use() if i not in known]
+            used = [device.streams.used() for device in ended]
+            _refuse_capture(used)
+            return Stopped(started, host, cpu, tuple(map(_end_others, ended, used)))
     except RuntimeError as error:
         return Stopped(started, host, cpu, note=_note(error))
 
 
 def read(stopped: Stopped) -> Times:
     """Wait for the end events, and unless quiet for the devices; Ctrl-C ends the former wait."""
-    started, begun = stopped.started, perf_counter()
+    begun = perf_counter()
     readings: dict[int, Reading] = {}
     waiting, foreign = list(stopped.devices), False
     try:
         with streams.Relaxed():
             while waiting:
                 # In the order in which they finish: what is waited for late has a late end.
-                for ended in [x for x in waiting if all(event.query() for event, _ in x.ends)]:
-                    late = _late_event(ended, foreign)
+                for device in [x for x in waiting if all(event.query() for event, _ in x.ends)]:
+                    late = _late_event(device, foreign)
                     foreign = foreign or late is not None
-                    readings[ended.device.ordinal] = _reading(ended, started, late)
-                    waiting.remove(ended)
+                    readings[device.ordinal] = _reading(device, stopped.started.at, late)
+                    waiting.remove(device)
                 _pause(begun)
     except RuntimeError as error:
         return Times(stopped.host, stopped.cpu, stopped.host, stopped.host, note=_note(error))
     least = max([stopped.host, *(each.end_least for each in readings.values())])
     # What had ended before its stream was asked may have outlasted the code, too.
     most = max([least, *(each.upper for each in readings.values())])
+    if not stopped.started.quiet:
+        _timed.update(readings)
     return Times(stopped.host, stopped.cpu, least, most, readings, stopped.note)
 
 
@@ -184,7 +164,7 @@ def read_or_give_up(stopped: Stopped) -> tuple[Times, KeyboardInterrupt | None]:
     try:
         return read(stopped), None
     except KeyboardInterrupt as interrupt:
-        wall = stopped.started.clocks.host() - stopped.started.at
+        wall = perf_counter() - stopped.started.at
         return Times(stopped.host, stopped.cpu, wall, wall, note=INTERRUPTED), interrupt
 
 
@@ -213,101 +193,113 @@ def ready_devices(*, quiet: bool = False) -> tuple[DeviceTimer, ...]:
     Raises:
         RuntimeError: there can be no GPU time.
     """
-    used = {ordinal: streams.of(ordinal).used() for ordinal in _in_use()}
-    _refuse_capture(stream for each in used.values() for stream in each)
-    return tuple(_ready(ordinal, each, quiet) for ordinal, each in used.items())
+    devices = [*map(_unready, _in_use())]
+    used = [device.streams.used() for device in devices]
+    _refuse_capture(used)
+    return tuple(_ready(*each, quiet) for each in zip(devices, used, strict=True))
 
 
-def _ready(ordinal: int, used: Sequence[Any], quiet: bool) -> DeviceTimer:
-    of_device, end, idle_wait = streams.of(ordinal), None, None
+def _unready(ordinal: int) -> DeviceTimer:
+    return DeviceTimer(ordinal, streams.of(ordinal))
+
+
+def _ready(device: DeviceTimer, used: Sequence[Any], quiet: bool) -> DeviceTimer:
+    end = idle_wait = None
     for stream in filter(streams.is_busy, used):
-        if quiet:
-            raise _NoTimeError(BUSY.format(ordinal))  # an end event would wait for that work, too
+        if quiet:  # an end event would wait for that work, too
+            raise _NoTimeError(BUSY.format(device.ordinal))
         wait_for(torch_cuda.timing_event(stream))  # open to Ctrl-C
     # An event is made when it is first recorded; of an idle cell there is no end event.
-    start = torch_cuda.timing_event(of_device.current())
+    start = torch_cuda.timing_event(device.streams.current())
     if not quiet:
-        end = torch_cuda.timing_event(of_device.current())
-        idle_wait = _LONGER * max([_waited(ordinal) for _ in range(4)][1:]) + SLACK
-    allocations = torch_cuda.allocations(ordinal)
-    return DeviceTimer(ordinal, of_device, start, end, allocations, idle_wait)
+        end = torch_cuda.timing_event(device.streams.current())
+        idle_wait = _LONGER * max([_waited(device.ordinal) for _ in range(4)][1:]) + SLACK
+    allocations = torch_cuda.allocations(device.ordinal)
+    return device._replace(start=start, end=end, allocations=allocations, idle_wait=idle_wait)
 
 
-def _end_current(device: DeviceTimer, clock: Callable[[], float]) -> DeviceAtReturn:
+def _start(device: DeviceTimer) -> DeviceTimer:
+    """Record the start event, and wait until it is reached: later a busy stream has work."""
+    recorded = perf_counter()
+    device.start.record(device.streams.current())
+    while not (there := device.start.query()) and perf_counter() - recorded < _AWAY:
+        pass
+    return device._replace(reached=(recorded, perf_counter()) if there else None)
+
+
+def _end_current(device: DeviceTimer) -> DeviceTimer:
     """Record an end event on the current stream if that is busy; and say by when this was done."""
     own = device.streams.current()
     busy = not streams.captures(own) and streams.is_busy(own)
-    return DeviceAtReturn(device, (_end(own, clock, device.end),) if busy else (), clock())
+    return device._replace(ends=(_end(own, device.end),) if busy else (), idle_by=perf_counter())
 
 
-def _end_others(
-    ended: DeviceAtReturn, used: Sequence[Any], clock: Callable[[], float]
-) -> DeviceAtReturn:
+def _end_others(device: DeviceTimer, used: Sequence[Any]) -> DeviceTimer:
     """Record end events on a device's other busy streams."""
-    own = ended.device.streams.current().cuda_stream
+    own = device.streams.current().cuda_stream
     others = [each for each in used if each.cuda_stream != own]
-    ends = [_end(each, clock) for each in others if streams.is_busy(each)]
+    ends = [_end(each) for each in others if streams.is_busy(each)]
     # What was not handed out had no work, whenever that is found out.
-    idle_by = clock() if others else ended.idle_by
-    return ended._replace(ends=(*ended.ends, *ends), idle_by=idle_by)
+    idle_by = perf_counter() if others else device.idle_by
+    return device._replace(ends=(*device.ends, *ends), idle_by=idle_by)
 
 
-def _end(
-    stream: Stream, clock: Callable[[], float], event: Event | None = None
-) -> tuple[Any, float]:
+def _end(stream: Stream, event: Event | None = None) -> tuple[Any, float]:
     if event is None:
         event = torch_cuda.timing_event(stream)
     else:
         event.record(stream)
-    return event, clock()
+    return event, perf_counter()
 
 
-def _refuse_capture(used: Iterable[Any]) -> None:
-    if any(map(streams.captures, used)):
+def _refuse_capture(used: Iterable[Iterable[Any]]) -> None:
+    if any(map(streams.captures, chain.from_iterable(used))):
         raise _NoTimeError(CAPTURE)
 
 
-def _late_event(ended: DeviceAtReturn, foreign: bool) -> Any:
+def _late_event(device: DeviceTimer, foreign: bool) -> Any:
     """Wait for the device; return a late event if a stream that is not torch's may be busy."""
-    limit, own = ended.device.idle_wait, ended.device.streams.current()
+    limit, own = device.idle_wait, device.streams.current()
     if limit is None:
         return None
     # What is submitted first after 30 ms of silence took an H200 longer: this is not timed.
     wait_for(torch_cuda.timing_event(own))
-    if _waited(ended.device.ordinal) <= limit and not foreign:
+    if _waited(device.ordinal) <= limit and not foreign:
         return None
     late = torch_cuda.timing_event(own)
     wait_for(late)
     return late
 
 
-def _reading(ended: DeviceAtReturn, started: Started, late: object) -> Reading:
-    device, ordinal = ended.device, ended.device.ordinal
-    new, idle_by = device.start is None, ended.idle_by - started.at
-    sign = new or device.allocations != torch_cuda.allocations(ordinal)
-    if ordinal not in started.reached:
+def _reading(device: DeviceTimer, begun: float, late: object) -> Reading:
+    """Return what is known of a device since ``begun``."""
+    new, idle_by = device.start is None, device.idle_by - begun
+    sign = new or device.allocations != torch_cuda.allocations(device.ordinal)
+    first = device.ordinal not in _timed
+    if device.reached is None:
         # There is no start event: the host's clock bounds what there was.
-        end = started.clocks.host() - started.at if ended.ends else 0.0
-        return Reading(0.0, max(end, idle_by), sign=sign, new=new)
-    earliest, latest = (at - started.at for at in started.reached[ordinal])
+        end = perf_counter() - begun if device.ends else 0.0
+        return Reading(0.0, max(end, idle_by), sign=sign, new=new, first=first)
+    earliest, latest = (at - begun for at in device.reached)
 
     def passed(event: object) -> float:
-        return float(started.clocks.between(device.start, event))
+        return torch_cuda.seconds_between(device.start, event)
 
     # Of a clock that drifts only so much is sure.
     ends = [
-        (passed(event) / (1 + DRIFT) + earliest, recorded - started.at)
-        for event, recorded in ended.ends
+        (passed(event) / (1 + DRIFT) + earliest, recorded - begun)
+        for event, recorded in device.ends
     ]
     # An event that was reached when it was recorded may have come long after the work.
     outlasted = [(reached, recorded) for reached, recorded in ends if reached > recorded]
-    events = [event for event, _ in ended.ends] + ([] if late is None else [late])
+    events = [event for event, _ in device.ends] + ([] if late is None else [late])
     return Reading(
         lower=max((reached - recorded for reached, recorded in outlasted), default=0.0),
         upper=max([idle_by, *(passed(event) / (1 - DRIFT) + latest for event in events)]),
         end_least=max((reached for reached, _ in outlasted), default=0.0),
         sign=sign or bool(ends),
         maybe=late is not None,
+        first=first,
     )
 
 

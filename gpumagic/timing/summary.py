@@ -1,4 +1,4 @@
-"""What is known of one run; several as one result: its bounds, what limits the code, what is said.
+"""One result of several runs: the times and their bounds, what limits the code, what is said of it.
 
 Also whether torch.compile has compiled in a run: that is no time of the code.
 """
@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from gpumagic.cuda import failure, torch_cuda
 from gpumagic.cuda.device_table import conditions
 from gpumagic.results.timing import CudaTiming, Limit, Sample, is_bound
+from gpumagic.timing.run_times import Times
 from gpumagic.wording import plural
 
 WAITED = "the GPU may have waited for Python"
@@ -25,81 +25,8 @@ LOADED = (
 STOPPED_EARLY = "stopped early: the code has not run to its end"
 _WHY = "TORCH_LOGS=recompiles,graph_breaks, set before Python starts, says why"
 
-#: Seconds that a wait for an idle device may take longer than others, and that are no difference
-#: between two wall times.
-SLACK = 20e-6
 #: Host-bound: queued, the work takes the GPU less than this part of the time as run.
 _HOST_BOUND = 0.9
-#: The devices on which work was timed.
-_timed: set[int] = set()
-
-
-class Reading(NamedTuple):
-    """What is known of a device: it worked for ``lower`` to ``upper`` seconds since the start."""
-
-    lower: float
-    upper: float
-    #: When the work that outlasted the code had ended, at least; 0 where none did.
-    end_least: float = 0.0
-    #: Something shows that it worked at all; or it may have, on a stream that is not torch's: the
-    #: wait for it was long.
-    sign: bool = False
-    maybe: bool = False
-    #: It got its context after the start.
-    new: bool = False
-
-
-@dataclass(frozen=True)
-class Times:
-    """The times of one run, in seconds."""
-
-    host: float
-    cpu: float
-    #: Until the code and its GPU work had finished: at least, and at most.
-    wall_least: float
-    wall: float
-    #: By CUDA ordinal.
-    readings: Mapping[int, Reading] = field(default_factory=dict)
-    #: Why there is no GPU time.
-    note: str | None = None
-    #: Seconds for which some GPU surely worked, by what lines show.
-    surely: float = 0.0
-
-    def with_work(self, surely: float, devices: Mapping[int, float]) -> Times:
-        """Return the times with what is sure besides: of some GPU, and of each that has worked."""
-        readings = {**self.readings}
-        for i, seconds in devices.items():
-            each = readings[i]
-            lower = max(each.lower, min(seconds, each.upper))
-            readings[i] = each._replace(lower=lower, sign=True)
-        return replace(self, readings=readings, surely=surely)
-
-    @property
-    def wall_at_most(self) -> bool:
-        """Whether the wall time is only an upper bound."""
-        return is_bound(self.wall, self.wall_least + SLACK)
-
-    @property
-    def signs(self) -> list[int]:
-        """The ordinals of the devices that show a sign of work."""
-        return [i for i, reading in self.readings.items() if reading.sign]
-
-    @property
-    def lower(self) -> float:
-        """Seconds for which some GPU worked, at least."""
-        least = max((each.lower for each in self.readings.values()), default=0.0)
-        return min(max(least, self.surely), self.upper)
-
-    def upper_of(self, ordinal: int) -> float:
-        """Return the most that a device worked: nothing where it had no context."""
-        return self.readings[ordinal].upper if ordinal in self.readings else 0.0
-
-    @property
-    def upper(self) -> float:
-        """Seconds for which GPUs worked, at most; of those that may have, if there are any."""
-        readings = self.readings.values()
-        shown = [each for each in readings if each.sign or each.maybe] or readings
-        return max((each.upper for each in shown), default=0.0)
 
 
 class Queued(NamedTuple):
@@ -163,9 +90,8 @@ def summarize(
             maybe = any(reading.maybe for run in runs for reading in run.readings.values())
             waited = WAITED if seen else _ANOTHER if maybe else None
             fields["gpu_note"] = _first_use(runs) or waited
-            if len(runs) == loops == 1 and not _timed.issuperset(seen):
+            if len(runs) == loops == 1 and any(runs[0].readings[i].first for i in seen):
                 others["notes"] = (*others.get("notes", ()), LOADED)
-        _timed.update(seen)
     limited_by, evidence = what_limits(runs, loops, own)
     return CudaTiming(
         **fields,

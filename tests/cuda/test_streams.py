@@ -11,7 +11,7 @@ import pytest
 import gpumagic
 from gpumagic.cuda import streams
 from gpumagic.timing.event_timer import CAPTURE, read, start, stop
-from gpumagic.timing.summary import Times
+from gpumagic.timing.run_times import Times
 from tests.support.captures import capture_elsewhere
 
 

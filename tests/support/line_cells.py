@@ -9,13 +9,11 @@ from typing import Any
 
 from gpumagic.cells.line_sources import cell_source, defined_code, function_source
 from gpumagic.results.timing import CudaTiming
-from gpumagic.timing.event_timer import CLOCKS, Clocks, read, start, stop
-from gpumagic.timing.lines import LineProfiler
+from gpumagic.timing.event_timer import read, start, stop
+from gpumagic.timing.lines.line_profiler import LineProfiler
 
 
-def measured(
-    source: str, functions: tuple[Any, ...] = (), clocks: Clocks = CLOCKS, **names: Any
-) -> CudaTiming:
+def measured(source: str, functions: tuple[Any, ...] = (), **names: Any) -> CudaTiming:
     """Run a cell with these names in its namespace, and return its timing with the lines.
 
     Its first line is 2, as below a magic. What it raises is not raised. ``functions`` are traced,
@@ -30,11 +28,11 @@ def measured(
         found = defined_code([code], each) if isinstance(each, str) else each.__code__
         assert found is not None, each
         sources.append(function_source(found.co_name, found))
-    profiler = LineProfiler(sources, clocks)
+    profiler = LineProfiler(sources)
     partial = True
     profiler.prepare()
     try:
-        started = start(clocks=clocks)
+        started = start()
         profiler.start()
         with contextlib.suppress(Exception):
             exec(code, names)

@@ -22,7 +22,7 @@ from gpumagic.cuda import streams
 from gpumagic.results.timing import EXACT, CudaTiming
 from gpumagic.timing import event_timer
 from gpumagic.timing.event_timer import read, start, stop
-from gpumagic.timing.summary import Times
+from gpumagic.timing.run_times import Times
 from tests.support.gpu_work import KnownWork
 
 

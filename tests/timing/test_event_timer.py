@@ -14,16 +14,14 @@ from gpumagic.results.timing import is_bound
 from gpumagic.timing import event_timer
 from gpumagic.timing.event_timer import (
     DRIFT,
-    Clocks,
-    DeviceAtReturn,
     DeviceTimer,
-    Started,
     _reading,
     read,
     start,
     stop,
 )
-from gpumagic.timing.summary import Times
+from gpumagic.timing.run_times import Times
+from gpumagic.timing.summary import LOADED
 from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND, virtual_clock
 
 
@@ -109,7 +107,13 @@ def test_a_device_that_cannot_be_waited_for(gpu_work: Any, virtual_gpu: Any) -> 
 def test_a_device_that_is_first_used_inside_is_bounded_and_named() -> None:
     import torch
 
+    def late() -> None:
+        time.sleep(0.01)
+        torch.cuda._sleep(SLEEP_CYCLES_PER_SECOND // 100)
+
     torch.zeros(1, device="cuda:0")
+    for is_first in (True, False):  # kernels may be loaded in it
+        assert (LOADED in str(gpumagic.cudatime(late, n=1, r=1))) is is_first
     with virtual_clock():
         with gpumagic.cudatime() as timed:
             torch.cuda._sleep(SLEEP_CYCLES_PER_SECOND // 100)
@@ -141,14 +145,16 @@ LATE = [(0.0, 10e-6), (600.0, 10e-6), (600.0, 1.0), (0.0, 600.0), (5.0, 1e-3), (
 
 @pytest.mark.parametrize("drift", [-DRIFT, 0.0, DRIFT])
 @pytest.mark.parametrize(("wait", "seconds"), LATE)
-def test_a_gpu_whose_clock_drifts(wait: float, seconds: float, drift: float, gpu_work: Any) -> None:
+@pytest.mark.usefixtures("gpu_work")
+def test_a_gpu_whose_clock_drifts(
+    wait: float, seconds: float, drift: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No bound is false, whichever clock is the faster one."""
-    ended = wait + seconds
-    clocks = Clocks(between=lambda start, end: (1 + drift) * (end - start))
-    device = DeviceTimer(0, Any, start=0.0, allocations=torch_cuda.allocations(0))
-    started = Started((device,), {0: (0.0, 0.0)}, None, 0.0, 0.0, clocks)
-    recorded = wait + 5e-6
-    reading = _reading(DeviceAtReturn(device, ((ended, recorded),), recorded), started, None)
+    ended, recorded = wait + seconds, wait + 5e-6
+    monkeypatch.setattr(torch_cuda, "seconds_between", lambda x, y: (1 + drift) * (y - x))
+    fields = {"start": 0.0, "allocations": torch_cuda.allocations(0), "reached": (0.0, 0.0)}
+    device = DeviceTimer(0, Any, **fields, ends=((ended, recorded),), idle_by=recorded)
+    reading = _reading(device, 0.0, None)
     assert reading.lower <= seconds <= ended <= reading.upper
     assert reading.end_least <= ended
     assert reading.upper <= (1 + 3 * DRIFT) * ended

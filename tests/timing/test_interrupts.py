@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpumagic.cuda import torch_cuda
-from gpumagic.timing.lines import tracing_cost
+from gpumagic.timing.lines.line_profiler import tracing_cost
 
 #: What starts it: a module and the name of a function; the cell, and what it shows.
 _MONITORING = getattr(sys, "monitoring", None)

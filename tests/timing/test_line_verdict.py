@@ -6,7 +6,7 @@ import pytest
 
 from gpumagic.results.lines import LineTiming, SourceTimings
 from gpumagic.results.timing import CudaTiming, Sample
-from gpumagic.timing.lines import verdict
+from gpumagic.timing.lines.verdict import verdict
 
 
 def line(

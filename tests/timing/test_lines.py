@@ -14,8 +14,8 @@ import pytest
 from gpumagic.results.base import as_text
 from gpumagic.results.lines import LineTiming, LineTimings
 from gpumagic.results.timing import CudaTiming
-from gpumagic.timing import lines as line_module
-from gpumagic.timing.line_times import DeviceMarks
+from gpumagic.timing.lines import line_profiler
+from gpumagic.timing.lines.marks import DeviceMarks
 from gpumagic.timing.summary import WAITED
 from tests.support.captures import capture_elsewhere
 from tests.support.line_cells import measured
@@ -288,8 +288,8 @@ def test_the_gpu_may_wait_for_input(gpu_work: Any) -> None:
 
 def test_the_cost_is_said(gpu_work: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an empty loop takes for each line is part of the cost, and no line's time."""
-    assert line_module.tracing_cost() >= 0.0
-    monkeypatch.setattr(line_module, "tracing_cost", lambda: 1.0)
+    assert line_profiler.tracing_cost() >= 0.0
+    monkeypatch.setattr(line_profiler, "tracing_cost", lambda: 1.0)
     timing = measured("for i in range(10):\n    x = i", w=gpu_work)
     assert {line.host for line in lines_of(timing)} == {0.0}
     (note,) = lines_of(timing).notes

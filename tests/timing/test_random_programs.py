@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpumagic.cuda import torch_cuda
-from gpumagic.timing import event_timer, line_times
-from gpumagic.timing.event_timer import Clocks
+from gpumagic.timing import event_timer
+from gpumagic.timing.lines import line_clock, marks
 from tests.support.gpu_work import KnownWork
 from tests.support.line_cells import measured
 
@@ -51,15 +51,12 @@ class Program(KnownWork):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_bound_is_false(seed: int, gpu_work: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (event_timer, line_times):
+    for module in (event_timer, marks):
         monkeypatch.setattr(module, "DRIFT", DRIFT)
-    drift = (-DRIFT, 0.0, DRIFT)[seed % 3]
-
-    def between(first: Any, last: Any) -> float:
-        return (1 + drift) * torch_cuda.seconds_between(first, last)
-
+    original, drift = torch_cuda.seconds_between, (-DRIFT, 0.0, DRIFT)[seed % 3]
+    monkeypatch.setattr(torch_cuda, "seconds_between", lambda *x: (1 + drift) * original(*x))
     program = Program(seed, gpu_work)
-    timing = measured(program.text, clocks=Clocks(between=between), p=program, time=time)
+    timing = measured(program.text, p=program, time=time)
     assert not timing.partial
     assert timing.gpu is not None
     kernels = sum(map(len, program.intervals.values()))
@@ -79,7 +76,7 @@ def test_no_bound_is_false(seed: int, gpu_work: Any, monkeypatch: pytest.MonkeyP
         assert line.gpu <= timing.wall.median * (1 + 2 * DRIFT) + about
         for ordinal, seconds in line.per_device.items():
             if ordinal not in line.bounds and line.hits:
-                slack = line.hits * line_times._MARKS + 3 * DRIFT * timing.wall.median
+                slack = line.hits * line_clock._MARKS + 3 * DRIFT * timing.wall.median
                 assert seconds <= program.busy(ordinal) + about + slack, (line, "exact")
     if timing.limited_by is None and not timing.gpu_seen:
         assert timing.gpu_at_least is None

@@ -10,8 +10,8 @@ import pytest
 import gpumagic
 from gpumagic.cuda import torch_cuda
 from gpumagic.results.timing import CudaTiming
-from gpumagic.timing import summary
-from gpumagic.timing.summary import Queued, Reading, Times, summarize
+from gpumagic.timing.run_times import Reading, Times
+from gpumagic.timing.summary import LOADED, Queued, summarize
 
 
 def test_cpu_time_that_was_used_is_counted() -> None:
@@ -72,17 +72,16 @@ def test_what_is_said_of_a_single_run(said: str) -> None:
 
 
 @pytest.mark.usefixtures("gpu_work")
-def test_the_first_run_may_have_loaded_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(summary, "_timed", set[int]())
-    assert summary.LOADED in str(summarize([OPEN]))
-    assert summary.LOADED not in str(summarize([OPEN]))
-    monkeypatch.setattr(summary, "_timed", set[int]())
-    assert summary.LOADED not in str(summarize([SURE])), "that was no 5 % of it"
-    monkeypatch.setattr(summary, "_timed", set[int]())
-    assert summary.LOADED not in str(summarize([OPEN] * 2)), "that was in the warm-up"
-    monkeypatch.setattr(summary, "_timed", {0})
-    other = Times(1.0, 0.0, 1.0, 1.0, {0: Reading(0.4, 1.0, sign=True), 1: Reading(0.0, 1.0)})
-    assert summary.LOADED not in str(summarize([other])), "cuda:1 has a context, and did nothing"
+def test_the_first_run_may_have_loaded_kernels() -> None:
+    first = times(0.4, 1.0, 0.6, sign=True, first=True)
+    assert LOADED in str(summarize([first]))
+    assert LOADED not in str(summarize([OPEN]))
+    sure = times(0.96, 1.0, 0.04, sign=True, first=True)
+    assert LOADED not in str(summarize([sure])), "that was no 5 % of it"
+    assert LOADED not in str(summarize([first] * 2)), "that was in the warm-up"
+    readings = {0: Reading(0.4, 1.0, sign=True), 1: Reading(0.0, 1.0, first=True)}
+    other = summarize([Times(1.0, 0.0, 1.0, 1.0, readings)])
+    assert LOADED not in str(other), "cuda:1 has a context, and did nothing"
 
 
 @pytest.mark.usefixtures("gpu_work")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpumagic.magics.shell_state import ShellState
     from gpumagic.results.timing import CudaTiming
     from gpumagic.timing.event_timer import Started
-    from gpumagic.timing.lines import LineProfiler
+    from gpumagic.timing.lines.line_profiler import LineProfiler
 
 # --- what can be typed ----------------------------------------------------------------------------
 
@@ -202,7 +202,7 @@ class _SingleRun(AbstractContextManager[None]):
         self._lines: LineProfiler | None = None
         if self._options.lines:
             from gpumagic.cells.line_sources import selected_sources
-            from gpumagic.timing.lines import LineProfiler
+            from gpumagic.timing.lines.line_profiler import LineProfiler
 
             self._lines = LineProfiler(selected_sources(cell, self._options.functions))
         self._started: Started | None = None

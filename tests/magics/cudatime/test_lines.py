@@ -12,7 +12,7 @@ import pytest
 
 from gpumagic.results.lines import LineTimings
 from gpumagic.results.timing import CudaTiming
-from gpumagic.timing.line_times import LineTimes
+from gpumagic.timing.lines.line_clock import LineClock
 
 MONITORED = hasattr(sys, "monitoring")
 
@@ -97,7 +97,7 @@ def test_a_cell_that_awaits(lines: Any) -> None:
 @pytest.mark.parametrize("error", ["KeyboardInterrupt", "TimeoutError", "RuntimeError"])
 def test_what_a_signals_handler_raises_is_the_cells(error: str, lines: Any, ip: Any) -> None:
     """Ctrl-C or a time limit, also where it comes while our code runs: the cell may catch it."""
-    original, switches = LineTimes.switch, 0
+    original, switches = LineClock.switch, 0
 
     def interrupting(ours: Any, *arguments: Any) -> None:
         nonlocal switches
@@ -111,7 +111,7 @@ def test_what_a_signals_handler_raises_is_the_cells(error: str, lines: Any, ip: 
     before = signal.signal(signal.SIGUSR1, ip.user_ns["limit"])
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(LineTimes, "switch", interrupting)
+            patch.setattr(LineClock, "switch", interrupting)
             ran = lines("while True:\n    n += 1\n    x = n", raising=False)
             assert ip.user_ns["timing"].partial
             assert len(ran) >= 2
@@ -131,7 +131,7 @@ def test_what_a_signals_handler_raises_is_the_cells(error: str, lines: Any, ip: 
 def test_a_failure_of_ours_leaves_the_cell_alone(
     lines: Any, ip: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpumagic.timing.line_times._LOOKS", "not a number")
+    monkeypatch.setattr("gpumagic.timing.lines.line_clock._LOOKS", "not a number")
     found = lines("x = 1\nw.sleep(.01)\nfor i in range(3):\n    x += 1")
     assert ip.user_ns["x"] == 4
     assert any("lines are missing after an error (TypeError: " in n for n in found.notes)

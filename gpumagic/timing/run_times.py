@@ -1,0 +1,82 @@
+"""What is known of the times of one run: `event_timer` reads them, `summary` sums them up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from gpumagic.results.timing import is_bound
+
+#: Seconds that a wait for an idle device may take longer than others, and that are no difference
+#: between two wall times.
+SLACK = 20e-6
+
+
+class Reading(NamedTuple):
+    """What is known of a device: it worked for ``lower`` to ``upper`` seconds since the start."""
+
+    lower: float
+    upper: float
+    #: When the work that outlasted the code had ended, at least; 0 where none did.
+    end_least: float = 0.0
+    #: Something shows that it worked at all; or it may have, on a stream that is not torch's: the
+    #: wait for it was long.
+    sign: bool = False
+    maybe: bool = False
+    #: It got its context after the start; no run before this one was timed on it.
+    new: bool = False
+    first: bool = False
+
+
+@dataclass(frozen=True)
+class Times:
+    """The times of one run, in seconds."""
+
+    host: float
+    cpu: float
+    #: Until the code and its GPU work had finished: at least, and at most.
+    wall_least: float
+    wall: float
+    #: By CUDA ordinal.
+    readings: Mapping[int, Reading] = field(default_factory=dict)
+    #: Why there is no GPU time.
+    note: str | None = None
+    #: Seconds for which some GPU surely worked, by what lines show.
+    surely: float = 0.0
+
+    def with_work(self, surely: float, devices: Mapping[int, float]) -> Times:
+        """Return the times with what is sure besides: of some GPU, and of each that has worked."""
+        readings = {**self.readings}
+        for i, seconds in devices.items():
+            each = readings[i]
+            lower = max(each.lower, min(seconds, each.upper))
+            readings[i] = each._replace(lower=lower, sign=True)
+        return replace(self, readings=readings, surely=surely)
+
+    @property
+    def wall_at_most(self) -> bool:
+        """Whether the wall time is only an upper bound."""
+        return is_bound(self.wall, self.wall_least + SLACK)
+
+    @property
+    def signs(self) -> list[int]:
+        """The ordinals of the devices that show a sign of work."""
+        return [i for i, reading in self.readings.items() if reading.sign]
+
+    @property
+    def lower(self) -> float:
+        """Seconds for which some GPU worked, at least."""
+        least = max((each.lower for each in self.readings.values()), default=0.0)
+        return min(max(least, self.surely), self.upper)
+
+    def upper_of(self, ordinal: int) -> float:
+        """Return the most that a device worked: nothing where it had no context."""
+        return self.readings[ordinal].upper if ordinal in self.readings else 0.0
+
+    @property
+    def upper(self) -> float:
+        """Seconds for which GPUs worked, at most; of those that may have, if there are any."""
+        readings = self.readings.values()
+        shown = [each for each in readings if each.sign or each.maybe] or readings
+        return max((each.upper for each in shown), default=0.0)
