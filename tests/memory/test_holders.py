@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import gpumagic
+from gpumagic.cuda import torch_cuda
 from gpumagic.memory.holders import holders
-from gpumagic.memory.objects.blocks import Blocks
 from gpumagic.results.holders import DeviceHolders, Holders
 from tests.support.allocator import MIB
 
@@ -615,14 +615,15 @@ def test_what_garbage_shares_is_not_garbage(torch: ModuleType, cells: Any, ip: A
 
 def test_the_look_itself_collects_nothing(new: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Python's collector would, in the midst of it: what it frees was still counted."""
-    read, thresholds = Blocks._read, gc.get_threshold()
+    read, thresholds = torch_cuda.memory_held, gc.get_threshold()
 
-    def then_much_else(blocks: Blocks) -> None:
-        read(blocks)
+    def then_much_else(ordinal: int) -> tuple[int, int]:
+        found = read(ordinal)
         gc.set_threshold(1, 1, 1)
         _ = [[i] for i in range(1000)]
+        return found
 
-    monkeypatch.setattr(Blocks, "_read", then_much_else)
+    monkeypatch.setattr(torch_cuda, "memory_held", then_much_else)
     cycle: list[Any] = [new(MIB)]
     cycle.append(cycle)
     gc.disable()

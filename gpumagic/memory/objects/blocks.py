@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import NamedTuple
+from operator import attrgetter
+from typing import NamedTuple, TypeAlias
 
 from gpumagic.cuda import torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.system import text
+
+#: The index of a block in `Blocks.all`.
+BlockIndex: TypeAlias = int
 
 
 class UnreadableError(DeviceError):
@@ -25,7 +29,7 @@ class Block(NamedTuple):
 
 
 class Blocks:
-    """The allocated blocks of all devices in use, in the order of addresses."""
+    """The allocated blocks of all devices in use."""
 
     def __init__(self) -> None:
         """Read them now.
@@ -36,38 +40,32 @@ class Blocks:
         if torch_cuda.allocator_backend() != "native" or torch_cuda.uncounted():
             why = "torch's allocator lists no blocks; only its native one does"
             raise UnreadableError(torch_cuda.uncounted() or why)
-        #: Whether the list and the counters agree: no thread has allocated in between.
-        self.consistent = False
-        for _ in range(3):
-            try:
-                self._read()
-            except RuntimeError as error:
-                shown = text.reason(error)
-                raise UnreadableError(f"the allocator cannot be read: {shown}") from None
-            if self.consistent:
-                break
-        self.all.sort(key=lambda block: block.address)
+        try:
+            read = [
+                Block(device, block["address"], block["requested_size"], block["size"])
+                for device, block in torch_cuda.allocated_blocks()
+            ]
+            #: By CUDA ordinal, the allocated bytes by the allocator's counters.
+            self.allocated = {i: torch_cuda.memory_held(i)[0] for i in torch_cuda.contexts()}
+        except RuntimeError as error:
+            shown = text.reason(error)
+            raise UnreadableError(f"the allocator cannot be read: {shown}") from None
+        #: In the order of addresses.
+        self.all = sorted(read, key=attrgetter("address"))
         self._addresses = [block.address for block in self.all]
 
-    def _read(self) -> None:
-        self.all: list[Block] = []
-        #: By CUDA ordinal, the allocated bytes by the allocator's counters.
-        self.allocated: dict[int, int] = {}
-        for device, block in torch_cuda.allocated_blocks():
-            size = block["size"]
-            requested = block.get("requested_size", size)
-            self.all.append(Block(device, block["address"], requested, size))
-        for ordinal in torch_cuda.contexts():
-            self.allocated[ordinal], _ = torch_cuda.memory_held(ordinal)
-        found = dict.fromkeys(self.allocated, 0)
-        for each in self.all:
-            found[each.device] = found.get(each.device, 0) + each.size
-        self.consistent = found == self.allocated
+    @property
+    def consistent(self) -> bool:
+        """Whether the list and the counters agree: no thread has allocated in between."""
+        listed = dict.fromkeys(self.allocated, 0)
+        for block in self.all:
+            listed[block.device] += block.size
+        return listed == self.allocated
 
-    def find(self, address: int) -> int | None:
-        """Return the place in `all` of the block that an address lies in, or None."""
-        place = bisect_right(self._addresses, address) - 1
+    def find(self, address: int) -> BlockIndex | None:
+        """Return the block that an address lies in, or None."""
+        index = bisect_right(self._addresses, address) - 1
         # Another library's pool, or DLPack, may begin inside.
-        if place >= 0 and address < self.all[place].address + self.all[place].size:
-            return place
+        if index >= 0 and address < self.all[index].address + self.all[index].size:
+            return index
         return None

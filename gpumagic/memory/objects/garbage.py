@@ -59,8 +59,8 @@ def unreferenced(
         unknown = graph.above({*map(id, tensors)} - in_use) & held - searched
         if collected or not unknown:
             in_use = graph.reached(held) | graph.staying()
-            live = graph.places(in_use) - owned
-            return Unreferenced(graph.places(graph.things.keys() - in_use) - owned - live, live)
+            live = graph.blocks(in_use) - owned
+            return Unreferenced(graph.blocks(graph.things.keys() - in_use) - owned - live, live)
         newest = [*filter(unknown.__contains__, map(id, walk.things))][-_AT_ONCE:]
         searched.update(newest)
         _visit_referrers(walk, graph, newest, tensors)

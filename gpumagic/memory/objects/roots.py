@@ -16,11 +16,18 @@ import builtins
 import gc
 import re
 import sys
-import types
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from operator import itemgetter
 from traceback import walk_tb
-from types import FrameType, TracebackType
-from typing import Any, NamedTuple
+from types import (
+    BuiltinFunctionType,
+    FrameType,
+    FunctionType,
+    MethodType,
+    ModuleType,
+    TracebackType,
+)
+from typing import Any, NamedTuple, TypeAlias
 
 from gpumagic.cells import tracebacks
 from gpumagic.cells.compile import cell_of
@@ -42,11 +49,11 @@ RESULT, LAST = "the last result", "the last exception"
 #: The main module, also by the name that multiprocessing gives it.
 _MAIN = ("__main__", "__mp_main__")
 _CONTAINERS = {id(kind) for kind in (list, dict, tuple, set, frozenset)}
-_FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
+_FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType)
 
 
-class Name(NamedTuple):
-    """What a root is called."""
+class Root(NamedTuple):
+    """A place from which references come: a variable, or a reference of the notebook's."""
 
     name: str
     kind: str
@@ -54,11 +61,8 @@ class Name(NamedTuple):
     by_notebook: bool = False
 
 
-class Root(NamedTuple):
-    """A place from which references come, and the objects there."""
-
-    name: Name
-    values: list[Any]
+#: The objects to which each root refers, in the order in which blocks count to the roots.
+Roots: TypeAlias = "dict[Root, list[Any]]"
 
 
 class NotebookReferences:
@@ -119,16 +123,16 @@ class NotebookReferences:
         found += [getattr(shell, "_trait_values", {}), vars(shell.InteractiveTB)]
         return [*found, {} if last is None else vars(last), self.namespace.get(_PDBS, {})]
 
-    def roots(self) -> list[Root]:
+    def roots(self) -> Roots:
         """Return these references as roots: first the failed functions' variables."""
-        found = [
-            Root(Name(name, LOCAL, by_notebook=True), values)
-            for name, values in self._locals().items()
-        ]
-        outputs = [(f"Out[{n}]", [value]) for n, value in list(self.outputs.items())]
-        outputs += [*self._outside_out(), (RESULT, [getattr(self._last, "result", None)])]
-        found += [Root(Name(name, OUTPUT, by_notebook=True), values) for name, values in outputs]
-        return [*found, Root(Name(LAST, EXCEPTION, by_notebook=True), self._exceptions())]
+        last = {LAST: self._exceptions()}
+        outputs = {f"Out[{n}]": [value] for n, value in list(self.outputs.items())}
+        outputs |= {**dict(self._outside_out()), RESULT: [getattr(self._last, "result", None)]}
+        return {
+            Root(name, kind, by_notebook=True): values
+            for kind, found in ((LOCAL, self._locals()), (OUTPUT, outputs), (EXCEPTION, last))
+            for name, values in found.items()
+        }
 
     @property
     def _last(self) -> Any:
@@ -184,16 +188,16 @@ class NotebookReferences:
 
     # --- deletion --------------------------------------------------------------------------------
 
-    def release(self, names: Collection[Name]) -> bool:
+    def release(self, roots: Collection[Root]) -> bool:
         """Delete the references of roots; return whether the last exception was among them.
 
         Frames are not cleared: clearing a generator's frame ends the generator.
         """
-        places = {each.name for each in names}
-        self._forget_outputs(places)
-        if RESULT in places and self._last is not None:
+        names = {root.name for root in roots}
+        self._forget_outputs(names)
+        if RESULT in names and self._last is not None:
             self._last.result = None
-        failed = any(each.kind in (LOCAL, EXCEPTION) for each in names)
+        failed = any(root.kind in (LOCAL, EXCEPTION) for root in roots)
         if failed:
             self._forget_exception()
         return failed
@@ -230,8 +234,8 @@ class NotebookReferences:
             self.shell.InteractiveTB.pdb = None  # IPython makes another when it needs one
 
 
-class Places:
-    """The roots, the objects that hold their values, and those that a walk must not enter."""
+class SearchSpace:
+    """Where a search for what holds memory begins, and what it does not enter."""
 
     def __init__(self, namespace: Mapping[str, Any], notebook: NotebookReferences | None) -> None:
         #: The user's modules by name.
@@ -239,8 +243,8 @@ class Places:
         self._namespace = namespace
         self._notebook = notebook
 
-    def roots(self) -> list[Root]:
-        """Return the roots in the order in which blocks count to them.
+    def roots(self) -> Roots:
+        """Return the roots.
 
         Modules come first: what others refer to, too, counts to them. The notebook's come last.
         """
@@ -255,29 +259,25 @@ class Places:
                 found = introspection.names(inside)
                 values += [(f"{module}.{name}", value) for name, value in found if name[:2] != "__"]
         ranked = [(*_kind(value), name, value) for name, value in values]
-        ranked.sort(key=lambda each: each[0])
-        roots = [Root(Name(name, kind), [value]) for _, kind, name, value in ranked]
-        return roots if notebook is None else [*roots, *notebook.roots()]
+        ranked.sort(key=itemgetter(0))
+        roots = {Root(name, kind): [value] for _, kind, name, value in ranked}
+        return roots | (notebook.roots() if notebook else {})
 
-    def references(self, roots: list[Root], excluded: list[Any]) -> Iterator[Iterable[Any]]:
+    def references(self, roots: Roots, excluded: list[Any]) -> Iterator[Iterable[Any]]:
         """Yield what holds references to objects: to ``roots`` and ``excluded`` themselves, too."""
         found = [self._namespace, vars(sys)]
         found += map(introspection.module_attributes, self.modules.values())
         if self._notebook is not None:
             found += self._notebook.places()
         found = [*{id(each): each for each in found}.values()]
-        yield from (excluded, found, *(root.values for root in roots))
+        yield from (excluded, found, *roots.values())
         # The attributes of an object are its own from Python 3.13 on: `vars` has no referents.
         yield from (p.values() if type(p) is dict else gc.get_referents(p) for p in found)
 
     def excluded(self) -> list[Any]:
         """Return what a walk must not enter: all modules, and what leads to the whole process."""
-        modules = [
-            module
-            for module in list(sys.modules.values())
-            if introspection.is_a(module, types.ModuleType)
-        ]
-        found = [sys.modules, *modules, *map(introspection.module_attributes, modules)]
+        loaded = [each for each in [*sys.modules.values()] if introspection.is_a(each, ModuleType)]
+        found = [sys.modules, *loaded, *map(introspection.module_attributes, loaded)]
         found += [vars(builtins), self._namespace]
         return found if self._notebook is None else [*found, *self._notebook.excluded()]
 

@@ -74,19 +74,13 @@ class TorchGraph:
         """Return whether a type is one of autograd's nodes."""
         return type(introspection.find(kind, "next_functions")) is types.GetSetDescriptorType
 
-    def address(self, tensor: Any) -> int:
-        """Return where a tensor's storage begins; 0 without memory."""
+    def address(self, thing: Any) -> int:
+        """Return where the storage of a tensor begins, or a storage; 0 without memory."""
+        is_storage = self.is_storage(type(thing))
+        read = self._torch._C.StorageBase.data_ptr if is_storage else self._address
         try:
-            return self._address(tensor)
+            return int(read(thing))
         except Exception:  # sparse, a subclass that wraps others
-            return 0
-
-    @staticmethod
-    def address_of_storage(storage: Any) -> int:
-        """Return where a storage begins; 0 without memory."""
-        try:
-            return int(storage.data_ptr())
-        except Exception:
             return 0
 
     def _of_tensor(self, tensor: Tensor) -> list[tuple[str, Any]]:

@@ -10,25 +10,26 @@ import gc
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain, compress
-from typing import TYPE_CHECKING, Any, cast
+from itertools import compress
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from gpumagic.cuda.storages import plain_functions
-from gpumagic.memory.objects.blocks import Blocks
+from gpumagic.memory.objects.blocks import BlockIndex, Blocks
 from gpumagic.memory.objects.torch_graph import Rule, TorchGraph
 from gpumagic.system import introspection
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+#: An object's ``id()``: to hash or compare the object itself may run code of its class.
+ObjectId: TypeAlias = int
+
 #: The most objects that a walk notes: some 300 MiB.
 LIMIT = 2_000_000
 #: The objects that are visited at once; the references from them above which fewer are.
-_AT_ONCE, _MANY = 1000, 20_000
-#: How far it is looked whether objects lead on, before they are noted.
-_STEPS = 4
+AT_ONCE, _MANY = 1000, 20_000
 #: Py_TPFLAGS_HAVE_GC: objects of other types refer to nothing that Python knows.
 _HAVE_GC = 1 << 14
 _flags = vars(type)["__flags__"].__get__
@@ -44,6 +45,20 @@ def collector_paused() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+class _Kind(NamedTuple):
+    """What is to be known of the objects of a type."""
+
+    #: The type, so that its id stays its own.
+    type: type
+    #: Whether they may refer to other objects, and whether they are classes themselves.
+    leads_on: bool
+    is_class: bool
+    #: What returns the objects that one hides from Python's collector; None if it hides none.
+    hidden: Rule | None
+    #: Whether they may have a block of the allocator.
+    has_memory: bool
 
 
 class Walk:
@@ -67,46 +82,38 @@ class Walk:
         """
         #: The objects, in the order in which they were found.
         self.things: list[Any] = []
-        #: Of some of them together, where they begin, and the ids of all to which they lead; None
-        #: where that is a lot.
-        self.batches: list[tuple[int, set[int] | None]] = []
-        #: By the id of an object, the place of its block in ``blocks.all``.
-        self.block_of: dict[int, int] = {}
-        #: By the id of an object, what it keeps where Python's collector does not look: pairs of a
-        #: role and an id.
-        self.hidden: dict[int, list[tuple[str, int]]] = {}
-        self._excluded = excluded
+        #: The block of a tensor or a storage.
+        self.block_of: dict[ObjectId, BlockIndex] = {}
+        #: What an object keeps where Python's collector does not look, and in which role.
+        self.hidden: dict[ObjectId, list[tuple[str, ObjectId]]] = {}
         #: Why it has not visited all objects; empty where it has.
         self.ended = ""
         self.torch_graph = TorchGraph()
+        #: By the id of a type.
+        self.kinds: dict[ObjectId, _Kind] = {}
         self._blocks = blocks
         self._user_modules = {*user_modules}
         self._deadline = None if seconds is None else time.thread_time() + seconds
         #: Objects to visit. What many objects refer to comes last, so that one large variable does
         #: not take all the time.
         self._waiting: deque[list[Any]] = deque()
-        self._seen: set[int] = set()
-        #: The ids of objects that are not entered: the excluded ones, and classes of libraries.
+        self._seen: set[ObjectId] = set()
+        self._excluded = excluded
+        #: The objects that are not entered: the excluded ones, and classes of libraries.
         self._closed = {*map(id, excluded)}
-        #: The types met so far, by id: to hash or compare one may run a metaclass's code.
-        self.kinds: dict[int, type] = {}
-        #: The ids of those whose objects may lead on, and of those whose objects are classes.
-        self._inner: set[int] = set()
-        self._metaclasses: set[int] = set()
-        #: By such an id, what returns the objects that one hides; and the address of its memory.
-        self._hiding: dict[int, Rule] = {}
-        self._address: dict[int, Callable[[Any], int]] = {}
 
     def visit(self, things: Iterable[Any]) -> None:
         """Visit these objects and all that they lead to, as far as there is time."""
         self._waiting.append([*things])
         with plain_functions():
             while self._waiting and not self.ended:
-                self._visit(self._waiting.popleft())
-                if len(self.things) > LIMIT:
-                    self.ended = "there are too many objects to visit them all"
-                elif self._waiting and self.is_late():
-                    self.ended = "there was no time to visit all objects"
+                found = self._leading_on(self._waiting.popleft())
+                while found and not self.ended:
+                    found = self._visit(found)
+                    if len(self.things) > LIMIT:
+                        self.ended = "there are too many objects to visit them all"
+                    elif self.is_late() and (found or self._waiting):
+                        self.ended = "there was no time to visit all objects"
 
     def missed(self) -> Iterator[str]:
         """Yield what it could not look at."""
@@ -119,66 +126,52 @@ class Walk:
         """Return whether the time is over."""
         return self._deadline is not None and time.thread_time() > self._deadline
 
-    def _visit(self, things: list[Any]) -> None:
-        """Note some objects, and what they lead to is to be visited; unless that ends soon."""
-        steps: list[tuple[dict[int, Any], set[int] | None]] = []
-        (inner, hide), leads_on = self._inner_of(things), False
-        batch = self._unseen(inner)
-        while batch and not leads_on:
-            some = [*batch.values()]
-            inside = gc.get_referents(*some)
-            if len(inside) > _MANY and len(some) > 1:
-                half, leads_on = len(some) // 2, True
-                self._waiting.extendleft((some[half:], some[:half]))
-                break
-            if hide:
-                hiding = [each for each in some if id(type(each)) in self._hiding]
-                inside += chain.from_iterable(map(self._hidden_in, hiding))
-            if len(inside) > _MANY:
-                starts, leads_on = range(0, len(inside), _AT_ONCE), True
-                self._waiting.extend(inside[start : start + _AT_ONCE] for start in starts)
-                steps.append((batch, None))
-                break
-            leads_on = hide
-            inner, hide = self._inner_of(inside)
-            steps.append((batch, {*inner}))
-            batch = self._unseen(inner)
-            leads_on |= len(batch) < len(inner) or len(steps) == _STEPS
-            leads_on |= not all(batch.keys().isdisjoint(step) for step, _ in steps)
-            if batch and leads_on:
-                self._waiting.appendleft([*batch.values()])
-        for step, below in steps if leads_on else ():
-            self._seen.update(step)
-            self.batches.append((len(self.things), below))
-            self.things += step.values()
+    def _visit(self, found: dict[ObjectId, Any]) -> dict[ObjectId, Any]:
+        """Note some objects; return those to visit next, to which they lead."""
+        if not self._seen.isdisjoint(found):
+            found = {key: found[key] for key in found if key not in self._seen}
+        things = [*found.values()]
+        inside = gc.get_referents(*things)
+        if len(inside) > _MANY and len(things) > 1:
+            half = len(things) // 2
+            self._waiting.extendleft((things[half:], things[:half]))
+            return {}
+        hiding = {key for key in {*map(id, map(type, things))} if self.kinds[key].hidden}
+        for thing in things if hiding else ():
+            if id(type(thing)) in hiding:
+                inside += self._hidden_in(thing)
+        if len(inside) > _MANY:
+            starts, below = range(0, len(inside), AT_ONCE), dict[ObjectId, Any]()
+            self._waiting.extend(inside[start : start + AT_ONCE] for start in starts)
+        else:
+            below = self._leading_on(inside)
+        if below or hiding or len(inside) > _MANY:  # else nothing follows: they are not noted
+            self._seen.update(found)
+            self.things += things
+        return below
 
-    def _unseen(self, found: dict[int, Any]) -> dict[int, Any]:
-        if self._seen.isdisjoint(found):
-            return found
-        return {key: found[key] for key in found if key not in self._seen}
-
-    def _inner_of(self, things: list[Any]) -> tuple[dict[int, Any], bool]:
-        """Return those of some objects that may lead on, by id; and whether any hides others."""
-        kinds = [*map(id, map(type, things))]
-        distinct = {*kinds}
+    def _leading_on(self, things: list[Any]) -> dict[ObjectId, Any]:
+        """Return those of some objects that may refer to others."""
+        keys = [*map(id, map(type, things))]
+        distinct = {*keys}
         if not self.kinds.keys() >= distinct:
             for thing in things:
                 if id(type(thing)) not in self.kinds:
-                    self._learn(type(thing))
-        inner = distinct & self._inner
+                    self.kinds[id(type(thing))] = self._kind(type(thing))
+        inner = {key for key in distinct if self.kinds[key].leads_on}
         if inner != distinct:
-            things = [*compress(things, map(inner.__contains__, kinds))] if inner else []
+            things = [*compress(things, map(inner.__contains__, keys))] if inner else []
         found = dict(zip(map(id, things), things, strict=True))
-        if not self._metaclasses.isdisjoint(distinct):
+        if any(self.kinds[key].is_class for key in inner):
             # The classes of libraries lead to half of the process.
             self._closed.update(key for key, each in found.items() if self._is_librarys(each))
         for key in self._closed & found.keys():
             del found[key]
-        return found, not self._hiding.keys().isdisjoint(distinct)
+        return found
 
     def _is_librarys(self, thing: Any) -> bool:
         """Return whether an object is a class, and not the user's own."""
-        if id(type(thing)) not in self._metaclasses:
+        if not self.kinds[id(type(thing))].is_class:
             return False
         module = introspection.class_attributes(thing).get("__module__")
         return type(module) is not str or (
@@ -187,31 +180,26 @@ class Walk:
 
     def _hidden_in(self, thing: Any) -> list[Any]:
         """Note an object's block and what it hides; return the latter."""
-        found = [*self._hiding[id(type(thing))](thing)]
+        kind = self.kinds[id(type(thing))]
+        found = [*kind.hidden(thing)] if kind.hidden else []
         if found:
             self.hidden[id(thing)] = [(role, id(each)) for role, each in found]
-        address = self._address.get(id(type(thing)))
-        block = None if address is None else self._blocks.find(address(thing))
+        block = self._blocks.find(self.torch_graph.address(thing)) if kind.has_memory else None
         if block is not None:
             self.block_of[id(thing)] = block
         return [each for _, each in found]
 
-    def _learn(self, kind: type) -> None:
-        key = id(kind)
-        self.kinds[key] = kind
-        array = getattr(sys.modules.get("numpy"), "ndarray", None)
+    def _kind(self, kind: type) -> _Kind:
+        graph, array = self.torch_graph, getattr(sys.modules.get("numpy"), "ndarray", None)
         is_array = array is not None and introspection.derives(kind, array)
-        hiding = _of_array if is_array else self.torch_graph.rule(kind)
-        if hiding is not None:
-            self._hiding[key] = hiding
-        if hiding is not None or _flags(kind) & _HAVE_GC:
-            self._inner.add(key)
-        if self.torch_graph.is_tensor(kind):
-            self._address[key] = self.torch_graph.address
-        elif self.torch_graph.is_storage(kind):
-            self._address[key] = self.torch_graph.address_of_storage
-        if introspection.derives(kind, type):
-            self._metaclasses.add(key)
+        hidden = _of_array if is_array else graph.rule(kind)
+        return _Kind(
+            kind,
+            leads_on=hidden is not None or bool(_flags(kind) & _HAVE_GC),
+            is_class=introspection.derives(kind, type),
+            hidden=hidden,
+            has_memory=graph.is_tensor(kind) or graph.is_storage(kind),
+        )
 
 
 def _of_array(array: NDArray[Any]) -> list[tuple[str, Any]]:
