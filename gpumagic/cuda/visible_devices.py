@@ -87,7 +87,7 @@ def list_ends_at(environment: Environment, devices: Sequence[Device]) -> str | N
 
 def _first_instance(device: Device) -> Device:
     """Return the device with the MIG instance that CUDA shows of it, if it has any."""
-    return replace(device, instance=device.mig[0].uuid if device.mig else None)
+    return replace(device, instance=device.mig[0].uuid) if device.mig else device
 
 
 def _by_uuids(mask: str, devices: Sequence[Device]) -> list[Device] | None:

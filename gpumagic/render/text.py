@@ -54,8 +54,10 @@ def render(
         highlight=False,
         force_jupyter=False,
     )
-    for line in _lines(blocks, width, console):
-        console.print(_wrapped(line, width, console) if wrap else line, soft_wrap=True)
+    lines = _lines(blocks, width, console)
+    if wrap:
+        lines = (_wrapped(line, width, console) for line in lines)
+    console.print(Text("\n").join(lines), soft_wrap=True)
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()).strip("\n")
 
 
@@ -120,6 +122,10 @@ class _Column:
     def fitted(self, text: Text, console: Console) -> Iterable[Text]:
         """Return the lines of a text in the column's width: one, cut, or several, broken."""
         wrap = self.column.wrap
+        if text.cell_len <= self.width:  # the most: rich takes ten times as long for it
+            fitted = text.copy()
+            fitted.align(self.column.align, self.width)
+            return [fitted]
         return text.wrap(
             console,
             self.width,

@@ -156,14 +156,14 @@ def claim_best(pick: Pick, usable: Sequence[str]) -> tuple[tuple[str, ...], Othe
 
 def others_of(uuids: Iterable[str]) -> dict[str, Sequence[Claim]]:
     """Return the claims of other processes on each device."""
-    found = all_of(uuids)
+    found = all_of(uuids, locked())
     return {uuid: [claim for claim in claims if not claim.own] for uuid, claims in found.items()}
 
 
-def all_of(uuids: Iterable[str]) -> dict[str, list[Claim]]:
-    """Return the claims on each device, this process's too and first, as far as they are listed.
+def locked() -> Mapping[str, Collection[int]]:
+    """Return the pids of those that have locked a file, by its device and inode (`_place`).
 
-    There may be thousands: of those on a device all but `_MOST` are counted alone.
+    Some milliseconds pass: the kernel has a reader wait until all cores have seen that it reads.
     """
     try:
         # Twice: the kernel writes it page by page, and may leave out a line while others go.
@@ -174,6 +174,14 @@ def all_of(uuids: Iterable[str]) -> dict[str, list[Claim]]:
     for words in map(str.split, lines):
         if "FLOCK" in words[1:2]:
             pids.setdefault(words[5], set()).add(int(words[4]))
+    return pids
+
+
+def all_of(uuids: Iterable[str], pids: Mapping[str, Collection[int]]) -> dict[str, list[Claim]]:
+    """Return the claims on each device, this process's too and first, as far as they are `locked`.
+
+    There may be thousands: of those on a device all but `_MOST` are counted alone.
+    """
     claim = cache(_claim)  # one look-up of each process
     found: dict[str, list[Claim]] = {}
     for uuid in uuids:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from gpumagic.cuda import device_table
@@ -24,8 +25,11 @@ def devices(*, processes: bool = True) -> DeviceTable:
 
     .. versionadded:: 0.1.0
     """
-    table = device_table.read(processes=processes)
-    found = claims.all_of(uuid for device in table for uuid in claims.all_uuids(device))
+    with ThreadPoolExecutor(1) as beside:  # the one waits for NVML, the other for the kernel
+        locked = beside.submit(claims.locked)
+        table = device_table.read(processes=processes)
+    uuids = (uuid for device in table for uuid in claims.all_uuids(device))
+    found = claims.all_of(uuids, locked.result())
     claimed = (replace(device, claims=_claims_on(device, found)) for device in table)
     return replace(table, devices=tuple(claimed))
 

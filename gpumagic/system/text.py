@@ -31,6 +31,8 @@ def harmless(text: str, longest: int = LONGEST) -> str:
     """
     if len(text) > longest:
         text = f"{text[: longest - 1]}…"
+    if text.isascii() and text.isprintable():  # the most: a table has hundreds
+        return text
     return "".join(map(_visible, _INVISIBLE.sub("", text)))
 
 

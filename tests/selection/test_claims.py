@@ -97,7 +97,7 @@ def auto(count: int = 1) -> tuple[str, ...]:
 
 
 def pids(uuid: str) -> list[int | None]:
-    return [claim.pid for claim in claims.all_of([uuid])[uuid]]
+    return [claim.pid for claim in claims.all_of([uuid], claims.locked())[uuid]]
 
 
 _MANY = """
@@ -125,7 +125,7 @@ def test_processes_that_choose_at_once_are_spread_over_the_gpus(machine: Path, n
     """Of three users, if this one is root; each is listed."""
     uids = [60_000 + n % 3 if os.geteuid() == 0 else 0 for n in range(number)]
     with process(f"{_MANY}say(together({uids}))") as (chosen, _):
-        listed = claims.all_of(UUIDS)
+        listed = claims.all_of(UUIDS, claims.locked())
         counts = Counter(uuid for _, uuid in chosen)
         for uuid, found in listed.items():  # of many on one GPU the last ones are a number
             by_pid = {each.pid for each in found if each.pid is not None}
@@ -144,7 +144,8 @@ def test_a_claimed_gpu_comes_last_and_a_claim_ends_with_its_process(machine: Pat
         assert pids(UUIDS[0]) == [other.pid]
         assert auto(8) == (*UUIDS[1:], UUIDS[0])  # all are needed
         assert pids(UUIDS[0]) == [os.getpid(), other.pid]
-        assert [(c.own, c.mine) for c in claims.all_of(UUIDS)[UUIDS[1]]] == [(True, True)]
+        own = claims.all_of(UUIDS, claims.locked())[UUIDS[1]]
+        assert [(c.own, c.mine) for c in own] == [(True, True)]
         claims.release()
         assert pids(UUIDS[0]) == [other.pid]
         other.kill()
@@ -194,7 +195,7 @@ def test_thousands_of_claims_cost_little(machine: Path, monkeypatch: pytest.Monk
         "def take():\n    claims.hold(tuple(UUIDS))\n    return STATE.choice.claim\n"
     )
     with process(f"{program}say(together({uids}))"):
-        found = claims.all_of(UUIDS)
+        found = claims.all_of(UUIDS, claims.locked())
         assert len(looked_up) == len({*looked_up}) <= 16
         for uuid, listed in found.items():
             assert listed[0].own == (uuid == UUIDS[0])
@@ -207,7 +208,7 @@ def test_of_a_process_in_another_container_only_the_lock_is_seen(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with process("say(auto())"):
-        monkeypatch.setattr(claims, "all_of", lambda uuids: {uuid: [] for uuid in uuids})
+        monkeypatch.setattr(claims, "locked", dict)
         assert auto() == (UUIDS[1],)
 
 

@@ -39,7 +39,7 @@ def test_a_choice_is_claimed_shown_and_withdrawn(run_cell: Callable[..., Any]) -
         assert STATE.choice.claim == (uuid,)
     run_cell("%unload_ext gpumagic")
     assert STATE.choice.claim == ()
-    assert claims.all_of([uuid]) == {uuid: []}
+    assert claims.all_of([uuid], claims.locked()) == {uuid: []}
     run_cell("%load_ext gpumagic")
 
 
