@@ -66,6 +66,9 @@ class Session(AbstractContextManager["Session"]):
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
             raise DeviceError(_reason(error)) from error
+        #: By index; and those that are not in MIG mode, which does not change while NVML is open.
+        self._handles: dict[int, object] = {}
+        self._whole: set[int] = set()
         self.driver_version: str | None = None
         with suppress(_LostError):  # a lost device fails even calls that name none
             self.driver_version = self._ask(pynvml.nvmlSystemGetDriverVersion)
@@ -133,11 +136,13 @@ class Session(AbstractContextManager["Session"]):
         return [self._device(index, usage=usage) for index in range(self.count())]
 
     def _device(self, index: int, *, usage: bool) -> Device:
-        fields: dict[str, Any] = {}
         try:
-            handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
-            _identities[index] = self._identity(handle)
-            fields = self._measured(handle) | (self._usage(handle) if usage else {})
+            if index not in self._handles:
+                handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+                _identities[index] = self._identity(handle)
+                self._handles[index] = handle
+            handle = self._handles[index]
+            fields = self._measured(index, handle) | (self._usage(handle) if usage else {})
         except _LostError as error:
             fields = {"error": str(error), "lost": True}
         except self._nvml.NVMLError as error:
@@ -154,12 +159,14 @@ class Session(AbstractContextManager["Session"]):
             "compute_capability": None if capability is None else tuple(capability),
         }
 
-    def _measured(self, handle: object) -> dict[str, Any]:
+    def _measured(self, index: int, handle: object) -> dict[str, Any]:
         nvml, ask = self._nvml, self._ask
         # Version 2 excludes the driver's reserve; some drivers on WSL report version 1 alone.
         memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
         memory = memory or ask(nvml.nvmlDeviceGetMemoryInfo, handle)
-        mode, parts = self._mig(handle)
+        mode, parts = (False, ()) if index in self._whole else self._mig(handle)
+        if mode is False:
+            self._whole.add(index)
         listed = self._processes(handle)
         if parts:  # to list all of a divided device takes rights
             known = [each.processes for each in parts if each.processes is not None]
