@@ -13,11 +13,10 @@ from gpumagic.errors import DeviceError, SpecError
 from gpumagic.memory.holders import Survey
 from gpumagic.memory.objects.blocks import UnreadableError
 from gpumagic.memory.objects.garbage import objects_of, running_threads
-from gpumagic.memory.objects.roots import EXCEPTION, LAST, LOCAL, NotebookReferences
+from gpumagic.memory.objects.roots import EXCEPTION, LAST, LOCAL, NotebookReferences, Root
 from gpumagic.memory.objects.walk import collector_paused
 from gpumagic.render.units import bytes_
 from gpumagic.results.allocator import Freed, FreeStep, Held
-from gpumagic.results.holders import IN_CPP
 from gpumagic.system import introspection, text
 from gpumagic.system.shell import Shell
 from gpumagic.wording import did_you_mean, listed
@@ -47,22 +46,13 @@ def free(shell: Shell, names: Sequence[str] = (), local: Container[str] = ()) ->
             "%gpu restart starts it again"
         )
     before, steps, notes = _held(), list[FreeStep](), list[str]()
-    survey, unknown = None, f"no GPU memory to free: {failure.why_no_gpu()}"
-    if not torch_cuda.contexts():  # the same notebook runs with a GPU: what it names goes
-        names = [name for name in names if name in notebook.namespace]
+    survey, unknown = _survey(shell, names)
+    if survey is None:  # the same notebook runs with a GPU: what it names goes
+        names, holding = [name for name in names if name in notebook.namespace], list[Root]()
     else:
-        try:
-            # What the notebook itself holds is known without a look at the variables.
-            survey = Survey.make(None if names else {}, shell)
-        except UnreadableError as error:
-            unknown = f"what the notebook itself keeps was left alone: {error}"
-    if survey is not None:
         names = _holding(survey, names)
-    holding = [root for root in survey.holding() if root.by_notebook] if survey else []
-    beside = {name: _others(survey, name, names) for name in names} if survey else {}
-    if others := dict.fromkeys(chain(*beside.values())):
-        staying = ", ".join(name for name in beside if beside[name])
-        notes.append(f"memory of {staying} that is also held by {', '.join(others)} stays")
+        holding = [root for root in survey.holding() if root.by_notebook]
+        notes += _shared(survey, names)
     for name in names:
         del notebook.namespace[name]
     if names:
@@ -74,24 +64,39 @@ def free(shell: Shell, names: Sequence[str] = (), local: Container[str] = ()) ->
         steps.append(FreeStep(f"forget {', '.join(places)}", _held()))
     _collect()
     steps.append(FreeStep("collect garbage", _held()))
-    steps += _clear_libraries(user := _user_of_workspaces(notebook))
     try:
-        torch_cuda.empty_cache()
+        _empty_caches(notebook)
     except RuntimeError as error:
         done = f"deleted: {', '.join(names)}" if names else "nothing was deleted"
         raise DeviceError(
             f"the cache was not emptied ({done}): {text.reason(error)}; "
             "if CUDA goes on to fail, %gpu restart starts it again"
         ) from None
-    steps.append(FreeStep("empty the cache", _held()))
-    notes += _staying(shell, user) if survey else [unknown]
+    steps.append(FreeStep("empty the caches", _held()))
+    notes += [unknown] if survey is None else _staying(shell)
     return Freed(tuple(steps), before, tuple(names), tuple(notes), torch_cuda.uncounted())
 
 
-def _others(survey: Survey, name: str, names: Sequence[str]) -> list[str]:
-    """Return the variables that hold memory of one, but for those that are deleted with it."""
-    found = survey.holding([name])
-    return [root.name for root in found if not root.by_notebook and root.name not in names]
+def _survey(shell: Shell, names: Sequence[str]) -> tuple[Survey | None, str]:
+    """Return who holds what; or None, and why that is not known."""
+    if not torch_cuda.contexts():
+        return None, f"no GPU memory to free: {failure.why_no_gpu()}"
+    try:
+        # What the notebook itself holds is known without a look at the variables.
+        return Survey.make(None if names else {}, shell), ""
+    except UnreadableError as error:
+        return None, f"what the notebook itself keeps was left alone: {error}"
+
+
+def _shared(survey: Survey, names: Sequence[str]) -> Iterator[str]:
+    """Yield the variables whose memory others hold, too, that are not deleted with them."""
+    others = {
+        name: [r.name for r in survey.holding([name]) if not r.by_notebook and r.name not in names]
+        for name in names
+    }
+    if holders := dict.fromkeys(chain(*others.values())):
+        staying = ", ".join(name for name in names if others[name])
+        yield f"memory of {staying} that is also held by {', '.join(holders)} stays"
 
 
 def _holding(survey: Survey, names: Sequence[str]) -> list[str]:
@@ -112,6 +117,11 @@ def _holding(survey: Survey, names: Sequence[str]) -> list[str]:
 
 
 def _check(notebook: NotebookReferences, names: Sequence[str], local: Container[str]) -> None:
+    """Check that all names are of variables that can be deleted, or patterns.
+
+    Raises:
+        SpecError: one is not.
+    """
     for name in names:
         if name in local:
             raise SpecError(
@@ -140,46 +150,27 @@ def _collect() -> None:
         gc.collect()
 
 
-def _user_of_workspaces(notebook: NotebookReferences) -> str | None:
-    """Return what may use cuBLAS's work space without asking torch for it again; None if nothing.
+def _empty_caches(notebook: NotebookReferences) -> None:
+    """Empty the allocator's cache, and what libraries keep and make again when they need it.
 
-    A CUDA graph has its address, and a thread may be about to start a kernel with it.
+    Not cuBLAS's work space where code may use it without asking torch for it again: a CUDA graph
+    has its address, and a thread may be about to start a kernel with it.
     """
-    if not torch_cuda.contexts():
-        return None
-    if objects_of(torch_cuda.module().cuda.CUDAGraph):
-        return "a CUDA graph may use it"
-    return next(running_threads(notebook.cell_of), None)
+    if torch_cuda.contexts():
+        torch_cuda.module().clear_autocast_cache()
+        graphs = objects_of(torch_cuda.module().cuda.CUDAGraph)
+        if not graphs and next(running_threads(notebook.cell_of), None) is None:
+            torch_cuda.c_functions()._cuda_clearCublasWorkspaces()
+    torch_cuda.empty_cache()
 
 
-def _clear_libraries(user: str | None) -> Iterator[FreeStep]:
-    """Clear what libraries keep, and make again when they need it; yield what that has freed."""
-    if not torch_cuda.contexts():
-        return
-    clearing = {"clear autocast's cache": torch_cuda.module().clear_autocast_cache}
-    if user is None:
-        # From torch 2.15 on nothing is kept.
-        clear = torch_cuda.c_functions()._cuda_clearCublasWorkspaces
-        clearing["clear cuBLAS's work space"] = clear
-    for what, clear in clearing.items():
-        before = _held()
-        clear()
-        if _held() != before:
-            yield FreeStep(what, _held())
-
-
-def _staying(shell: Shell, user: str | None) -> Iterator[str]:
-    """Yield what is still allocated, and who holds it; and what stays reserved.
-
-    ``user`` uses cuBLAS's work space.
-    """
+def _staying(shell: Shell) -> Iterator[str]:
+    """Yield what is still allocated, and who holds it; and what stays reserved."""
     survey, sizes = Survey.make(shell=shell), Counter[str]()
     account = survey.result(survey.unreferenced(collected=True))
     for device in account.devices.values():
         sizes.update({holder.name: holder.bytes for holder in device.holders})
         sizes.update(device.unreferenced())
-    if user is not None and sizes[IN_CPP]:
-        yield f"cuBLAS's work space stays: {user}"
     for ordinal, size in torch_cuda.in_private_pools().items():
         if size:
             yield (

@@ -1,10 +1,10 @@
 """Whose memory it is that no variable leads to, for `holders`: garbage, or objects in use.
 
-Garbage are objects in reference cycles to which nothing else refers: it is freed only when Python's
-collector comes to it. It is found as the collector finds it, without collecting: what has more
-references than those of objects that are themselves garbage is in use, and so is all that it leads
-to. But not of all objects: of the tensors in question, and of what refers to them, as far up as
-that leads. A look at who refers to some objects is a pass over the whole process, in C.
+Objects that refer to each other, and to which nothing else refers, are garbage: they live until
+Python's collector runs. Garbage is found as the collector finds it, without collecting: an object
+with more references than those of garbage is in use, and so is all that it leads to. The collector
+looks at all objects; here it is the tensors in question, and what refers to them, as far up as that
+leads. To ask what refers to some objects is one pass over all objects of the process, in C.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import gc
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Set
-from itertools import compress
+from itertools import chain, compress
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -21,36 +21,36 @@ from gpumagic.cells import tracebacks
 from gpumagic.cells.tracebacks import CellOf
 from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.storages import plain_functions
-from gpumagic.memory.objects.blocks import Blocks
+from gpumagic.memory.objects.blocks import BlockIndex, Blocks
 from gpumagic.memory.objects.object_graph import ObjectGraph
 from gpumagic.memory.objects.torch_graph import TorchGraph
-from gpumagic.memory.objects.walk import Walk
+from gpumagic.memory.objects.walk import ObjectId, Walk
 
 #: The objects of which a pass looks for what refers to them: each takes time, and each pass does.
 _AT_ONCE = 32
 
 
 class Unreferenced(NamedTuple):
-    """The places in `Blocks.all` of what no variable leads to; in neither: what C++ alone holds."""
+    """The blocks that no variable leads to; in neither are those that C++ alone holds."""
 
-    garbage: Set[int] = frozenset()
-    live: Set[int] = frozenset()
+    garbage: Set[BlockIndex] = frozenset()
+    live: Set[BlockIndex] = frozenset()
 
 
 def unreferenced(
-    blocks: Blocks, owned: Set[int], walk: Walk, *, collected: bool = False
+    blocks: Blocks, owned: Set[BlockIndex], walk: Walk, *, collected: bool = False
 ) -> Unreferenced | None:
     """Return whose the blocks are that are not ``owned``; None where that takes too long.
 
     Args:
         blocks: The allocated blocks.
-        owned: Their places, where a variable leads to them.
+        owned: Those that a variable leads to.
         walk: A walk that has not begun.
         collected: Whether Python's collector has just run: there is no garbage.
     """
     tensors = _tensors(blocks, owned)
     walk.visit(tensors)
-    searched = set[int]()
+    searched = set[ObjectId]()
     while not (walk.ended or walk.is_late()):
         graph = ObjectGraph(walk)
         held = {*graph.things} if collected else graph.held_elsewhere([tensors], running=True)
@@ -67,7 +67,7 @@ def unreferenced(
     return None
 
 
-def _tensors(blocks: Blocks, owned: Set[int]) -> list[Any]:
+def _tensors(blocks: Blocks, owned: Set[BlockIndex]) -> list[Any]:
     """Return Python's tensors whose blocks are not ``owned``."""
     address, known = TorchGraph().address, {None, *owned}
     with plain_functions():
@@ -75,11 +75,13 @@ def _tensors(blocks: Blocks, owned: Set[int]) -> list[Any]:
         return [each for each in found if blocks.find(address(each)) not in known]
 
 
-def _visit_referrers(walk: Walk, graph: ObjectGraph, keys: Iterable[int], ours: list[Any]) -> None:
+def _visit_referrers(
+    walk: Walk, graph: ObjectGraph, keys: Iterable[ObjectId], ours: list[Any]
+) -> None:
     """Visit what refers to some of a graph's objects, but for running code and ``ours``."""
     things = [graph.things[key] for key in keys]
-    left_out = {*map(id, (things, ours, *vars(walk).values(), *vars(graph).values()))}
-    left_out.update(map(id, _running_frames()))
+    own = (things, ours, *vars(walk).values(), *walk.kinds.values(), *vars(graph).values())
+    left_out = {*map(id, chain(own, _running_frames()))}
     walk.visit([each for each in gc.get_referrers(*things) if id(each) not in left_out])
 
 
