@@ -215,13 +215,13 @@ def _leave_cluster(shell: Shell) -> None:
 
 def _undo_of_process(state: ShellState) -> None:
     """Undo the changes of this process; a failure of one is raised when the others are undone."""
-    from gpumagic.memory import limit, peak_ledger
+    from gpumagic.memory import exact_peaks, limit
     from gpumagic.selection import claims, cpu_threads, soft_off
 
     with ExitStack() as undo:
         undo.callback(soft_off.lift)
         undo.callback(limit.LIMIT.lift)
-        undo.callback(peak_ledger.LEDGER.leave)
+        undo.callback(exact_peaks.LEDGER.leave)
         undo.callback(_undo_choice, state)
         undo.callback(cpu_threads.undo)
         undo.callback(claims.release)

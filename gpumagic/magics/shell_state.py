@@ -16,8 +16,8 @@ from gpumagic.system.shell import Shell
 
 if TYPE_CHECKING:
     from gpumagic.magics.gpu.watch_thread import Watch
+    from gpumagic.memory.cell_meter import CellMeter
     from gpumagic.memory.history import History
-    from gpumagic.memory.peak_ledger import CellMemoryMeter
     from gpumagic.results.base import Result
     from gpumagic.results.memory import MemoryReport
     from gpumagic.results.timing import CudaTiming
@@ -71,7 +71,7 @@ class ShellState(Magics):
         self.hooks = CellHooks(shell)
         #: ``%cudatime on``, ``%gpumem on`` and ``%gpumem record``; None until first asked for.
         self.cell_timing: CellTimer | None = None
-        self.cell_memory: CellMemoryMeter | None = None
+        self.cell_memory: CellMeter | None = None
         self.memory_history: History | None = None
         #: ``%gpu watch``; None until first asked for.
         self.watch: Watch | None = None

@@ -12,8 +12,8 @@ from contextlib import suppress
 from gpumagic.cells.line_sources import CodeLine, CodeSource
 from gpumagic.cells.line_tracer import LineTracer
 from gpumagic.cells.measured_block import Measured
+from gpumagic.memory.exact_peaks import LEDGER, Scope
 from gpumagic.memory.measurement import Measurement
-from gpumagic.memory.peak_ledger import LEDGER, Scope
 from gpumagic.results.lines import LineMemory, LineReport, SourceLines
 from gpumagic.results.memory import DeviceMemoryDelta, only_changed
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast, overload
 from gpumagic.cells.measured_block import Measured, decorated
 from gpumagic.cuda import device_table, failure, torch_cuda
 from gpumagic.errors import SpecError
-from gpumagic.memory.peak_ledger import LEDGER, Scope
+from gpumagic.memory.exact_peaks import LEDGER, Scope
 from gpumagic.memory.report import allocator_notes, memory_report
 from gpumagic.results.memory import MemoryDelta, MemoryReport, only_changed
 from gpumagic.system import text

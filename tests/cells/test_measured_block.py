@@ -13,8 +13,8 @@ import pytest
 import gpumagic
 from gpumagic.cells import measured_block
 from gpumagic.errors import SpecError
+from gpumagic.memory.exact_peaks import LEDGER
 from gpumagic.memory.measurement import Measurement
-from gpumagic.memory.peak_ledger import LEDGER
 from gpumagic.results.memory import MemoryDelta
 from gpumagic.results.timing import CudaTiming
 

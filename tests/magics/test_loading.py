@@ -12,7 +12,7 @@ import pytest
 import gpumagic
 from gpumagic.cuda import driver
 from gpumagic.magics.shell_state import of
-from gpumagic.memory.peak_ledger import LEDGER
+from gpumagic.memory.exact_peaks import LEDGER
 from tests.support.kernels import Kernel
 from tests.support.shells import registered, run_cell, shell
 from tests.support.terminal import Terminal

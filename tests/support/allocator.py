@@ -54,7 +54,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     gc.freeze()
     yield torch
     gc.unfreeze()
-    from gpumagic.memory.peak_ledger import LEDGER
+    from gpumagic.memory.exact_peaks import LEDGER
 
     LEDGER._user.clear()
     LEDGER.leave()

@@ -99,7 +99,7 @@ def _config() -> Config:
 
 def _forget_peaks() -> None:
     """Unloading keeps torch's functions wrapped as long as the user's peaks need it: no leak."""
-    peaks = sys.modules.get("gpumagic.memory.peak_ledger")
+    peaks = sys.modules.get("gpumagic.memory.exact_peaks")
     if peaks is not None:
         peaks.LEDGER._user.clear()
         peaks.LEDGER.leave()

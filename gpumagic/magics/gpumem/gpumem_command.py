@@ -25,7 +25,7 @@ from gpumagic.wording import plural
 
 if TYPE_CHECKING:
     from gpumagic.magics.shell_state import ShellState
-    from gpumagic.memory.peak_ledger import CellMemoryMeter
+    from gpumagic.memory.cell_meter import CellMeter
     from gpumagic.results.base import Result
 
 # --- what can be typed ----------------------------------------------------------------------------
@@ -256,14 +256,14 @@ def _result(
     return LIMIT.state()
 
 
-def _meter(magics: ShellState) -> CellMemoryMeter:
+def _meter(magics: ShellState) -> CellMeter:
     """Return the meter of a session's cells, made at the first call."""
     if magics.cell_memory is None:
         from gpumagic.magics.delivery import show_below
-        from gpumagic.memory.peak_ledger import CellMemoryMeter
+        from gpumagic.memory.cell_meter import CellMeter
 
         shell = magics.shell
-        magics.cell_memory = CellMemoryMeter(magics.hooks, lambda cell, _: show_below(shell, cell))
+        magics.cell_memory = CellMeter(magics.hooks, lambda cell, _: show_below(shell, cell))
         magics.undo.callback(magics.cell_memory.off)
     return magics.cell_memory
 

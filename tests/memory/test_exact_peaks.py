@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gpumagic.memory import peak_ledger
-from gpumagic.memory.peak_ledger import LEDGER
+from gpumagic.memory import exact_peaks
+from gpumagic.memory.exact_peaks import LEDGER
 from gpumagic.results.memory import DeviceMemoryDelta
 from tests.support.allocator import MIB, clear, empty, functions, program, readings
 
@@ -62,7 +62,7 @@ def test_a_wrapper_of_another_library_stays(torch: ModuleType) -> None:
     assert torch._C._cuda_memoryStats is own
 
 
-@pytest.mark.parametrize("name", [*peak_ledger._READ, *peak_ledger._RESET])
+@pytest.mark.parametrize("name", [*exact_peaks._READ, *exact_peaks._RESET])
 def test_what_another_torch_may_take_is_passed_on(
     torch: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -14,10 +14,6 @@ counters; memory that another thread allocates and frees in the some 20 µs betw
 reset that follows it is in no peak; nor is what came before a reset by the user in the scope in
 which torch was first imported. Failures before the user's reset of the accumulated statistics are
 in no scope.
-
-The change by every cell is measured by hooks around the cells. What changes between two cells (by a
-thread, by a widget) has a row of its own; but cells that follow at once have nothing between them:
-reading the counters takes 17 µs a device. A cell that another cell runs is part of that one.
 """
 
 from __future__ import annotations
@@ -26,30 +22,18 @@ import functools
 import sys
 from collections.abc import Callable, Iterator
 from threading import RLock
-from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
-from gpumagic.cells.every_cell import EveryCell, Running, first_line
-from gpumagic.cells.hooks import CellHooks
 from gpumagic.cuda import torch_cuda
-from gpumagic.errors import DeviceError
-from gpumagic.memory.limit import memory_limit
-from gpumagic.results.logs import BETWEEN_CELLS, CellLog, CellMemory
-from gpumagic.results.memory import DeviceMemoryDelta, only_changed
-
-if TYPE_CHECKING:
-    from IPython.core.interactiveshell import ExecutionResult
+from gpumagic.results.memory import DeviceMemoryDelta
 
 #: The functions of ``torch._C`` through which the peaks are read and reset. Those of
 #: ``torch.accelerator`` came with torch 2.9.
 _READ = ("_cuda_memoryStats", "_accelerator_getDeviceStats")
 _RESET = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 
-#: Seconds between two cells of which the second follows at once.
-_AT_ONCE = 1e-3
-
 #: Where a counter is in the nested dictionary, for example ``("allocated_bytes", "all")``.
-Path = tuple[Any, ...]
+_Path: TypeAlias = "tuple[Any, ...]"
 
 
 class Counters(NamedTuple):
@@ -61,7 +45,6 @@ class Counters(NamedTuple):
     retries: int = 0
 
 
-@functools.lru_cache(maxsize=64)  # after an idle cell: the same on each of many devices as before
 def _delta(start: Counters, end: Counters, peak: int) -> DeviceMemoryDelta:
     """Return the change between two readings; ``peak`` is the highest of allocated bytes."""
     return DeviceMemoryDelta(
@@ -107,7 +90,7 @@ def _peak(stats: dict[str, Any]) -> int:
     return int(stats["allocated_bytes"]["all"]["peak"])
 
 
-def _peaked(stats: dict[Any, Any], above: Path = ()) -> Iterator[tuple[Path, dict[str, int]]]:
+def _peaked(stats: dict[Any, Any], above: _Path = ()) -> Iterator[tuple[_Path, dict[str, int]]]:
     """Return every counter that has a peak, at any depth."""
     for key, value in stats.items():
         if isinstance(value, dict):
@@ -117,7 +100,7 @@ def _peaked(stats: dict[Any, Any], above: Path = ()) -> Iterator[tuple[Path, dic
                 yield from _peaked(value, (*above, key))
 
 
-def _at(stats: dict[Any, Any], path: Path) -> dict[str, int]:
+def _at(stats: dict[Any, Any], path: _Path) -> dict[str, int]:
     """Return the counter at ``path``; for one that is gone (a private pool's), the highest peak."""
     for key in path:
         stats = stats.get(key, {})
@@ -131,7 +114,7 @@ class Ledger:
         self._lock = RLock()
         self._scopes: list[Scope] = []
         #: By ordinal: the user's peaks that torch's counters no longer show.
-        self._user: dict[int, dict[Path, int]] = {}
+        self._user: dict[int, dict[_Path, int]] = {}
         #: By name: torch's own function, and ours in its place.
         self._wrapped: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
         #: Where they are wrapped; not read from torch again, which the user may have unloaded.
@@ -287,77 +270,3 @@ class Ledger:
 
 #: The counters are the process's, and so is the ledger.
 LEDGER = Ledger()
-
-
-# --- every cell -----------------------------------------------------------------------------------
-
-
-class CellMemoryMeter(EveryCell[CellMemory]):
-    """The change of GPU memory by the cells of one shell."""
-
-    magic, done = "%gpumem", "measured"
-
-    def __init__(self, hooks: CellHooks, show: Callable[[CellMemory, str], None]) -> None:
-        super().__init__(hooks, show)
-        self._lock = RLock()
-        #: That of a cell, and then of what runs until the next one.
-        self._scope = Scope()
-        #: Those of the cells that run.
-        self._running: list[Scope] = []
-        #: When the last one ended.
-        self._ended = 0.0
-
-    def on(self) -> None:
-        """Begin to measure; the cell that is running counts from here. Does nothing if on."""
-        if self.watching:
-            return
-        if why := torch_cuda.uncounted():
-            raise DeviceError(f"memory cannot be measured: {why}")
-        self._scope, self._running, self._ended = LEDGER.open(), [], perf_counter()
-        try:
-            if self._scope.error is not None:
-                raise self._scope.error
-            self._hooks.add(self._hook, running=True)
-        except BaseException:
-            self.off()
-            raise
-
-    def off(self) -> None:
-        super().off()
-        LEDGER.drop(self._scope)
-
-    def log(self) -> CellLog:
-        """Return the records until now."""
-        limits = {i: memory_limit(i) for i in torch_cuda.contexts()}
-        known = {i: limit for i, limit in limits.items() if limit is not None}
-        return CellLog(tuple(self.records), self.watching, known)
-
-    def begin(self) -> Scope:
-        """Return the scope of a cell: one of its own where it runs beside another cell."""
-        with self._lock:
-            scope = LEDGER.open() if self._running else self._scope
-            waited = perf_counter() - self._ended
-            if scope is self._scope and waited > _AT_ONCE:
-                changed = LEDGER.restart(scope)
-                if only_changed(changed):
-                    self.records.append(CellMemory(None, BETWEEN_CELLS, waited, changed))
-            self._running.append(scope)
-            return scope
-
-    def end(self, cell: Running, result: ExecutionResult) -> None:
-        seconds, scope = perf_counter() - cell.started, cell.begun
-        with self._lock:
-            self._running.remove(scope)
-            is_own = scope is not self._scope
-            devices = LEDGER.close(scope) if is_own else LEDGER.restart(scope)
-            if is_own and not self._running:
-                LEDGER.restart(self._scope)
-            self._ended = perf_counter()
-        record = CellMemory(
-            number=result.execution_count,
-            source=first_line(cell.source),
-            seconds=seconds,
-            devices=devices,
-            failed=not result.success,
-        )
-        self.keep(record, cell, shown=bool(record.changed))
