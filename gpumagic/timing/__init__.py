@@ -5,8 +5,8 @@ One run
     several runs: what limits the code, and what is said), `profiler` (further runs for
     ``--kernels``, ``--trace``, ``--nvtx``, ``--flops``, ``--energy``).
 Repeated runs
-    `repeat_plan` (what is asked for, and when to stop), `benchmark` (the runs), `run_conditions`
-    (an empty cache; a delay behind which runs are queued, which shows the GPU's own time).
+    `repeat_plan` (what is asked for, and when to stop), `benchmark` (the runs), `queued_runs` (the
+    GPU's own time, where Python cannot launch fast enough), `cold_caches` (``--cold``).
 Line by line
     `lines`, a folder.
 Functions and magics

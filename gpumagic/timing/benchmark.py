@@ -7,23 +7,20 @@ from __future__ import annotations
 
 import gc
 import math
-import statistics
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Generic, TypeVar
 
 from gpumagic.cells.timeit_loop import Loop
-from gpumagic.results.timing import EXACT, CudaTiming, StoppedBy, is_bound
-from gpumagic.timing import event_timer, repeat_plan, run_conditions, summary
+from gpumagic.results.timing import CudaTiming, StoppedBy
+from gpumagic.system import system_files
+from gpumagic.timing import event_timer, repeat_plan, summary
+from gpumagic.timing.cold_caches import ColdCaches
+from gpumagic.timing.queued_runs import Queued, run_queued
 from gpumagic.timing.repeat_plan import Plan
 from gpumagic.timing.run_times import Times
-from gpumagic.timing.summary import Queued, summarize
 from gpumagic.wording import plural
-
-_Begun = TypeVar("_Begun")
-_Found = TypeVar("_Found")
 
 #: Seconds of warm-up after the first loop, back to back: a GPU that was idle needs a while to reach
 #: its clock (triton's ``do_bench`` has 25 ms).
@@ -34,15 +31,6 @@ _MOST_WARM_UP = 2**20
 _LEAST_TIME = 0.1
 #: Seconds that a repeat lasts at least where the number of loops is chosen here.
 _REPEAT = 5e-3
-#: Queued runs; as many as an interval needs, where the repeats have one.
-_QUEUED = 3
-#: Seconds of the GPU that a queued run has at least.
-_SAMPLE = 1e-3
-#: The most loops of a queued run: a queue holds some 1,000 launches, and a host that finds it full
-#: waits.
-_MOST_LOOPS = 100
-#: Seconds: the resolution of events, with a margin.
-_STEP = 1e-6
 #: Runs in a row in which torch.compile may compile (its own limit to recompiling is 8).
 _MOST_COMPILATIONS = 8
 
@@ -69,9 +57,10 @@ class Runs:
     #: functions it has compiled in the repeats.
     compilations: tuple[float, ...] = ()
     compiled: int = 0
+    #: The size of the caches that were emptied before each loop; empty if none was.
+    cold: str = ""
     #: Whether all has run.
     is_complete: bool = False
-    notes: tuple[str, ...] = ()
 
     @property
     def precision(self) -> float | None:
@@ -79,14 +68,18 @@ class Runs:
 
     def result(self) -> CudaTiming:
         """Aggregate the repeats."""
-        early: tuple[str, ...] = ()
+        notes = [
+            *summary.not_counted(self.compilations),
+            *summary.counted(self.compiled, repeats=len(self.repeats)),
+            *summary.waited_for_a_processor(self.processor_wait),
+        ]
+        if self.cold:
+            notes.append(f"L2 cache flushed before each loop: {self.cold}")
         if not self.is_complete:
-            done = plural(len(self.repeats), "repeat")
-            if not self.plan.open_end:
-                done = f"{len(self.repeats):,} of {plural(self.plan.repeats, 'repeat')}"
-            early = (f"stopped early, after {done}",)
-        compiled = summary.counted(self.compiled, repeats=len(self.repeats))
-        return summarize(
+            wanted = len(self.repeats) if self.plan.open_end else self.plan.repeats
+            done = "" if self.plan.open_end else f"{len(self.repeats):,} of "
+            notes.append(f"stopped early, after {done}{plural(wanted, 'repeat')}")
+        return summary.summarize(
             self.repeats,
             loops=self.loops,
             own=self.own,
@@ -97,7 +90,7 @@ class Runs:
             partial=not self.is_complete,
             precision=self.precision,
             stopped_by=self.stopped_by,
-            notes=(*summary.not_counted(self.compilations), *compiled, *self.notes, *early),
+            notes=tuple(notes),
         )
 
 
@@ -115,17 +108,16 @@ def benchmark(loop: Loop, plan: Plan, note: Note = lambda _: None) -> Runs:
     """
     runner = _Runner(loop, plan)
     try:
-        runner.caches.empty()  # raises before the code runs, where it cannot be done
-        warm, began, waited = runner.warmed_up(), perf_counter(), run_conditions.processor_wait()
-        done = runner.repeats(warm, note)
-        if waited is not None and (now := run_conditions.processor_wait()) is not None:
-            part = (now - waited) / (perf_counter() - began)
-            done = replace(done, processor_wait=part, notes=(*run_conditions.wait_notes(part),))
         if plan.cold:
-            cold = f"L2 cache flushed before each loop: {runner.caches}"
-            done = replace(done, notes=(*done.notes, cold))
+            runner.caches.empty()  # raises before the code runs, where it cannot be done
+        warm, began, waited = runner.warmed_up(), perf_counter(), _processor_wait()
+        done = runner.repeats(warm, note)
+        if waited is not None and (now := _processor_wait()) is not None:
+            done = replace(done, processor_wait=(now - waited) / (perf_counter() - began))
+        if plan.cold:
+            done = replace(done, cold=str(runner.caches))
         if not plan.is_exact:
-            own, queued = runner.queued(done)
+            own, queued = run_queued(runner.run, done.repeats, done.loops)
             done = replace(done, own=own, queued=queued)
         return replace(done, is_complete=True)
     finally:
@@ -134,22 +126,27 @@ def benchmark(loop: Loop, plan: Plan, note: Note = lambda _: None) -> Runs:
             gc.enable()
 
 
-class _Scope(AbstractContextManager[None], Generic[_Begun, _Found]):
-    """Calls ``begin`` before its body, and ``end`` with its value after it if nothing is raised."""
+def _processor_wait() -> float | None:
+    """Return the seconds for which this thread has waited for a processor; None where not known.
 
-    found: _Found
+    Linux counts them (``/proc/PID/schedstat``: nanoseconds that it ran, and that it waited).
+    """
+    ran, waited, *_ = (system_files.read("/proc/thread-self/schedstat") or "0 0").split()
+    return int(waited) / 1e9 if int(ran) else None
 
-    def __init__(self, begin: Callable[[], _Begun], end: Callable[[_Begun], _Found]) -> None:
-        self._begin, self._end = begin, end
+
+class _Timed(AbstractContextManager[None]):
+    """Times its body, if nothing is raised; and counts what torch.compile compiles in it."""
 
     def __enter__(self) -> None:
-        self._begun = self._begin()
+        self._frames_before, self._started = summary.compiled_frames(), event_timer.start()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        begun = self._begun
-        del self._begun  # a traceback, which keeps this scope, is to keep no events
+        started = self._started
+        del self._started  # a traceback, which keeps this scope, is to keep no events
         if kind is None:
-            self.found = self._end(begun)
+            self.times = event_timer.read(event_timer.stop(started))
+            self.compiled = summary.compiled_frames() - self._frames_before
 
 
 class _Runner:
@@ -157,35 +154,23 @@ class _Runner:
 
     def __init__(self, loop: Loop, plan: Plan) -> None:
         self._loop, self._plan = loop, plan
-        self.caches = run_conditions.ColdCaches(wanted=plan.cold)
+        self.caches = ColdCaches()
         #: Whether the garbage collector was on.
         self.collects = gc.isenabled()
 
-    def _run(
-        self, loops: int, begin: Callable[[], _Begun], end: Callable[[_Begun], _Found]
-    ) -> _Found:
-        """Run loops between ``begin`` and ``end``; without the garbage collector."""
-        scope = _Scope(begin, end)
+    def run(self, loops: int, scope: AbstractContextManager[None]) -> None:
+        """Run loops in a scope; without the garbage collector."""
         gc.disable()
         try:
-            self._loop.run(loops, scope)
+            self._loop.run(loops, self.caches.emptied(scope) if self._plan.cold else scope)
         finally:
             if self.collects:
                 gc.enable()
-        return scope.found
 
     def _timed(self, loops: int) -> tuple[Times, int]:
         """Run loops; return the times, and how many functions torch.compile has compiled."""
-
-        def begin() -> tuple[int, event_timer.Started]:
-            self.caches.empty()
-            return summary.compiled_frames(), event_timer.start()
-
-        def end(begun: tuple[int, event_timer.Started]) -> tuple[Times, int]:
-            before, started = begun
-            return event_timer.read(event_timer.stop(started)), summary.compiled_frames() - before
-
-        return self._run(loops, begin, end)
+        self.run(loops, timed := _Timed())
+        return timed.times, timed.compiled
 
     def warmed_up(self) -> Runs:
         """Run the first loop by itself (it may compile, load, allocate), then as many as wanted."""
@@ -202,8 +187,7 @@ class _Runner:
         compilations: list[float] = []
         while True:
             last, compiled = self._timed(count)
-            if compiled:
-                compilations.append(last.wall)
+            compilations += [last.wall] if compiled else []
             warmup += count
             busy += last.lower
             until = min(until, perf_counter() + seconds)
@@ -245,49 +229,3 @@ class _Runner:
                 return replace(done, repeats=repeats, compiled=compiled)
             compilations, warmup = (*done.compilations, times.wall), done.warmup + done.loops
             done = replace(done, compilations=compilations, warmup=warmup)
-
-    def queued(self, done: Runs) -> tuple[Queued | None, int]:
-        """Run a few times behind a delay, where the repeats do not show the GPU's own time.
-
-        Returns what that shows, and how many loops have run.
-        """
-        runs, loops = done.repeats, done.loops
-        if not all(run.readings for run in runs) or not is_bound(1.0, summary.share(runs)):
-            return None, 0
-        host = statistics.median(run.host for run in runs) / loops
-        as_run = statistics.median(run.upper for run in runs) / loops
-        count = min(math.ceil(_SAMPLE / max(as_run, 1e-9)), loops, _MOST_LOOPS)
-        delay = run_conditions.FACTOR * host * count + run_conditions.MORE
-        # With no loops, it shows what the events themselves take.
-        empty = self._sample(run_conditions.MORE, 0)
-        if delay > run_conditions.LONGEST or not empty:
-            return None, 0
-        samples: list[dict[int, float]] = []
-        enough = len(runs) >= repeat_plan.LEAST_REPEATS
-        for number in range(1, (repeat_plan.LEAST_REPEATS if enough else _QUEUED) + 1):
-            sample = self._sample(delay, count)
-            if sample is None:  # the code waits for the GPU, or Python was slow
-                return None, number * count
-            samples.append(sample)
-        device = max(samples[0], key=samples[0].__getitem__)
-        seconds = tuple(sample[device] for sample in samples)
-        # On a card the events of a pool's 32 streams take 44 µs: of few loops, a large part. And
-        # where another device takes more than such a part, it may have worked, too.
-        events = max(empty.values()) + _STEP
-        others = [taken for sample in samples for i, taken in sample.items() if i != device]
-        shows_work = max([events, *others]) <= (1 - EXACT) * min(seconds)
-        # Longer than as run: then loops overlap, and queued as so few they do not.
-        best = min(run.upper for run in runs) * count / loops
-        is_own = shows_work and EXACT * statistics.median(seconds) <= best
-        return Queued(seconds, count, device, events) if is_own else None, len(samples) * count
-
-    def _sample(self, delay: float, loops: int) -> dict[int, float] | None:
-        """Run loops behind a delay; return the seconds of each device, if these are known."""
-
-        def begin() -> run_conditions.Delayed:
-            self.caches.empty()
-            return run_conditions.start(delay)
-
-        with suppress(Exception):  # the user has not asked for this run
-            return self._run(loops, begin, run_conditions.read)
-        return None

@@ -14,7 +14,7 @@ from gpumagic.results.base import differences
 from gpumagic.results.comparison import NAMES, Compared, Comparison, Ratio, Verdict
 from gpumagic.results.timing import CudaTiming, Sample
 from gpumagic.timing.repeat_plan import LEAST_REPEATS, median_interval
-from gpumagic.timing.run_conditions import wait_notes
+from gpumagic.timing.summary import waited_for_a_processor
 from gpumagic.wording import plural
 
 
@@ -74,7 +74,7 @@ def compare(
     ]
     notes += [f"{name}: stopped early" for name, each in timings.items() if each.partial]
     for name, each in timings.items():
-        notes += [f"{name}: {why}" for why in wait_notes(each.processor_wait)]
+        notes += [f"{name}: {why}" for why in waited_for_a_processor(each.processor_wait)]
     entries = (Compared(first, base), *(_compared(*each, base) for each in others.items()))
     compared = Comparison(entries, tuple(notes))
     if fail_above is None:

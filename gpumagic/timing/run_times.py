@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -80,3 +81,9 @@ class Times:
         readings = self.readings.values()
         shown = [each for each in readings if each.sign or each.maybe] or readings
         return max((each.upper for each in shown), default=0.0)
+
+
+def sure_part(runs: Sequence[Times]) -> float:
+    """Return the part of the median time for which a GPU has surely worked."""
+    upper = statistics.median(run.upper for run in runs)
+    return statistics.median(run.lower for run in runs) / upper if upper else 0.0

@@ -5,15 +5,15 @@ Also whether torch.compile has compiled in a run: that is no time of the code.
 
 from __future__ import annotations
 
-import statistics
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpumagic.cuda import failure, torch_cuda
 from gpumagic.cuda.device_table import conditions
 from gpumagic.results.timing import CudaTiming, Limit, Sample, is_bound
-from gpumagic.timing.run_times import Times
+from gpumagic.timing.queued_runs import Queued
+from gpumagic.timing.run_times import Times, sure_part
 from gpumagic.wording import plural
 
 WAITED = "the GPU may have waited for Python"
@@ -27,32 +27,6 @@ _WHY = "TORCH_LOGS=recompiles,graph_breaks, set before Python starts, says why"
 
 #: Host-bound: queued, the work takes the GPU less than this part of the time as run.
 _HOST_BOUND = 0.9
-
-
-class Queued(NamedTuple):
-    """The work of some loops, queued behind a delay: the GPU works it off without a gap."""
-
-    #: Seconds of all loops of each run.
-    seconds: tuple[float, ...]
-    loops: int
-    device: int
-    #: Seconds of each run that the events around it may have taken.
-    events: float
-
-    @property
-    def sample(self) -> Sample:
-        """The seconds of a loop."""
-        return Sample(tuple(each / self.loops for each in self.seconds))
-
-    @property
-    def at_least(self) -> Sample:
-        return Sample(tuple((each - self.events) / self.loops for each in self.seconds))
-
-
-def share(runs: Sequence[Times]) -> float:
-    """Return the part of the median time for which a GPU has surely worked."""
-    upper = statistics.median(run.upper for run in runs)
-    return statistics.median(run.lower for run in runs) / upper if upper else 0.0
 
 
 def summarize(
@@ -82,7 +56,7 @@ def summarize(
         least = per_loop([run.lower for run in runs])
         fields = {
             "gpu": per_loop([run.upper for run in runs]),
-            "gpu_at_most": is_bound(1.0, share(runs)),
+            "gpu_at_most": is_bound(1.0, sure_part(runs)),
             "gpu_at_least": least if least.median else None,
             "per_device": {i: per_loop([run.upper_of(i) for run in runs]) for i in named},
         }
@@ -115,7 +89,7 @@ def what_limits(
     """Return what limits the code, and how that is known; None where it is not."""
     if not all(run.readings for run in runs):
         return None, None
-    if not is_bound(1.0, part := share(runs)):
+    if not is_bound(1.0, part := sure_part(runs)):
         percent = f"{part * 100:.0f} %"
         return "gpu", f"the GPU still worked for {percent} of its time after Python returned"
     if own is None:
@@ -159,6 +133,13 @@ def _not_waited_for() -> str:
         if backend is not None and backend.is_available():
             return f"; the wall time does not wait for {kind}"
     return ""
+
+
+def waited_for_a_processor(part: float | None) -> tuple[str, ...]:
+    """Return a note on the part of the time for which Python waited, unless that is small."""
+    if part is None or not is_bound(1.0, 1.0 - part):
+        return ()
+    return (f"Python waited {part * 100:.0f} % of the time for a processor, which others had",)
 
 
 # --- torch.compile, which is not imported here ---------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpumagic.cuda import streams, torch_cuda
-from gpumagic.timing.run_conditions import launch_delay
+from gpumagic.timing.queued_runs import launch_delay
 from tests.hardware.record import Figure
 
 pytestmark = [pytest.mark.hardware, pytest.mark.usefixtures("torch", "warmed")]

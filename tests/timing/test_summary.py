@@ -10,8 +10,9 @@ import pytest
 import gpumagic
 from gpumagic.cuda import torch_cuda
 from gpumagic.results.timing import CudaTiming
+from gpumagic.timing.queued_runs import Queued
 from gpumagic.timing.run_times import Reading, Times
-from gpumagic.timing.summary import LOADED, Queued, summarize
+from gpumagic.timing.summary import LOADED, summarize
 
 
 def test_cpu_time_that_was_used_is_counted() -> None:
