@@ -155,20 +155,23 @@ def _compared(name: str, timing: CudaTiming, base: CudaTiming) -> Compared:
     return Compared(name, timing, wall, gpu, "gpu" if is_known else "wall")
 
 
+def _times(most: Sample, least: Sample | None, is_bound: bool) -> _Times:
+    """Return a time; where it is not known what it is at least, a bound may be 0."""
+    if least is None:
+        least = Sample((0.0,) * len(most.all)) if is_bound else most
+    return _Times(most, least, is_bound)
+
+
 def _wall(timing: CudaTiming) -> _Times:
-    least = timing.wall
-    if timing.wall_at_most:  # it lasted at least until Python had returned
-        least = timing.host or Sample((0.0,) * len(timing.wall.all))
-    return _Times(timing.wall, least, timing.wall_at_most)
+    # A bound lasted at least until Python had returned.
+    least = timing.host if timing.wall_at_most else None
+    return _times(timing.wall, least, timing.wall_at_most)
 
 
 def _gpu(timing: CudaTiming) -> _Times | None:
     if timing.gpu is None or (timing.gpu_at_most and not timing.gpu_seen):
         return None  # a bound on the time of a GPU that may not have worked compares with nothing
-    least = timing.gpu_at_least
-    if least is None:
-        least = Sample((0.0,) * len(timing.gpu.all)) if timing.gpu_at_most else timing.gpu
-    return _Times(timing.gpu, least, timing.gpu_at_most)
+    return _times(timing.gpu, timing.gpu_at_least, timing.gpu_at_most)
 
 
 def _ratio(now: _Times, before: _Times, resolution: float = 0.0) -> Ratio:

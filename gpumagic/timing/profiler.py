@@ -143,26 +143,18 @@ def report(events: Iterable[Any], trace: str | None = None) -> KernelReport:
             visible = visible or event.name.startswith(("cuda", "cu", "hip"))
         elif not event.is_user_annotation:
             on_gpu[event.name].append(event)
-    kernels = []
-    for name, runs in on_gpu.items():
-        total = sum(run.time_range.elapsed_us() for run in runs) / 1e6
-        kernels.append(Kernel(name, len(runs), total))
+    kernels = [
+        Kernel(name, len(runs), sum(run.time_range.elapsed_us() for run in runs) / 1e6)
+        for name, runs in on_gpu.items()
+    ]
     kernels.sort(key=lambda kernel: (-kernel.total, kernel.name))
     return KernelReport(tuple(kernels), visible or bool(kernels), trace)
 
 
-@contextmanager
-def nvtx_range(name: str | None) -> Iterator[None]:
-    """Open an NVTX range, for Nsight; nothing without a name, and where torch has none."""
+def nvtx_range(name: str | None) -> AbstractContextManager[Any]:
+    """Return a scope that is an NVTX range, for Nsight; none without a name, or without NVTX."""
     nvtx = None if name is None or torch_cuda.loaded() is None else torch_cuda.nvtx()
-    if nvtx is None:
-        yield
-        return
-    nvtx.range_push(name)
-    try:
-        yield
-    finally:
-        nvtx.range_pop()
+    return nullcontext() if nvtx is None else nvtx.range("{}", name)
 
 
 # --- counters of work -------------------------------------------------------------------------

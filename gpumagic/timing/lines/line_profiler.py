@@ -22,8 +22,6 @@ from gpumagic.timing.summary import summarize
 
 #: The part of the wall time that measuring may take before it is said.
 _COST = 0.02
-#: The part that distorts the host times of short lines.
-_LARGE_COST = 0.2
 _SLOWED = (
     "; before Python 3.12 tracing also slows down the Python code that lines call: their host "
     "times are upper bounds"
@@ -116,9 +114,8 @@ class LineProfiler:
         took = f"measuring the lines took {100 * part:.2g} % of the wall time"
         if self._tracer.has_slowed:
             return took + _SLOWED
-        if part > _LARGE_COST:
-            return f"{took}; the host times of short lines are upper bounds"
-        return took if part > _COST else None
+        bounds = "; the host times of short lines are upper bounds"
+        return took + bounds if part > _COST else None
 
 
 def _of_source(source: CodeSource, has_gpu: bool, known: Container[int]) -> SourceTimings:
