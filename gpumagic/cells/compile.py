@@ -1,6 +1,6 @@
-"""Compile and run a cell exactly as IPython does, in two steps, so that a timer can start between.
+"""Compile a cell exactly as IPython does, apart from running it: a timer can start in between.
 
-The same as in IPython: input and AST transforms, magics inside the cell, the file name and line
+The same as in IPython are input and AST transforms, magics inside the cell, the file name and line
 numbers in tracebacks (the line of the magic is line 1), the last expression's value, a trailing
 ``;``, top-level ``await``, the user's namespace, and exceptions, which pass unchanged.
 """
@@ -168,13 +168,15 @@ def compile_cell(
 
 def _assigned(statement: ast.stmt) -> list[ast.Expr]:
     """Return an expression of the variable that a statement assigns, as IPython shows it."""
-    targets = getattr(statement, "targets", None) or [getattr(statement, "target", None)]
-    if len(targets) != 1 or not isinstance(targets[0], ast.Name):
-        return []
-    if not isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
-        return []
-    shown = ast.Expr(ast.Name(targets[0].id, ast.Load()))
-    return [ast.fix_missing_locations(ast.copy_location(shown, statement))]
+    match statement:
+        case (
+            ast.Assign([ast.Name(name)])
+            | ast.AugAssign(ast.Name(name))
+            | ast.AnnAssign(ast.Name(name))
+        ):
+            shown = ast.Expr(ast.Name(name, ast.Load()))
+            return [ast.fix_missing_locations(ast.copy_location(shown, statement))]
+    return []
 
 
 def parse(shell: Shell, source: str, header: str | None) -> tuple[ast.Module, str]:
@@ -211,9 +213,6 @@ def _aligned(source: str, transformed: str) -> str:
     before, after = (text.rstrip("\n").split("\n") for text in (source, transformed))
     if len(after) >= len(before):
         return transformed
-    blank = next((number for number, line in enumerate(before) if line.strip()), 0)
-    if len(after) + blank == len(before):
-        return "\n" * blank + transformed
     from difflib import SequenceMatcher
 
     a, b = ([line.strip() for line in lines] for lines in (before, after))

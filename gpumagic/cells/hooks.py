@@ -1,10 +1,10 @@
 """Hooks around the cells of a shell: all are called by one pair of IPython's events.
 
-IPython drops an exception of a callback, an interrupt, too. One that comes while hooks are called
-after a cell, where the GPU may be waited for, is the cell's: it makes it a failed one, so that a
-front end does not go on with the next cells.
+IPython prints what its callbacks raise, and goes on. But a hook may wait for the GPU after a cell,
+and a user who interrupts this wait means the cell: the cell then has failed with the interrupt, and
+a front end does not run the next cells.
 
-Cells may run at the same time, each in a thread of its own: a subshell's beside the main one's.
+Several cells may run at the same time, each in a thread: a subshell's cell beside the main shell's.
 """
 
 from __future__ import annotations

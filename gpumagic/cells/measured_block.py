@@ -82,8 +82,7 @@ class Measured(Generic[_Block, _Result]):
 
 def kind_of(function: object) -> Literal["plain", "coroutine", "generator"]:
     """Return what a call of ``function`` returns: a value, a coroutine or a generator."""
-    called = type(function).__call__  # of a callable object
-    for each in (function, called):
+    for each in (function, type(function).__call__):  # the latter of a callable object
         if inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each):
             return "generator"
         if inspect.iscoroutinefunction(each):

@@ -93,28 +93,18 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     k values are on one side of it, and their number is binomial (David and Nagaraja, *Order
     Statistics*, 7.1).
     """
-    rank = _rank(len(values))
+    # The largest k for which P(fewer than k of so many coins show heads) ≤ 2.5 %, or one less.
+    rank = math.floor((len(values) + 1 - _Z * math.sqrt(len(values))) / 2)
     if rank == 0:
         return None
     ordered = sorted(values)
     return ordered[rank - 1], ordered[-rank]
 
 
-def _rank(count: int) -> int:
-    """Return the largest k for which P(fewer than k of ``count`` coins show heads) ≤ 2.5 %."""
-    if count > 100:
-        return math.floor((count - _Z * math.sqrt(count)) / 2)
-    rank, chance = 0, 0.0
-    while (chance := chance + math.comb(count, rank) / 2**count) <= 0.025:
-        rank += 1
-    return rank
-
-
 def half_width(values: Sequence[float]) -> float | None:
     """Return half the width of `median_interval` as a part of the median; None without one."""
     interval = median_interval(values)
-    median = statistics.median(values) if values else 0.0
-    if interval is None or median <= 0:
+    if interval is None or (median := statistics.median(values)) <= 0:
         return None
     return (interval[1] - interval[0]) / 2 / median
 

@@ -1,4 +1,4 @@
-"""Repeated runs: when they stop, cold caches, compilation, side effects."""
+"""Repeated runs: when they stop, what limits the code, cold caches, compilation, side effects."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import gpumagic
 from gpumagic.timing import event_timer
 from tests.support.captures import capture_elsewhere
 from tests.support.shells import Ran
+from tests.timing import bottleneck_cells as cells
+from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND
 
 
 def test_stops_when_the_median_is_known(gpu_work: Any) -> None:
@@ -36,10 +38,24 @@ def test_stops_when_the_time_is_over(gpu_work: Any) -> None:
     assert "too few" in str(timing)
 
 
-def test_small_code_runs_many_loops(gpu_work: Any) -> None:
-    timing = gpumagic.cudatime(lambda: gpu_work.sleep(20e-6), max_time=1)
-    assert timing.loops >= 10
-    assert timing.gpu.median == pytest.approx(20e-6, rel=0.05)
+@pytest.fixture
+def namespace(gpu_work: Any) -> dict[str, Any]:
+    return cells.namespace(SLEEP_CYCLES_PER_SECOND)
+
+
+@pytest.mark.parametrize("name", cells.ALL)
+def test_what_limits_a_cell(name: str, namespace: dict[str, Any]) -> None:
+    code, limit = cells.ALL[name]
+    timing = gpumagic.cudatime(code, globals=namespace, max_time=0.3)
+    assert timing.limited_by == limit, timing
+    assert not timing.gpu_at_most
+    assert {"gpu": "GPU-bound", "host": "host-bound"}[limit] in str(timing)
+
+
+def test_an_exception_of_a_queued_run_is_not_raised(namespace: dict[str, Any]) -> None:
+    namespace["left"] = [*range(1 + 6)]
+    timing = gpumagic.cudatime("left.pop(); x.add_(1)", globals=namespace, n=1, r=6, w=1)
+    assert (timing.repeat, timing.limited_by) == (6, None)
 
 
 def test_given_numbers_are_exact(gpu_work: Any) -> None:
@@ -47,21 +63,13 @@ def test_given_numbers_are_exact(gpu_work: Any) -> None:
     runs, x = list[Any](), gpu_work.torch.ones(9, device="cuda")
     timing = gpumagic.cudatime(lambda: runs.append(x.add_(1)), n=3, r=4, w=0)
     assert (len(runs), timing.limited_by) == (12, None)
-    runs.clear()
-    timing = gpumagic.cudatime(lambda: runs.append(gpu_work.sleep(1e-3)), n=2, r=8, w=0)
-    assert (len(runs), timing.limited_by) == (2 * 8, "gpu")
-    runs.clear()
-    timing = gpumagic.cudatime(lambda: runs.append(gpu_work.sleep(1e-3)), n=2, r=8, w=3)
-    assert len(runs) == 2 * 8 + 3
-    assert (timing.loops, timing.repeat, timing.warmup) == (2, 8, 3)
-    assert timing.stopped_by is None
-    assert timing.precision is not None
     for warmup in (0, 3):  # also where the number of loops is not given
         runs.clear()
-        chosen = gpumagic.cudatime(lambda: runs.append(gpu_work.sleep(1e-3)), r=3, w=warmup)
-        assert (chosen.warmup, chosen.queued) == (warmup, 0)
-        assert len(runs) == chosen.loops * 3 + warmup
-    assert chosen.loops == 5
+        timing = gpumagic.cudatime(lambda: runs.append(gpu_work.sleep(1e-3)), r=8, w=warmup)
+        assert (timing.repeat, timing.warmup, timing.queued) == (8, warmup, 0)
+        assert len(runs) == timing.loops * 8 + warmup
+    assert (timing.loops, timing.limited_by, timing.stopped_by) == (5, "gpu", None)
+    assert timing.precision is not None
     assert all(0.98e-3 <= value <= 1.02e-3 for value in timing.gpu.all)
 
 
