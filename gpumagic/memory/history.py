@@ -8,8 +8,7 @@ the memory is older than the recording), the cell is not known.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from gpumagic.cuda import torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.results.allocator import HistoryState, SnapshotFile
 from gpumagic.results.holders import CellHolding, CellHoldings
-from gpumagic.system import text
 from gpumagic.system.shell import Shell
 from gpumagic.system.writing import replacing
 
@@ -48,15 +46,9 @@ class History:
             DeviceError: CUDA is not in use yet, or its allocator has no history.
         """
         _require()
-        if self.state().recording:
-            by = "" if self._own else ", but not by %gpumem"
-            return self.state(f"It is recorded already{by}.")
-        with _readable():
-            try:
-                _record("all", context="alloc", stacks="python", max_entries=_ENTRIES)
-            except KeyboardInterrupt:  # it may record already
-                _record(None)
-                raise
+        if torch_cuda.history_is_recorded():
+            return self.state("It is recorded already.")
+        _record("all", context="alloc", stacks="python", max_entries=_ENTRIES)
         self._own = True
         return self.state("Recording begins.")
 
@@ -91,10 +83,9 @@ def live_by_cell(shell: Shell) -> CellHoldings:
     numbers: Mapping[str, int] = getattr(shell.compile, "_filename_map", {})
     sources: Sequence[str] = shell.history_manager.input_hist_raw
     sizes: dict[int, dict[int | None, list[int]]] = {}
-    with _readable():
-        for device, block in torch_cuda.allocated_blocks():
-            number = _cell(block.get("frames") or (), numbers)
-            sizes.setdefault(device, {}).setdefault(number, []).append(block["size"])
+    for device, block in torch_cuda.allocated_blocks():
+        number = _cell(block.get("frames") or (), numbers)
+        sizes.setdefault(device, {}).setdefault(number, []).append(block["size"])
     notes = (_MEANS,) if any(None in held for held in sizes.values()) else ()
     return CellHoldings(
         {
@@ -133,17 +124,16 @@ def write_snapshot(path: Path) -> SnapshotFile:
     """
     _require()
     with replacing(path) as made:
-        with _readable():
-            torch_cuda.module().cuda.memory._dump_snapshot(str(made))
+        torch_cuda.module().cuda.memory._dump_snapshot(str(made))
         size = made.stat().st_size
     return SnapshotFile(str(path), size, torch_cuda.history_is_recorded())
 
 
 def _require() -> None:
-    """Refuse where the allocator is not there: to ask it would initialise CUDA.
+    """Refuse where the allocator has no history, or is not there: to ask would initialise CUDA.
 
     Raises:
-        DeviceError: CUDA is not in use.
+        DeviceError: CUDA is not in use, or its allocator has no history.
     """
     if not torch_cuda.initialized():
         raise DeviceError(
@@ -152,12 +142,5 @@ def _require() -> None:
         )
     if why := torch_cuda.uncounted():
         raise DeviceError(f"there is nothing to ask: {why}")
-
-
-@contextmanager
-def _readable() -> Iterator[None]:
-    """Turn the error of an allocator that has no history into a `DeviceError`."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise DeviceError(f"the allocator in use has no history: {text.reason(error)}") from None
+    if (backend := torch_cuda.allocator_backend()) != "native":
+        raise DeviceError(f"the allocator in use ({backend}) has no history")

@@ -8,6 +8,7 @@ its own out-of-memory error.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, cast
@@ -93,8 +94,7 @@ class MemoryLimit:
         size, total = cast("int | float", self.size), _total(ordinal)
         if isinstance(size, float):
             return min(size, 1.0)
-        found = size / total
-        return min(found if int(found * total) >= size else math.nextafter(found, 1.0), 1.0)
+        return min(math.nextafter(size / total, 1.0), 1.0)
 
     def limits(self) -> LimitState:
         """Return what torch may reserve of each device: by the limit, or by the user's fraction."""
@@ -110,34 +110,35 @@ class MemoryLimit:
         return LimitState(self.size, found, tuple(theirs))
 
     def state(self) -> LimitState:
-        """Bound what is in use by now; return the limits, and where more is reserved already."""
+        """Bound what is in use by now; return the limits, and what is to be said of them."""
         if failure.has_no_gpu():
             return LimitState(notes=(f"there is no GPU to limit: {failure.why_no_gpu()}",))
         self.apply()
-        state, notes = self.limits(), [*filter(None, [torch_cuda.uncounted()])]
-        for ordinal, limit in state.devices.items():
-            if ordinal in torch_cuda.contexts():
-                _, reserved = torch_cuda.memory_held(ordinal)
-                if reserved > limit:
-                    notes.append(
-                        f"cuda:{ordinal}: torch has reserved {bytes_(reserved)} already, more than "
-                        "the limit; nothing new is reserved there until it is less: '%gpumem free'."
-                    )
+        limits = self.limits()
+        return replace(limits, notes=tuple(self._notes(limits)))
+
+    def _notes(self, limits: LimitState) -> Iterator[str]:
+        if why := torch_cuda.uncounted():
+            yield why
+        for ordinal in filter(limits.devices.__contains__, torch_cuda.contexts()):
+            _, reserved = torch_cuda.memory_held(ordinal)
+            if reserved > limits.devices[ordinal]:
+                yield (
+                    f"cuda:{ordinal}: torch has reserved {bytes_(reserved)} already, more than the "
+                    "limit; nothing new is reserved there until it is less: '%gpumem free'."
+                )
         if self.size is None:
-            return replace(state, notes=tuple(notes))
+            return
         devices = memory_report().devices
         for ordinal, memory in devices.items():
             if memory.total is not None and self.size >= memory.total:
-                notes.append(
-                    f"cuda:{ordinal} has {bytes_(memory.total)}: nothing is limited there."
-                )
+                yield f"cuda:{ordinal} has {bytes_(memory.total)}: nothing is limited there."
         # The only one is bounded when CUDA starts.
         if not _without_context() and len(devices) > max(len(self._fractions), 1):
-            notes.append(
+            yield (
                 "This torch bounds one of several devices once it is in use: write %gpumem limit "
                 "again after the first tensor on it."
             )
-        return replace(state, notes=tuple(notes))
 
     def lift(self) -> None:
         """Remove the limit: restore the user's own fractions, except where one was set since."""
@@ -164,8 +165,7 @@ def memory_limit(ordinal: int) -> int | None:
 
 
 def _total(ordinal: int) -> int:
-    torch = cast(Any, torch_cuda.loaded())
-    return int(torch.cuda.get_device_properties(ordinal).total_memory)
+    return int(torch_cuda.module().cuda.get_device_properties(ordinal).total_memory)
 
 
 def _boundable() -> tuple[int, ...]:
@@ -174,7 +174,7 @@ def _boundable() -> tuple[int, ...]:
     Since torch 2.10 all. Before that it creates a context: those that have one, or the only device,
     which is about to be used. For use once CUDA is initialised, or while it is being initialised.
     """
-    torch = cast(Any, torch_cuda.loaded())
+    torch = torch_cuda.module()
     ordinals = range(torch._C._cuda_getDeviceCount())
     if _without_context() or len(ordinals) == 1:
         return tuple(ordinals)
@@ -183,7 +183,7 @@ def _boundable() -> tuple[int, ...]:
 
 def _without_context() -> bool:
     """Return whether this torch bounds a device that has no context, and creates none."""
-    return bool(cast(Any, torch_cuda.loaded()).__version__ >= _BEFORE_USE)
+    return bool(torch_cuda.module().__version__ >= _BEFORE_USE)
 
 
 def _current_fraction(ordinal: int) -> float:
@@ -193,7 +193,7 @@ def _current_fraction(ordinal: int) -> float:
     """
     try:
         with _current_restored(ordinal):
-            return float(cast(Any, torch_cuda.loaded())._C._cuda_getMemoryFraction(ordinal))
+            return float(torch_cuda.module()._C._cuda_getMemoryFraction(ordinal))
     except (RuntimeError, AttributeError):
         return 1.0
 
@@ -206,19 +206,17 @@ def set_fraction(ordinal: int, fraction: float) -> None:
     """
     try:
         with _current_restored(ordinal):
-            cast(Any, torch_cuda.loaded()).cuda.set_per_process_memory_fraction(fraction, ordinal)
+            torch_cuda.module().cuda.set_per_process_memory_fraction(fraction, ordinal)
     except RuntimeError as error:
         raise DeviceError(f"torch cannot bound its allocator ({text.reason(error)})") from None
 
 
 def _current_restored(ordinal: int) -> AbstractContextManager[Any]:
     """Restore the current device, which torch 2.6 changes in functions of the memory fraction."""
-    torch = cast(Any, torch_cuda.loaded())
+    torch = torch_cuda.module()
     # To enter the scope of a device without a context would create one.
     in_use = torch._C._cuda_hasPrimaryContext(ordinal)
-    return cast(
-        "AbstractContextManager[Any]", torch.cuda.device(ordinal) if in_use else nullcontext()
-    )
+    return torch.cuda.device(ordinal) if in_use else nullcontext()
 
 
 #: The limit of this process.

@@ -43,28 +43,6 @@ class _LineMemory:
         )
 
 
-class _MemoryCounter:
-    """Counts the allocator's memory line by line, in a scope of the ledger.
-
-    By the `switch` of a `LineTracer`; the figures of a line are its `_LineMemory`.
-    """
-
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
-        self._lines: tuple[CodeLine, ...] = ()
-        self._allocated: dict[int, int] = {}
-
-    def switch(self, lines: tuple[CodeLine, ...]) -> None:
-        changes = LEDGER.restart(self._scope)
-        self._allocated = {ordinal: change.allocated_now for ordinal, change in changes.items()}
-        for ordinal, change in only_changed(changes).items():
-            for line in self._lines:
-                line.figures.add(ordinal, change)
-        for line in lines:
-            line.figures.begin(line.hits, self._allocated)
-        self._lines = lines
-
-
 def source_lines(source: CodeSource) -> SourceLines:
     """Return a source with its figures as a part of the result."""
     ran = source.ran()
@@ -94,25 +72,37 @@ class LineMeasurement(Measured[Scope, LineReport]):
 
     def begin(self) -> Scope:
         """Measure the cell, and trace its lines if the counters can be read."""
-        cell, self._lines = LEDGER.open(), LEDGER.open()
-        self._counter = _MemoryCounter(self._lines)
-        self._tracer = LineTracer(self._sources, self._counter.switch, _LineMemory)
+        cell, self._scope = LEDGER.open(), LEDGER.open()
+        #: The lines that run now.
+        self._lines: tuple[CodeLine, ...] = ()
+        self._tracer = LineTracer(self._sources, self._switch, _LineMemory)
         try:
-            if self._lines.error is None:
+            if self._scope.error is None:
                 self._tracer.start()
         except BaseException:
             self.end(cell, partial=True)
             raise
         return cell
 
+    def _switch(self, lines: tuple[CodeLine, ...]) -> None:
+        """Add what changed to the lines that ran until now; ``lines`` run from now on."""
+        changes = LEDGER.restart(self._scope)
+        for ordinal, change in only_changed(changes).items():
+            for line in self._lines:
+                line.figures.add(ordinal, change)
+        allocated = {ordinal: change.allocated_now for ordinal, change in changes.items()}
+        for line in lines:
+            line.figures.begin(line.hits, allocated)
+        self._lines = lines
+
     def end(self, cell: Scope, *, partial: bool) -> LineReport:
         """Stop tracing; return what each line did, and the cell as a whole."""
         try:
             self._tracer.stop(failed=partial)
             with suppress(Exception):  # the cell's result says why nothing is known
-                self._counter.switch(())
+                self._switch(())
         finally:
-            LEDGER.drop(self._lines)
+            LEDGER.drop(self._scope)
             whole = Measurement().end(cell, partial=partial)
         sources = tuple(map(source_lines, self._sources))
         notes = () if self._tracer.note is None else (self._tracer.note,)

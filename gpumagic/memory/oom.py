@@ -73,11 +73,9 @@ def explain(error: BaseException, shell: Shell) -> OutOfMemory | Explanation | N
             "gpumagic: no allocation of this process has failed: the out-of-memory error comes "
             "from another process, a worker perhaps, or was raised by hand."
         )
-    notebook = NotebookReferences(shell)
-    where, source = _place(found, error, notebook)
-    known = OutOfMemory(
-        device, None, _size(_REQUESTED, text), where, source, rounded_by=_rounding(text)
-    )
+    notebook, requested = NotebookReferences(shell), _size(_REQUESTED, text)
+    place = _place(found, error, notebook)
+    known = OutOfMemory(device, None, requested, *place, rounded_by=_rounding(text))
     if device is None:
         return known
     known = _with_figures(known, device, text)
@@ -119,10 +117,9 @@ def _with_figures(known: OutOfMemory, device: int, text: str) -> OutOfMemory:
     limit = memory_limit(device)
     allocated, reserved = torch_cuda.memory_held(device)
     own, live, unused = (_size(each, text) for each in (_OWN, _ALLOCATED, _UNUSED))
-    hint = _HINT.search(text)
-    others = sum(_sizes(_OTHER, text))
-    outside = None if own is None or live is None or unused is None else own - live - unused
-    now = None
+    hint, now, outside = _HINT.search(text), None, None
+    if own is not None and live is not None and unused is not None:
+        outside = max(own - live - unused, 0)
     if live is not None and allocated < live * 0.99:
         now, allocated, reserved = allocated, live, live + (unused or 0)
         free = _size(_FREE, text) or free
@@ -134,9 +131,9 @@ def _with_figures(known: OutOfMemory, device: int, text: str) -> OutOfMemory:
         reserved=reserved,
         allocated=allocated,
         allocated_now=now,
-        outside=None if outside is None else max(outside, 0),
+        outside=outside,
         # Where this process is not among those listed, it may be one of them.
-        others=None if own is None else others,
+        others=None if own is None else sum(_sizes(_OTHER, text)),
         limit=limit if limit is not None and limit < total * 0.999 else None,
         fragmented=hint[0] if hint and unused and unused >= (known.requested or math.inf) else None,
     )

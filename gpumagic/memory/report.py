@@ -21,11 +21,10 @@ def memory_report(previous: MemoryReport | None = None) -> MemoryReport:
     """
     table = device_table.read(processes=False, usage=False)
     seen = {device.ordinal: device for device in table if device.ordinal is not None}
-    held = {ordinal: _held(ordinal) for ordinal in torch_cuda.contexts()}
     before = previous.devices if previous is not None else {}
     rows = {
-        ordinal: _since(_memory(ordinal, seen.get(ordinal), held.get(ordinal)), before.get(ordinal))
-        for ordinal in sorted({*seen, *held})
+        ordinal: _since(_memory(ordinal, seen.get(ordinal)), before.get(ordinal))
+        for ordinal in sorted({*seen, *torch_cuda.contexts()})
     }
     if not rows:
         return MemoryReport(error=table.error or _nothing_seen(table))
@@ -44,39 +43,43 @@ def _nothing_seen(table: DeviceTable) -> str:
     return "this process sees no GPU of this machine; %gpu says why"
 
 
-def _held(ordinal: int) -> DeviceMemory:
-    """Return what torch's allocator holds on a device with a context."""
+def _by_allocator(ordinal: int, context: bool) -> tuple[int | None, int | None, int | None]:
+    """Return allocated, reserved and peak bytes by torch's allocator."""
+    if not context:  # without one torch holds nothing
+        return (0, 0, 0) if torch_cuda.built_with_cuda() else (None, None, None)
     if torch_cuda.uncounted():
-        return DeviceMemory(context=True)
+        return None, None, None
     try:
         stats = torch_cuda.memory_stats(ordinal)
     except RuntimeError:  # the driver keeps the counters, and has failed
-        return DeviceMemory(context=True)
+        return None, None, None
     allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
-    return DeviceMemory(allocated["current"], reserved["current"], allocated["peak"], context=True)
+    return allocated["current"], reserved["current"], allocated["peak"]
 
 
-def _memory(ordinal: int, device: Device | None, held: DeviceMemory | None) -> DeviceMemory:
+def _memory(ordinal: int, device: Device | None) -> DeviceMemory:
     """Return one device's row, by NVML's figures and torch's."""
-    if held is None:  # without a context torch holds nothing
-        nothing = 0 if torch_cuda.built_with_cuda() else None
-        held = DeviceMemory(nothing, nothing, nothing, context=False)
+    context = ordinal in torch_cuda.contexts()
+    allocated, reserved, peak = _by_allocator(ordinal, context)
     seen = Device(-1) if device is None else device.as_seen()
     free, total, used = seen.memory_free, seen.memory_total, seen.memory_used
     # NVML counts the driver's own memory in neither; the runtime's total is without it.
     own = None if free is None or total is None or used is None else total - free - used
-    if held.context and (seen.mig or free is None or total is None):
+    if context and (seen.mig or free is None or total is None):
         free = total = own = None
         with suppress(RuntimeError):  # the device is lost
             free, total = torch_cuda.memory_info(ordinal)
-    return replace(
-        held,
-        free=free,
-        total=total,
-        outside=_outside(seen.memory_own, held.reserved, bool(held.context)),
+    return DeviceMemory(
+        allocated,
+        reserved,
+        peak,
+        free,
+        total,
+        outside=_outside(seen.memory_own, reserved, context),
         others=seen.memory_others,
         name=seen.name,
         index=None if device is None else device.index,
+        context=context,
         driver_reserved=own,
     )
 

@@ -85,7 +85,7 @@ def test_unloading_stops_a_recording_of_ours_alone(
     assert not torch._C._cuda_isHistoryEnabled()
     torch.cuda.memory._record_memory_history(stacks="python", max_entries=100)
     try:
-        assert "already, but not by %gpumem" in run_cell("%gpumem record on").text
+        assert "It is recorded already." in run_cell("%gpumem record on").text
         run_cell("%unload_ext gpumagic\n%load_ext gpumagic")
         assert torch._C._cuda_isHistoryEnabled()
         run_cell("%gpumem record off -q")
