@@ -1,7 +1,4 @@
-"""``%gpumem vars``: what holds GPU memory, to the byte: the blocks that each variable leads to.
-
-And all others: `garbage` finds whose those are that no variable leads to.
-"""
+"""What holds GPU memory, to the byte: ``%gpumem vars``, ``free``, the out-of-memory report."""
 
 from __future__ import annotations
 
@@ -15,15 +12,9 @@ from gpumagic.cells.tracebacks import CellOf
 from gpumagic.cuda import failure, torch_cuda
 from gpumagic.memory.objects.blocks import Block, BlockIndex, Blocks, UnreadableError
 from gpumagic.memory.objects.garbage import Unreferenced, running_threads, unreferenced
+from gpumagic.memory.objects.notebook import EXCEPTION, LAST, LOCAL, NotebookReferences, Root
 from gpumagic.memory.objects.object_graph import ObjectGraph
-from gpumagic.memory.objects.roots import (
-    EXCEPTION,
-    LAST,
-    LOCAL,
-    NotebookReferences,
-    Root,
-    SearchSpace,
-)
+from gpumagic.memory.objects.search_space import SearchSpace
 from gpumagic.memory.objects.walk import Walk, collector_paused
 from gpumagic.results.holders import DeviceHolders, Holder, Holders
 from gpumagic.system.shell import Shell

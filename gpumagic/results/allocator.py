@@ -36,11 +36,8 @@ class HistoryState(Result):
     message: str = ""
 
     def _blocks(self) -> list[Line]:
-        if not self.recording:
-            return [Line.of(self.message or _NOT_RECORDED)]
-        if self.message:
-            return [Line.of(self.message), Line.of(_RECORDED, "dim")]
-        return [Line.of(_RECORDED)]
+        after = _RECORDED if self.recording else "" if self.message else _NOT_RECORDED
+        return [Line.of(text) for text in (self.message, after) if text]
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,12 +51,12 @@ class SnapshotFile(Result):
     history: bool = False
 
     def _blocks(self) -> list[Block]:
-        what = "with the history" if self.history else "no history, only live memory"
-        more = "" if self.history else " For a timeline with stacks, '%gpumem record on' first."
-        view = f"To view it, drop the file on {_VIZ}; it stays on your machine.{more}"
+        what = "with the history"
+        if not self.history:
+            what = "no history, only live memory; '%gpumem record on' begins one"
         return [
             Line.of(f"Written to {self.path} ({bytes_(self.size)}): {what}."),
-            Line.of(view, "dim"),
+            Line.of(f"To view it, drop the file on {_VIZ}; it stays on your machine.", "dim"),
         ]
 
 
@@ -90,15 +87,13 @@ class LimitState(Result):
     def _blocks(self) -> Iterator[Line]:
         if self.limits:
             yield Line.of(f"torch may use at most {self.limits}.")
-            yield Line.of(_BEYOND if self.size is None else f"{_BEYOND} {_LIFTED}", "dim")
+            yield Line.of(f"{_BEYOND} {_LIFTED}" if self.size is not None else _BEYOND, "dim")
         elif not self.notes:
             yield Line.of(_NO_LIMIT)
         if self.by_fraction:
             theirs = f"cuda:{spans(self.by_fraction)}"
             why = f"{theirs}: by torch's memory fraction, which '%gpumem limit' leaves."
             yield Line.of(why, "dim")
-        if self.limits and self.size is not None and {*self.devices} == {*self.by_fraction}:
-            yield Line.of(f"GPUs that are used later have the limit set before. {_LIFTED}", "dim")
 
 
 @dataclass(frozen=True)

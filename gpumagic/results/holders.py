@@ -233,17 +233,13 @@ class CellHoldings(Result):
             [(i, held) for i, of in self.devices.items() for held in of],
             Column("Device", lambda of: Styled(f"cuda:{of[0]}", "strong")),
             Figures("Cell", lambda of: "" if of[1].number is None else cell_number(of[1].number)),
-            Column("First line", lambda of: _source(of[1]), least=16),
+            Column("First line", lambda of: first_line(of[1].source), least=16),
             Figures("Memory", lambda of: bytes_(of[1].bytes)),
             Figures("Share", lambda of: _share(of[1], totals[of[0]])),
             Figures("Blocks", lambda of: Styled(str(of[1].blocks), "dim"), rank=1),
         )
         sums = (f"{bytes_(total)} allocated on cuda:{i}" for i, total in totals.items() if total)
         yield from Line.notes(sums)
-
-
-def _source(held: CellHolding) -> Styled:
-    return first_line(held.source, "dim" if held.number is None else "")
 
 
 def _share(held: CellHolding, total: int) -> Styled:

@@ -1,6 +1,6 @@
-"""Where references come from: the user's variables and modules, and IPython's own references.
+"""What an IPython shell itself refers to, beside the user's variables, and how it is forgotten.
 
-IPython references:
+These are:
 
 - ``Out`` (``_oh``), ``_1``, ``_2``…, the latter also in ``user_ns_hidden``;
 - ``_``, ``__``, ``___``: in the namespace, in ``user_ns_hidden``, attributes of the displayhook;
@@ -12,26 +12,15 @@ IPython references:
 
 from __future__ import annotations
 
-import builtins
-import gc
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from operator import itemgetter
+from collections.abc import Collection, Iterator
 from traceback import walk_tb
-from types import (
-    BuiltinFunctionType,
-    FrameType,
-    FunctionType,
-    MethodType,
-    ModuleType,
-    TracebackType,
-)
+from types import FrameType, TracebackType
 from typing import Any, NamedTuple, TypeAlias
 
 from gpumagic.cells import tracebacks
 from gpumagic.cells.compile import cell_of
-from gpumagic.cuda import torch_cuda
 from gpumagic.system import introspection
 from gpumagic.system.shell import Shell
 
@@ -45,11 +34,6 @@ _OWN = {"_ih", "_oh", "_dh", "In", "Out", "exit", "quit", "get_ipython", "open"}
 #: The kinds of the notebook's roots.
 OUTPUT, LOCAL, EXCEPTION = "output", "failed function", "exception"
 RESULT, LAST = "the last result", "the last exception"
-
-#: The main module, also by the name that multiprocessing gives it.
-_MAIN = ("__main__", "__mp_main__")
-_CONTAINERS = {id(kind) for kind in (list, dict, tuple, set, frozenset)}
-_FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType)
 
 
 class Root(NamedTuple):
@@ -232,70 +216,3 @@ class NotebookReferences:
         vars(self.shell.InteractiveTB).pop("tb", None)
         if vars(self.shell.InteractiveTB).get("pdb") is not None:
             self.shell.InteractiveTB.pdb = None  # IPython makes another when it needs one
-
-
-class SearchSpace:
-    """Where a search for what holds memory begins, and what it does not enter."""
-
-    def __init__(self, namespace: Mapping[str, Any], notebook: NotebookReferences | None) -> None:
-        #: The user's modules by name.
-        self.modules = tracebacks.users_modules()
-        self._namespace = namespace
-        self._notebook = notebook
-
-    def roots(self) -> Roots:
-        """Return the roots.
-
-        Modules come first: what others refer to, too, counts to them. The notebook's come last.
-        """
-        notebook, values = self._notebook, list[tuple[str, Any]]()
-        for name, value in introspection.names(self._namespace):
-            own = name[:2] == "__" == name[-2:]
-            if not (notebook.is_notebooks(name, value) if notebook else own):
-                values.append((name, value))
-        for module, content in self.modules.items():
-            inside = introspection.module_attributes(content)
-            if inside is not self._namespace and module not in _MAIN:
-                found = introspection.names(inside)
-                values += [(f"{module}.{name}", value) for name, value in found if name[:2] != "__"]
-        ranked = [(*_kind(value), name, value) for name, value in values]
-        ranked.sort(key=itemgetter(0))
-        roots = {Root(name, kind): [value] for _, kind, name, value in ranked}
-        return roots | (notebook.roots() if notebook else {})
-
-    def references(self, roots: Roots, excluded: list[Any]) -> Iterator[Iterable[Any]]:
-        """Yield what holds references to objects: to ``roots`` and ``excluded`` themselves, too."""
-        found = [self._namespace, vars(sys)]
-        found += map(introspection.module_attributes, self.modules.values())
-        if self._notebook is not None:
-            found += self._notebook.places()
-        found = [*{id(each): each for each in found}.values()]
-        yield from (excluded, found, *roots.values())
-        # The attributes of an object are its own from Python 3.13 on: `vars` has no referents.
-        yield from (p.values() if type(p) is dict else gc.get_referents(p) for p in found)
-
-    def excluded(self) -> list[Any]:
-        """Return what a walk must not enter: all modules, and what leads to the whole process."""
-        loaded = [each for each in [*sys.modules.values()] if introspection.is_a(each, ModuleType)]
-        found = [sys.modules, *loaded, *map(introspection.module_attributes, loaded)]
-        found += [vars(builtins), self._namespace]
-        return found if self._notebook is None else [*found, *self._notebook.excluded()]
-
-
-def _kind(value: object) -> tuple[int, str]:
-    """Return the rank and the name of a value's kind."""
-    kind, torch = type(value), torch_cuda.loaded()
-    if torch is not None:
-        for rank, name, base in (
-            (0, "module", torch.nn.Module),
-            (2, "tensor", torch.Tensor),
-            (4, "optimizer", torch.optim.Optimizer),
-        ):
-            if introspection.derives(kind, base):
-                return rank, name
-    if introspection.derives(kind, type):
-        return 5, "class"
-    if introspection.derives(kind, *_FUNCTIONS):
-        return 5, "function"
-    # A list ranks before the variable of a loop over it.
-    return 1 if id(kind) in _CONTAINERS else 3, introspection.name_of(kind)
