@@ -32,7 +32,7 @@ class Running(NamedTuple):
     begun: Any = None
 
 
-class EveryCell(Generic[_Record]):
+class EveryCell(CellHook[Running], Generic[_Record]):
     """Measures the cells of one shell, from ``on`` to `off`. A cell within a cell is part of it.
 
     What a front end runs outside the history is the front end's own, and is not measured.
@@ -45,26 +45,20 @@ class EveryCell(Generic[_Record]):
 
     def __init__(self, hooks: CellHooks, show: Callable[[_Record, str], None]) -> None:
         self._hooks = hooks
-        self._hook: CellHook[Running] = CellHook(
-            self._after, self._failed, self._before, raised=self.raised
-        )
         self._show = show
         #: The newest records.
         self.records: deque[_Record] = deque(maxlen=MAX_CELLS)
 
     @property
     def watching(self) -> bool:
-        return self._hook in self._hooks
+        return self in self._hooks
 
     def off(self) -> None:
         """Stop measuring. The records stay."""
-        self._hooks.remove(self._hook)
+        self._hooks.remove(self)
 
     def begin(self) -> Any:
         """Begin to measure a cell, and return what is to be known of it at its end."""
-
-    def raised(self, cell: Running) -> None:
-        """Do what is to be done at once when a cell has raised: its traceback is drawn then."""
 
     def end(self, cell: Running, result: ExecutionResult) -> None:
         """Measure what a cell did, whose result is IPython's, and `keep` a record of it."""
@@ -76,19 +70,19 @@ class EveryCell(Generic[_Record]):
         if shown:
             self._show(record, cell.source)
 
-    # --- the hooks -------------------------------------------------------------------------------
+    # --- as a hook -------------------------------------------------------------------------------
 
-    def _before(self, info: Any, outer: Running | None) -> Running | None:
+    def before(self, info: Any, outer: Running | None) -> Running | None:
         if outer is not None or not info.store_history:
             return None  # a part of the cell that runs it, or the front end's own
         begun = self.begin()
         return Running(info.raw_cell, perf_counter(), begun)
 
-    def _after(self, cell: Running | None, result: ExecutionResult) -> None:
-        if cell is not None:
-            self.end(cell, result)
+    def after(self, begun: Running | None, result: ExecutionResult | None) -> None:
+        if begun is not None and result is not None:
+            self.end(begun, result)
 
-    def _failed(self, error: Exception) -> None:
+    def failed(self, error: Exception) -> None:
         """Print a line about a failure of gpumagic, and stop measuring."""
         self.off()
         Output().print(

@@ -10,7 +10,6 @@ Several cells may run at the same time, each in a thread: a subshell's cell besi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -23,32 +22,38 @@ if TYPE_CHECKING:
 _Begun = TypeVar("_Begun")
 
 
-def _report_failure(error: Exception) -> None:
-    from gpumagic.system import output, text
-
-    output.complain(f"gpumagic: a hook around cells was removed: it failed ({text.named(error)})")
-
-
-@dataclass(eq=False, repr=False)
 class CellHook(Generic[_Begun]):
-    """Functions to call around every cell, including cells that another cell runs.
+    """What is called around every cell, including cells that another cell runs.
 
-    Where one of them raises, the hook is removed and ``failed`` is called with the exception, to
-    print a line; the user's cell is not affected.
+    Where one of these methods raises, the hook is removed, and the user's cell is not affected.
     """
 
-    #: Called when a cell has ended, with what ``before`` returned for it and with its result. The
-    #: former is None also for an empty cell, and one that began before the hook was added.
-    after: Callable[[_Begun | None, Any], None]
-    failed: Callable[[Exception], None] = _report_failure
-    #: Called when a cell begins, with IPython's `ExecutionInfo` and with what it returned for the
-    #: cell that runs this one; None if there is none.
-    before: Callable[[Any, _Begun | None], _Begun | None] = lambda info, outer: None
-    #: Called when a cell and the cells that it runs were cancelled: they have no result.
-    cancelled: Callable[[], None] = lambda: None
-    #: Called before a traceback is drawn, which takes long: when a cell's code has raised, last.
-    #: With what ``before`` returned for the outermost cell of this thread.
-    raised: Callable[[_Begun], None] = lambda begun: None
+    def before(self, info: ExecutionInfo, outer: _Begun | None) -> _Begun | None:
+        """Note that a cell begins; return what is to be known of it at its end.
+
+        ``outer`` is what this method returned for the cell that runs this one; None without one.
+        """
+        return None
+
+    def raised(self, begun: _Begun) -> None:
+        """Note that a cell's code has raised: its traceback, which takes long, is drawn next.
+
+        ``begun`` is what `before` returned for the outermost cell of this thread.
+        """
+
+    def after(self, begun: _Begun | None, result: ExecutionResult | None) -> None:
+        """Note that a cell has ended, for which `before` returned ``begun``.
+
+        ``begun`` is None also for an empty cell, and for one that began before the hook was added;
+        ``result`` is None where the cell, and those that it ran, were cancelled.
+        """
+
+    def failed(self, error: Exception) -> None:
+        """Tell the user that the hook was removed, as it has raised ``error``."""
+        from gpumagic.system import output, text
+
+        why = f"it failed ({text.named(error)})"
+        output.complain(f"gpumagic: a hook around cells was removed: {why}")
 
 
 class CellHooks:
@@ -136,13 +141,9 @@ class CellHooks:
             begun[hook] = value
 
     def _after(self, result: ExecutionResult | None) -> None:
-        if result is None:
-            self._threads.pop(get_ident(), None)
-            self._call(lambda hook: hook.cancelled())
-            return
-        begun = self._ended(result.info)
+        begun = self._ended(None if result is None else result.info)
         interrupt = self._call(lambda hook: hook.after(begun.get(hook), result))
-        if interrupt is not None and result.success:
+        if interrupt is not None and result is not None and result.success:
             result.error_in_exec = interrupt
             self._shell.showtraceback((KeyboardInterrupt, interrupt, None))
 
@@ -156,10 +157,13 @@ class CellHooks:
         return self._draw(*args, **kwargs)
 
     def _ended(self, info: ExecutionInfo | None) -> dict[CellHook[Any], Any]:
-        """Remove the cell that has ended, and those that it ran; return what its hooks returned."""
+        """Remove the cell that has ended, and those that it ran; return what its hooks returned.
+
+        Without ``info`` this is the outermost one.
+        """
         running, begun = self._running, dict[CellHook[Any], Any]()
         for place, (each, of_cell) in enumerate(running):
-            if each is info:
+            if info is None or each is info:
                 begun = of_cell
                 del running[place:]
                 break

@@ -25,6 +25,7 @@ from gpumagic.system.shell import Shell
 
 if TYPE_CHECKING:
     from IPython.core.completer import CompletionContext
+    from IPython.core.interactiveshell import ExecutionResult
 
     from gpumagic.results.base import Result
 
@@ -57,11 +58,7 @@ def load(shell: Shell) -> None:
 
         undo(keep_numbers(shell.compile))
     init_trace.attach(shell, state.hooks)
-    shown = CellHook[int](
-        before=lambda info, outer: id(getattr(sys, "last_value", None)),
-        after=lambda before, result: explain(state, result.error_in_exec or _drawn_since(before)),
-    )
-    state.hooks.add(shown)
+    state.hooks.add(_Explainer(state))
     if "torch" in sys.modules:
         # All GPUs may have been hidden when torch tried to initialise CUDA.
         from gpumagic.cuda import failure
@@ -123,13 +120,22 @@ def _add(state: ShellState, to: list[Any], function: object) -> None:
     state.undo.callback(lambda: to.remove(function) if function in to else None)
 
 
-def _drawn_since(before: int | None) -> BaseException | None:
-    """Return the exception that IPython has drawn last; None if it is still that of this id.
+class _Explainer(CellHook[int]):
+    """Explains what a cell has raised; also what IPython has drawn itself, as ``%run`` does."""
 
-    It draws some itself, and the cell succeeds: those of ``%run``, for example.
-    """
-    error: BaseException | None = getattr(sys, "last_value", None)
-    return None if before is None or id(error) == before else error
+    def __init__(self, state: ShellState) -> None:
+        self._state = state
+
+    def before(self, info: object, outer: object) -> int:
+        """Return the identity of the exception that IPython has drawn last."""
+        return id(getattr(sys, "last_value", None))
+
+    def after(self, begun: int | None, result: ExecutionResult | None) -> None:
+        drawn: BaseException | None = getattr(sys, "last_value", None)
+        if begun is None or id(drawn) == begun:
+            drawn = None
+        if result is not None:
+            explain(self._state, result.error_in_exec or drawn)
 
 
 def explain(state: ShellState, error: BaseException | None) -> None:

@@ -53,7 +53,7 @@ class CellMeter(EveryCell[CellMemory]):
         try:
             if self._scope.error is not None:
                 raise self._scope.error
-            self._hooks.add(self._hook, running=True)
+            self._hooks.add(self, running=True)
         except BaseException:
             self.off()
             raise

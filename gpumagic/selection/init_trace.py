@@ -64,13 +64,12 @@ class _Statement(NamedTuple):
         return f"cell [{self.cell}] ran `{text}` (line {line}){self.module}"
 
 
-class InitTrace:
+class InitTrace(CellHook[tuple[_Statement | None]]):
     """A trace of where one shell initialises CUDA; `detach` restores what `attach` replaces."""
 
     def __init__(self, shell: Shell, hooks: CellHooks) -> None:
         self._shell = shell
         self._hooks = hooks
-        self._hook = CellHook(self._ended, before=self._begins, cancelled=self._cancelled)
         #: `gpumagic.cuda.driver`, once a statement has begun.
         self._driver: Any = None
         #: What puts back the shell's ``run_code``; None if that is not traced.
@@ -106,7 +105,7 @@ class InitTrace:
             return run_code(code, result, **options)
 
         self._undo = patch(self._shell, "run_code", traced_run)
-        self._hooks.add(self._hook)
+        self._hooks.add(self)
 
     def detach(self) -> None:
         """Stop tracing and restore what was replaced."""
@@ -115,7 +114,7 @@ class InitTrace:
             _torch_calls().remove(self._torch_call)
         if undo is not None:
             undo()
-            self._hooks.remove(self._hook)
+            self._hooks.remove(self)
 
     def check(self) -> None:
         """Query the driver; if it is initialised, note the statement that ran since the last query.
@@ -167,23 +166,18 @@ class InitTrace:
 
     # --- the cells -------------------------------------------------------------------------------
 
-    def _begins(
-        self, _: object, outer: tuple[_Statement | None] | None
+    def before(
+        self, info: object, outer: tuple[_Statement | None] | None
     ) -> tuple[_Statement | None]:
         """Return the statement that runs this cell, if one does."""
         return (None if outer is None else self._statement,)
 
-    def _ended(self, begun: tuple[_Statement | None] | None, result: ExecutionResult) -> None:
+    def after(self, begun: tuple[_Statement | None] | None, result: ExecutionResult | None) -> None:
         if self._driver is None:
             return  # the cell has only loaded the extension
         self.check()
         (self._statement,) = begun or (None,)
         self._last_cell = getattr(result, "execution_count", None) or self._last_cell
-
-    def _cancelled(self) -> None:
-        if self._driver is not None:
-            self.check()
-        self._statement = None
 
 
 def _module(frame: FrameType) -> str:

@@ -52,7 +52,7 @@ class CellTimer(EveryCell[CellTiming]):
     def on(self, above: float) -> None:
         """Begin with the next cell; if on already, set the threshold."""
         self.above = above
-        self._hooks.add(self._hook)
+        self._hooks.add(self)
 
     def log(self) -> TimingLog:
         """Return the cells timed so far."""
@@ -60,15 +60,15 @@ class CellTimer(EveryCell[CellTiming]):
 
     def note(self, timing: CudaTiming) -> None:
         """Add what ``%cudatime`` has measured to the running cell."""
-        cell = self._hooks.outermost(self._hook)
+        cell = self._hooks.outermost(self)
         if cell is not None:
             cell.begun.measured.append(timing)
 
     def begin(self) -> _TimedCell:
         return _TimedCell(start(quiet=True))
 
-    def raised(self, cell: Running) -> None:
-        cell.begun.raised = stop(cell.begun.started)
+    def raised(self, begun: Running) -> None:
+        begun.begun.raised = stop(begun.begun.started)
 
     def end(self, cell: Running, result: ExecutionResult) -> None:
         begun: _TimedCell = cell.begun

@@ -15,7 +15,7 @@ class Sources(EveryCell[str]):
     """Records the sources of cells; shows those that end so."""
 
     def on(self) -> None:
-        self._hooks.add(self._hook)
+        self._hooks.add(self)
 
     def end(self, cell: Running, result: Any) -> None:
         if "fails" in cell.source:

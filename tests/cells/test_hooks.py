@@ -20,27 +20,30 @@ def bare() -> Iterator[Any]:
         yield ip
 
 
-def _noting(calls: list[str], name: str = "", **options: Any) -> CellHook[Any]:
-    """A hook that notes each call; it returns the sources of a cell and of the cells around it."""
+class _Noting(CellHook[Any]):
+    """Notes each call; returns the sources of a cell and of the cells around it."""
 
-    def before(info: Any, outer: str | None) -> str:
-        calls.append(f"{name}before {info.raw_cell} in {outer}")
+    def __init__(self, calls: list[str], name: str = "", **methods: Any) -> None:
+        self._calls, self._name = calls, name
+        vars(self).update(methods)
+
+    def _note(self, what: str) -> None:
+        self._calls.append(self._name + what)
+
+    def before(self, info: Any, outer: str | None) -> str:
+        self._note(f"before {info.raw_cell} in {outer}")
         return str(info.raw_cell)
 
-    return CellHook(
-        **{
-            "before": before,
-            "after": lambda begun, result: calls.append(f"{name}after {begun}"),
-            "failed": lambda error: calls.append(f"{name}failed {error}"),
-            "cancelled": lambda: calls.append(f"{name}cancelled"),
-            **options,
-        }
-    )
+    def after(self, begun: str | None, result: Any) -> None:
+        self._note(f"{'cancelled' if result is None else 'after'} {begun}")
+
+    def failed(self, error: Exception) -> None:
+        self._note(f"failed {error}")
 
 
 def test_in_the_order_of_adding_and_gone_without_a_trace(bare: Any) -> None:
     found, calls, hooks = registered(bare), list[str](), CellHooks(bare)
-    first, second = _noting(calls, "1 "), _noting(calls, "2 ")
+    first, second = _Noting(calls, "1 "), _Noting(calls, "2 ")
     hooks.add(first)
     hooks.add(second)
     hooks.add(first)
@@ -64,7 +67,7 @@ def test_a_cell_within_a_cell(bare: Any) -> None:
     """Each is given what `before` returned for the cell around it, if anything."""
     calls, hooks = list[str](), CellHooks(bare)
     bare.user_ns["ip"] = bare
-    hooks.add(_noting(calls))
+    hooks.add(_Noting(calls))
     bare.run_cell("ip.run_cell('1')")
     assert calls == [
         "before ip.run_cell('1') in None",
@@ -73,7 +76,7 @@ def test_a_cell_within_a_cell(bare: Any) -> None:
     ]
     calls.clear()
     hooks.clear()
-    hooks.add(_noting(calls, before=lambda info, outer: None))
+    hooks.add(_Noting(calls, before=lambda info, outer: None))
     bare.run_cell("ip.run_cell('1')")
     assert calls == ["after None", "after None"]
 
@@ -84,7 +87,7 @@ def test_a_cell_within_a_cell(bare: Any) -> None:
 )
 def test_added_by_a_cell(bare: Any, running: bool, expected: list[str]) -> None:
     calls, hooks = list[str](), CellHooks(bare)
-    hook = _noting(calls)
+    hook = _Noting(calls)
     bare.user_ns["add"] = lambda: hooks.add(hook, running=running)
     bare.run_cell("add()")
     assert calls == expected
@@ -101,7 +104,7 @@ def _fail(*_: Any) -> Any:
 def test_one_that_fails_is_removed(bare: Any, where: str) -> None:
     calls, hooks = list[str](), CellHooks(bare)
     options: dict[str, Any] = {where: _fail}
-    broken, other = _noting(calls, "1 ", **options), _noting(calls, "2 ")
+    broken, other = _Noting(calls, "1 ", **options), _Noting(calls, "2 ")
     hooks.add(broken)
     hooks.add(other)
     assert bare.run_cell("40 + 2").result == 42
@@ -118,8 +121,8 @@ def _interrupt(*_: Any) -> Any:
 def test_an_interrupt_before_a_cell_is_shown_and_the_hook_stays(bare: Any, capsys: Any) -> None:
     """Nothing is waited for there; IPython shows it, and runs the cell."""
     calls, hooks = list[str](), CellHooks(bare)
-    hooks.add(_noting(calls, "1 ", before=_interrupt))
-    hooks.add(_noting(calls, "2 "))
+    hooks.add(_Noting(calls, "1 ", before=_interrupt))
+    hooks.add(_Noting(calls, "2 "))
     assert bare.run_cell("40 + 2").result == 42
     assert "KeyboardInterrupt" in capsys.readouterr().out
     assert calls == ["2 before 40 + 2 in None", "1 after None", "2 after 40 + 2"]
@@ -130,7 +133,7 @@ def test_an_interrupt_before_a_cell_is_shown_and_the_hook_stays(bare: Any, capsy
 def test_cells_of_two_threads_at_the_same_time(bare: Any) -> None:
     """A subshell's beside the main one: neither is a part of the other."""
     calls, hooks = list[str](), CellHooks(bare)
-    hook = _noting(calls, raised=lambda begun: calls.append(f"raised in {begun}"))
+    hook = _Noting(calls, raised=lambda begun: calls.append(f"raised in {begun}"))
     hooks.add(hook)
     bare.user_ns["started"], bare.user_ns["go_on"] = started, go_on = Event(), Event()
     main = "started.set(); go_on.wait(60); 1 / 0"
@@ -154,7 +157,7 @@ def test_cells_of_two_threads_at_the_same_time(bare: Any) -> None:
 def test_an_interrupt_after_a_cell_is_the_cells(bare: Any, capsys: Any) -> None:
     """Other hooks are called, and a front end does not run the cells that are queued."""
     calls, hooks = list[str](), CellHooks(bare)
-    interrupted, other = _noting(calls, "1 ", after=_interrupt), _noting(calls, "2 ")
+    interrupted, other = _Noting(calls, "1 ", after=_interrupt), _Noting(calls, "2 ")
     hooks.add(interrupted)
     hooks.add(other)
     result = bare.run_cell("x = 1")
@@ -170,11 +173,11 @@ def test_an_interrupt_after_a_cell_is_the_cells(bare: Any, capsys: Any) -> None:
 
 def test_cancelled_cells_have_no_result(bare: Any) -> None:
     calls, hooks = list[str](), CellHooks(bare)
-    hooks.add(_noting(calls))
+    hooks.add(_Noting(calls))
     for source in ("outer", "inner"):
         bare.events.trigger("pre_run_cell", SimpleNamespace(raw_cell=source))
     bare.events.trigger("post_run_cell", None)
-    assert calls == ["before outer in None", "before inner in outer", "cancelled"]
+    assert calls == ["before outer in None", "before inner in outer", "cancelled outer"]
     calls.clear()
     bare.run_cell("1")
     assert calls == ["before 1 in None", "after 1"]

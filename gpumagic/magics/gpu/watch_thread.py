@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpumagic.cells.hooks import CellHook, CellHooks
 from gpumagic.cuda import device_table, driver, nvml, processes
@@ -37,12 +37,11 @@ _JOIN_TIMEOUT = 2.0
 Show = Callable[[WatchPanel], None]
 
 
-class Watch:
+class Watch(CellHook[CellSpan]):
     """The samples and the cells of one shell, and the thread while it runs."""
 
     def __init__(self, hooks: CellHooks) -> None:
         self._hooks = hooks
-        self._hook: CellHook[Any] = CellHook(after=self._after, before=self._before)
         self._thread: _SamplingThread | None = None
         self._forget()
 
@@ -78,7 +77,7 @@ class Watch:
             session.close()
             raise
         self._thread = thread
-        self._hooks.add(self._hook, running=True)
+        self._hooks.add(self, running=True)
         atexit.register(self.end, "the process has shut down")
         thread.start()
 
@@ -87,7 +86,7 @@ class Watch:
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.end(reason)
-        self._hooks.remove(self._hook)
+        self._hooks.remove(self)
         atexit.unregister(self.end)
         if self.current is not None:
             self._cells.append(replace(self.current, end=time.time()))
@@ -98,14 +97,14 @@ class Watch:
         current = () if self.current is None else (self.current,)
         return WatchHistory(tuple(self.samples), (*self._cells, *current), self.running)
 
-    def _before(self, info: ExecutionInfo, outer: object) -> CellSpan | None:
+    def before(self, info: ExecutionInfo, outer: object) -> CellSpan | None:
         if outer is not None or self._thread is None:
             return None  # a cell that another one runs
         self.current = CellSpan(None, time.time())
         return self.current
 
-    def _after(self, begun: CellSpan | None, result: Any) -> None:
-        if begun is None or self._thread is None:
+    def after(self, begun: CellSpan | None, result: Any) -> None:
+        if begun is None or self._thread is None or result is None:
             return
         number = result.execution_count if result.info.store_history else None
         failed = not result.success
