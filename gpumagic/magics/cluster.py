@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,11 +10,11 @@ from gpumagic.cluster.connection import Cluster
 from gpumagic.cluster.results import ClusterMemory, ClusterTiming, engine_ids
 from gpumagic.errors import DeviceError
 from gpumagic.magics.delivery import hand_over, warn
-from gpumagic.magics.forms import RESULT
+from gpumagic.magics.forms import RESULT, ClusterOptions
 from gpumagic.magics.gpu.choosing import wants
+from gpumagic.magics.gpu.gpu_options import ChoiceOptions, EnginesOptions, PinOptions
 from gpumagic.magics.parsing import MagicLine
 from gpumagic.magics.shell_state import ShellState
-from gpumagic.selection.spec import parse
 from gpumagic.system.text import harmless
 
 _RESULTS = {"cudatime": ClusterTiming, "gpumem": ClusterMemory}
@@ -31,25 +30,25 @@ def current(magics: ShellState, profile: str | None = None) -> Cluster:
     return found
 
 
-def run(magics: ShellState, verb: str, options: argparse.Namespace) -> Any:
-    """Run a verb, or a choice with ``--cluster``.
+def run(magics: ShellState, options: EnginesOptions | PinOptions | ChoiceOptions) -> Any:
+    """Run ``%gpu cluster``, ``%gpu pin``, or a choice with ``--cluster``.
 
     Raises:
         SpecError: the choice does not fit.
         DependencyError: ipyparallel is not installed.
         DeviceError: there is no cluster, or it cannot do what was asked.
     """
-    cluster = current(magics, options.profile)
+    cluster = current(magics, options.profile if isinstance(options, EnginesOptions) else None)
     engines = connection.targets(options.targets, cluster.ids)
-    claim = magics.claim and not options.no_claim
-    if verb == "cluster":
+    if isinstance(options, EnginesOptions):
         return hand_over(magics.shell, selection.devices(cluster, engines), options)
+    claim = magics.claim and not options.no_claim
     try:
-        if verb == "pin":
+        if isinstance(options, PinOptions):
             chosen = selection.pin(cluster, engines, claim=claim)
         else:
             text = " ".join(options.spec)
-            asked = wants(magics, parse(text), options)
+            asked = wants(magics, options)
             chosen = selection.choose(
                 cluster, text, engines, min_free=asked.min_free, idle=asked.idle, claim=claim
             )
@@ -77,11 +76,12 @@ def run(magics: ShellState, verb: str, options: argparse.Namespace) -> Any:
 
 def run_cell(magics: ShellState, magic: str, line: MagicLine, cell: str | None) -> Any:
     """Run a magic with ``--cluster`` on the engines."""
-    cluster = current(magics)
-    engines = connection.targets(line.options.targets, cluster.ids)
+    cluster, options = current(magics), line.options
+    assert isinstance(options, ClusterOptions)
+    engines = connection.targets(options.targets, cluster.ids)
     sent = options_sent(line.given)
     results, exception = cells.run(cluster, engines, magic, sent, cell, line.code)
-    returned = hand_over(magics.shell, _RESULTS[magic](results), line.options)
+    returned = hand_over(magics.shell, _RESULTS[magic](results), options)
     if exception is not None:
         raise exception.with_traceback(None)
     return returned

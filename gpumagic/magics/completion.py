@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import SpecError
-from gpumagic.magics.commands import MAGICS, grammar_of
 from gpumagic.magics.forms import PLAIN, SPEC
+from gpumagic.magics.magic_class import MAGICS, grammar_of
 from gpumagic.magics.parsing import Grammar, split
 from gpumagic.magics.shell_state import find
 from gpumagic.system import introspection
@@ -74,8 +74,7 @@ def _fitting(
     last = words[-1] if words else ""
     if fragment.startswith("-"):
         forms = [grammar.forms[form], *([grammar.forms[SPEC]] if is_gpu and not word else [])]
-        options = (option for each in forms for option in each.option_strings())
-        return [option for option in options if option not in words]
+        return [option for each in forms for option in each.takes if option not in words]
     if last == "-f":
         return [name for name, value in variables.items() if introspection.is_a(value, *_FUNCTIONS)]
     if last == "--against":
@@ -87,8 +86,7 @@ def _fitting(
         return [*grammar.words, *verbs, *([] if is_gpu else [*variables, *python])]
     if form in ("compare", "forget"):
         return [name for name in results if name not in words]
-    arguments = [each for each in grammar.forms[form]._actions if not each.option_strings]
-    found = [str(choice) for each in arguments for choice in each.choices or ()]
+    found = grammar.forms[form].choices()
     if "--keep" in words:
         found += [*(["all", "none"] if last == "--keep" else []), *variables]
     elif form == "free":

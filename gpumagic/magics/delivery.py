@@ -1,28 +1,25 @@
-"""What a magic found is shown, stored and returned; written to a file, and compared with one."""
+"""What a magic found is shown, stored and returned, as the options of its line say."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from gpumagic.errors import GpuMagicWarning, RegressionError, SpecError
+from gpumagic.errors import GpuMagicWarning, SpecError
+from gpumagic.magics.forms import Options
 from gpumagic.magics.shell_state import ShellState, of
-from gpumagic.results.base import Result, differences
+from gpumagic.results.base import Result
 from gpumagic.system import text
 from gpumagic.system.output import Output
 from gpumagic.system.shell import Shell
-from gpumagic.system.writing import output_path
 
 if TYPE_CHECKING:
     from gpumagic.render.blocks import Block
     from gpumagic.render.plots import Plot
-
-# --- shown ----------------------------------------------------------------------------------------
 
 
 def output_of(shell: Shell, stream: object = None) -> Output:
@@ -91,7 +88,7 @@ def _display(bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -> 
 def hand_over(
     shell: Shell,
     result: Result,
-    options: argparse.Namespace,
+    options: Options,
     metadata: dict[str, Any] | None = None,
 ) -> Any:
     """Show, store and return ``result`` as the options ``-q``, ``-v`` and ``-o`` say."""
@@ -100,14 +97,14 @@ def hand_over(
     return store(shell, result, options)
 
 
-def store(shell: Shell, result: object, options: argparse.Namespace) -> Any:
+def store(shell: Shell, result: object, options: Options) -> Any:
     """Store and return ``result`` as the options ``-v`` and ``-o`` say: something else is shown."""
     if options.variable:
         shell.user_ns[options.variable] = result
     return result if options.output else None
 
 
-def value_of(value: object, result: Result | None, options: argparse.Namespace) -> Any:
+def value_of(value: object, result: Result | None, options: Options) -> Any:
     """Return what a magic returns that ran code: the code's value, or for ``-o`` the result.
 
     Then the value is displayed, and ``_`` is the result that was asked for.
@@ -135,7 +132,7 @@ def show_picture(
         except ValueError as error:
             raise SpecError(f"cannot write {file}: {error}") from None
         if not quiet:
-            say(shell, f"{title}: written to {_named(path)}")
+            say(shell, f"{title}: written to {path_shown(path)}")
     elif not quiet:
         from gpumagic.render.blocks import Line
 
@@ -167,99 +164,7 @@ def saying_failures(shell: Shell) -> Iterator[None]:
         say(shell, f"gpumagic: cannot show the result ({text.named(failure)})")
 
 
-# --- of code that was measured --------------------------------------------------------------------
-
-
-class Delivery:
-    """What the options of one line or cell ask for once its result is there.
-
-    The files of ``--save`` and ``--against`` are checked and read before the code runs.
-
-    Raises:
-        SpecError: a file that cannot be read or written.
-    """
-
-    #: Of the results in the files; their name, and that of the others that may be in them.
-    kind: type[Any]
-    others: str
-    #: Compares a result with the stored one.
-    compare: Callable[[Any, Any], Result]
-    #: Raises where what was compared is worse than allowed, or returns why that is not known.
-    check: Callable[[Any, float], str | None]
-
-    def __init__(self, magics: ShellState, options: argparse.Namespace) -> None:
-        self.magics, self.shell, self.options = magics, magics.shell, options
-        self._target: Path | None = None if options.save is None else output_path(options.save)
-        #: The stored result.
-        self.before: Any = None if options.against is None else self._stored(options.against)
-
-    def _stored(self, name: str) -> Any:
-        """Return the result in a file; where there is no such file, that of ``--name``."""
-        from gpumagic.results.comparison import load
-
-        named = self.magics.named_timings.get(name)
-        stored: Any = load(name) if named is None or Path(name).is_file() else named
-        if not isinstance(stored, self.kind):
-            raise SpecError(f"--against: {name} holds another result: {self.others}")
-        if stored.partial:
-            unfinished = "the result of code that did not run to its end"
-            raise SpecError(f"--against: {name} holds {unfinished}; save it again")
-        return stored
-
-    def deliver(self, result: Any) -> None:
-        """Show the result, and store it; nothing if there is none."""
-        if result is not None:
-            with saying_failures(self.shell):
-                hand_over(self.shell, result, self.options)
-        if result is None or getattr(result, "partial", False):
-            self._say_not_written("the code did not run to its end")
-
-    def finish(self, value: object, result: Any) -> Any:
-        """Compare and write a complete result, and return what the magic returns.
-
-        Raises:
-            RegressionError: it is worse than allowed.
-            SpecError: it cannot be compared, or has no figures to save.
-        """
-        if result is not None and not getattr(result, "partial", False):
-            try:
-                self._judge(result)
-            except RegressionError:
-                # It must not take the place of what it is compared with.
-                self._say_not_written("--fail-above failed")
-                raise
-            if self._target is not None:
-                if why := getattr(result, "error", None):
-                    raise SpecError(f"--save: {why}: there are no figures to write to a file")
-                self._say(f"--save: written to {_named(result.save(self._target))}")
-        return value_of(value, result, self.options)
-
-    def _say_not_written(self, why: str) -> None:
-        if self._target is not None:
-            self._say(f"--save: {_named(self._target)} is not written: {why}")
-
-    def _say(self, line: str) -> None:
-        if not self.options.quiet:
-            say(self.shell, line)
-
-    def _judge(self, result: Any) -> None:
-        """Show the comparison, then check it; not what was measured under other conditions."""
-        if self.before is None:
-            return
-        compared, allowed = self.compare(result, self.before), self.options.fail_above
-        if not self.options.quiet:
-            show(self.shell, compared)
-        if allowed is None:
-            return
-        others = "; ".join(differences(result.conditions, self.before.conditions))
-        unknown: str | None = f"other conditions than those stored: {others}"
-        if not others:
-            unknown = self.check(compared, allowed)
-        if unknown is not None:  # also with -q: the cell passes unchecked
-            say(self.shell, f"--fail-above was not applied: {unknown}")
-
-
-def _named(path: Path) -> Path:
+def path_shown(path: Path) -> Path:
     """Return how a message names a file: within the working folder by its name there."""
     with suppress(ValueError, OSError):
         return path.relative_to(Path.cwd())

@@ -1,154 +1,215 @@
-"""A form of a magic's line: its options and arguments, as they are written, and their help.
+"""The forms of a magic's line, declared: the options of each as they are written, and their help.
 
-Each verb is a form with a parser of its own, so that options which do not go together are refused
-by the parser. Forms need no IPython and nothing that measures: completion reads them at a key
-press.
+A form is the magic alone, or with one of its verbs. Its options are the fields of a dataclass::
+
+    @dataclass(frozen=True)
+    class WatchOptions(Options):
+        every: float = section("watch")("--every SECONDS", "between two updates", duration, 1.0)
+
+    Form("%gpu watch [on|off]", WatchOptions, "a panel beside the cells; off ends it")
+
+Forms need no IPython and nothing that measures: completion reads them at a key press.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any, NoReturn
+import textwrap
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from inspect import cleandoc, get_annotations
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 from gpumagic.errors import SpecError
-from gpumagic.magics.argument_types import excess, limit, variable_name
+from gpumagic.magics.argument_types import excess, variable_name
 
 #: The form of a line without a verb; that of a choice of GPUs; a line that asks for the help.
 PLAIN, SPEC, HELP = "", "SPEC", "help"
-#: The options of every form, and those of `Parser.add_baseline`.
+#: The options of `Options`, and those of `BaselineOptions`.
 RESULT = ("-o", "-v", "-q")
 BASELINE = ("--against", "--fail-above", "--save")
+#: Columns of a terminal, and of the verbs and options on the left.
+_WIDTH, _LEFT = 79, 30
 #: What argparse says of an option or argument.
 _OF_ARGUMENT = re.compile(r"argument ([^:]+): (.*)", re.DOTALL)
+#: Where a field has its `_Option`.
+_OPTION = "option"
 
 
-class Parser(argparse.ArgumentParser):
-    """The options and arguments of a form, and their help; an error is a `SpecError` of one line.
+class _Option(NamedTuple):
+    """An option, or with no ``names`` the argument behind a verb; what argparse is told of it."""
+
+    names: tuple[str, ...]
+    settings: dict[str, Any]
+    #: In the help: its section, how it is written, and what it does.
+    section: str = ""
+    written: str = ""
+    about: str = ""
+    #: The option without which it is refused, in a form that has both.
+    needs: str = ""
+
+
+def section(title: str) -> Callable[..., Any]:
+    """Return what declares the options of a section of the help."""
+
+    def option(
+        written: str,
+        about: str,
+        type: Callable[[str], Any] = str,
+        default: Any = None,
+        *,
+        needs: str = "",
+        **settings: Any,
+    ) -> Any:
+        """Declare an option as it is written: ``-q``, or ``-t, --targets ENGINES`` with a value."""
+        *names, last = written.replace(",", " ").split()
+        if last.startswith("-"):
+            names, default, settings = [*names, last], False, {"action": "store_true"}
+        else:
+            settings |= {"metavar": last, "type": type}
+        declared = _Option((*names,), settings, title, written, about, needs)
+        return field(default=default, metadata={_OPTION: declared})
+
+    return option
+
+
+def argument(nargs: str | None = "?", **settings: Any) -> Any:
+    """Declare the argument behind a verb, as argparse has it; it may be left out by default."""
+    declared = _Option((), {"nargs": nargs, **settings})
+    return field(default=() if nargs == "*" else None, metadata={_OPTION: declared})
+
+
+# --- options of several magics --------------------------------------------------------------------
+
+by_line = section("line by line")
+comparing = section("comparing")
+_result = section("result")
+_cluster = section("cluster (needs ipyparallel)")
+
+
+def functions() -> Any:
+    """Declare ``-f``, which goes with ``--lines``."""
+    about = "with --lines: this function's lines, too"
+    return by_line("-f FUNC", about, default=(), needs="--lines", action="append")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of every form; those that have more are subclasses."""
+
+    #: By option those beside which it is refused.
+    apart: ClassVar[Mapping[str, Collection[str]]] = {}
+
+    output: bool = _result("-o", "return the result object")
+    variable: str | None = _result("-v NAME", "store it in NAME", variable_name)
+    quiet: bool = _result("-q", "print nothing (a final ; does the same)")
+
+
+@dataclass(frozen=True)
+class NamesOptions(Options):
+    names: Sequence[str] = argument("*")
+
+
+@dataclass(frozen=True)
+class PlotOptions(Options):
+    file: str | None = argument()
+
+
+@dataclass(frozen=True)
+class BaselineOptions(Options):
+    """Of code whose result is written to a file, or compared with one."""
+
+    save: str | None = comparing("--save FILE", "write the result to FILE, as JSON")
+    against: str | None = comparing("--against FILE", "compare with the result in FILE")
+    fail_above: float | None = comparing(
+        "--fail-above PERCENT",
+        "and fail if it is so much higher, e.g. 10%",
+        excess,
+        needs="--against",
+    )
+
+
+@dataclass(frozen=True)
+class TargetOptions(Options):
+    targets: str | None = _cluster(
+        "-t, --targets ENGINES", "only these engines: 2, 0,3, 0:4", needs="--cluster"
+    )
+
+
+@dataclass(frozen=True)
+class ClusterOptions(TargetOptions):
+    cluster: bool = _cluster("--cluster", "on the engines, not in this process")
+
+
+# --- a form ---------------------------------------------------------------------------------------
+
+
+def _declared(options: type[Options]) -> Iterator[tuple[str, _Option]]:
+    """Yield the fields of a dataclass and what they declare, its own before those of its bases."""
+    left = {each.name: each for each in fields(options) if _OPTION in each.metadata}
+    for kind in options.__mro__:
+        for name in [name for name in get_annotations(kind) if name in left]:
+            yield name, left.pop(name).metadata[_OPTION]
+
+
+class Form(argparse.ArgumentParser):
+    """A form of a magic's line, which reads its options; an error is a `SpecError` of one line.
 
     ``written`` is the form as it is written: ``%gpu SPEC``, or a verb with its argument, as
     ``%gpumem limit [SIZE|PERCENT|off]``. ``about`` is the help of a verb: what it does.
     """
 
-    def __init__(self, written: str, about: str = "") -> None:
+    def __init__(self, written: str, options: type[Options] = Options, about: str = "") -> None:
         words = written.split()
         super().__init__(prog=" ".join(words[:2]), add_help=False, allow_abbrev=False)
         self.magic = words[0]
-        self.written, self.about = written, about
-        self.form = PLAIN if words[1:] in ([], ["STATEMENT"]) else words[1]
-        for argument in words[2:]:
-            self._add_argument_as_written(argument)
-        #: By title of the help: the options as they are written, and what they do.
-        self.sections: dict[str, dict[str, str]] = {}
+        self.written, self.options, self.about = written, options, about
+        self.name = PLAIN if words[1:] in ([], ["STATEMENT"]) else words[1]
         # A word that begins with a number is no option: -1,0 has a message of its own.
         self._negative_number_matcher = re.compile(r"-\d\S*$")
-        self._partners: list[tuple[str, str]] = []
-        self._apart: list[tuple[str, Collection[str]]] = []
-        add = self.section("result")
-        add("-o", "return the result object", dest="output")
-        add("-v NAME", "store it in NAME", variable_name, dest="variable")
-        add("-q", "print nothing (a final ; does the same)", dest="quiet")
+        #: By title of the help: the options as they are written, and what they do.
+        self.sections: dict[str, dict[str, str]] = {}
+        #: By option whether it takes a value.
+        self.takes: dict[str, bool] = {}
+        for name, option in _declared(options):
+            self.takes |= dict.fromkeys(option.names, "metavar" in option.settings)
+            if option.names:
+                self.sections.setdefault(option.section, {})[option.written] = option.about
+                self.add_argument(*option.names, dest=name, default=None, **option.settings)
+            else:
+                self.add_argument(name, **option.settings)
 
-    def section(self, title: str) -> Callable[..., None]:
-        """Return what adds options to a section of the help: ``add("-n N", "loops", count)``."""
-        return partial(self._add_option, self.sections.setdefault(title, {}))
+    def choices(self) -> list[str]:
+        """Return the words of which its argument is one."""
+        return [word for action in self._actions for word in action.choices or ()]
 
-    def _add_option(
-        self,
-        section: dict[str, str],
-        written: str,
-        about: str,
-        value: Callable[[str], Any] = str,
-        **more: Any,
-    ) -> None:
-        """Add an option as it is written: ``-q``, or ``-t, --targets ENGINES`` with a value."""
-        section[written] = about
-        *names, last = written.replace(",", " ").split()
-        if last.startswith("-"):
-            self.add_argument(*names, last, action="store_true", **more)
-        else:
-            self.add_argument(*names, metavar=last, type=value, **more)
-
-    def needs(self, partner: str, *options: str) -> None:
-        """Refuse these options without their ``partner``."""
-        self._partners += [(option, partner) for option in options]
-
-    def apart(self, option: str, others: Iterable[str]) -> None:
-        """Refuse an option beside any of the others."""
-        self._apart.append((option, tuple(others)))
-
-    def _add_argument_as_written(self, written: str) -> None:
-        """Add an argument: ``FILE``, ``[FILE]``, ``[NAMES]``, ``[on|off]``."""
-        name = written.strip("[]")
-        words = name.split("|")
-        optional = "*" if name == "NAMES" else "?"
-        self.add_argument(
-            "switch" if name.islower() else words[0].lower(),
-            nargs=optional if name != written else None,
-            choices=words if name.islower() else None,
-            metavar=name,
-            type=limit if name == "SIZE|PERCENT|off" else str,
-        )
-
-    # --- options of several magics ---------------------------------------------------------------
-
-    def add_baseline(self) -> None:
-        """Add ``--save``, ``--against`` and ``--fail-above``."""
-        add = self.section("comparing")
-        add("--save FILE", "write the result to FILE, as JSON")
-        add("--against FILE", "compare with the result in FILE")
-        add("--fail-above PERCENT", "and fail if it is so much higher, e.g. 10%", excess)
-        self.needs("--against", "--fail-above")
-
-    def add_lines(self, about: str) -> None:
-        """Add ``--lines`` and ``-f``."""
-        add = self.section("line by line")
-        add("--lines", about)
-        more = "with --lines: this function's lines, too"
-        add("-f FUNC", more, dest="functions", action="append", default=[])
-        self.needs("--lines", "-f")
-
-    def add_targets(self, only_here: Collection[str] = ()) -> None:
-        """Add ``--cluster`` and ``-t``; ``only_here`` has no meaning for the engines."""
-        add = self.section("cluster (needs ipyparallel)")
-        add("--cluster", "on the engines, not in this process")
-        add("-t, --targets ENGINES", "only these engines: 2, 0,3, 0:4")
-        if only_here:
-            self.needs("--cluster", "-t")
-            self.apart("--cluster", only_here)
-
-    # --- reading ---------------------------------------------------------------------------------
-
-    def read(self, words: Sequence[str]) -> tuple[argparse.Namespace, Mapping[str, Any], list[str]]:
+    def read(self, words: Sequence[str]) -> tuple[Options, Mapping[str, Any], list[str]]:
         """Return the options, those that were given, and the words that are none of this form.
 
         Raises:
             SpecError: a value does not fit, or options do not go together.
         """
-        options, rest = self.parse_known_intermixed_args(words)
-        given = {
-            action.option_strings[0]: getattr(options, action.dest)
-            for action in self._actions
-            if action.option_strings and getattr(options, action.dest) != action.default
+        found, rest = self.parse_known_intermixed_args(words)
+        values = {name: value for name, value in vars(found).items() if value not in (None, [])}
+        options = {
+            option.names[0]: (option, values[name])
+            for name, option in _declared(self.options)
+            if option.names and name in values
         }
-        for option, partner in self._partners:
-            if option in given and partner not in given:
-                typed = f"{self.magic} {partner} … {option} …"
-                raise SpecError(f"{option} goes with {partner}: {typed}")
-        for option, others in self._apart:
-            beside = ", ".join(each for each in others if each in given)
-            if option in given and beside:
-                raise SpecError(f"{option} does not go with {beside}: leave one of them out")
-        return options, given, rest
-
-    def option_strings(self) -> list[str]:
-        return [option for action in self._actions for option in action.option_strings]
+        for name, (option, _) in options.items():
+            if option.needs not in {"", *options} and option.needs in self.takes:
+                typed = f"{self.magic} {option.needs} … {name} …"
+                raise SpecError(f"{name} goes with {option.needs}: {typed}")
+            beside = ", ".join(each for each in self.options.apart.get(name, ()) if each in options)
+            if beside:
+                raise SpecError(f"{name} does not go with {beside}: leave one of them out")
+        given = {name: value for name, (_, value) in options.items()}
+        return self.options(**values), given, rest
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse says, without its names of what was typed."""
-        typed = self.magic if self.form in (PLAIN, SPEC) else self.prog
+        typed = self.magic if self.name in (PLAIN, SPEC) else self.prog
         of = _OF_ARGUMENT.fullmatch(message)
         if of is not None:
             option, _, _ = of[1].partition("/")
@@ -162,3 +223,33 @@ class Parser(argparse.ArgumentParser):
         message = next((said[begin] for begin in said if message.startswith(begin)), message)
         stop = "" if message.endswith("?") else "."
         raise SpecError(f"{typed}: {message}{stop} Help: {self.magic}?")
+
+
+# --- the help -------------------------------------------------------------------------------------
+
+
+def help_page(text: str, forms: Collection[Form]) -> str:
+    """Return a magic's help: ``text``, and above its examples the verbs and the options."""
+    text, heading, examples = cleandoc(text).partition("\n\nExamples\n")
+    sections: dict[str, dict[str, str]] = {}
+    for form in forms:
+        for title, added in form.sections.items():
+            sections.setdefault(title, {}).update(added)
+    sections["result"] = sections.pop("result")  # each form's first one
+    verbs = _rows((form.written, form.about) for form in forms if form.about)
+    options = [line for title, rows in sections.items() for line in (title, *_rows(rows.items()))]
+    return "\n".join([text, *verbs, "", *options]) + heading + examples
+
+
+def _rows(rows: Iterable[tuple[str, str]]) -> list[str]:
+    left = " " * _LEFT
+    return [
+        textwrap.fill(
+            about,
+            _WIDTH,
+            initial_indent=f"  {written} ".ljust(_LEFT),
+            subsequent_indent=left,
+            break_on_hyphens=False,
+        )
+        for written, about in rows
+    ]

@@ -17,8 +17,7 @@ from IPython.core.extensions import ExtensionManager
 from gpumagic.cells.hooks import CellHook
 from gpumagic.cuda import initialization
 from gpumagic.cuda.process_state import STATE
-from gpumagic.magics import commands
-from gpumagic.magics.magic_class import GpuMagic
+from gpumagic.magics.magic_class import MAGICS, GpuMagic, grammar_of
 from gpumagic.magics.shell_state import NAME, ShellState, find
 from gpumagic.selection import init_trace
 from gpumagic.system.shell import Shell
@@ -97,14 +96,14 @@ def _register_magics(state: ShellState) -> None:
     """Register the magics, and have those of the same names come back."""
     shell, manager = state.shell, state.shell.magics_manager
     before = {
-        kind: {name: functions[name] for name in commands.MAGICS if name in functions}
+        kind: {name: functions[name] for name in MAGICS if name in functions}
         for kind, functions in manager.magics.items()
     }
     shell.register_magics(state)
 
     def undo() -> None:
         for kind, theirs in before.items():
-            for name in commands.MAGICS:
+            for name in MAGICS:
                 manager.magics[kind].pop(name, None)
             manager.magics[kind].update(theirs)
         manager.registry.pop(NAME, None)
@@ -164,10 +163,14 @@ def explain(state: ShellState, error: BaseException | None) -> None:
 def _transformer(state: ShellState) -> Callable[[list[str]], list[str]]:
     """Return what has the shell await a cell of ours that awaits."""
 
+    def runs_here(name: str, line: str) -> bool:
+        words, _, _ = grammar_of(name).take_options(line)
+        return {"--cluster", "--help", "-h"}.isdisjoint(words)
+
     def transform(lines: list[str]) -> list[str]:
         from gpumagic.cells.magic_code import prepare_call
 
-        return prepare_call(lines, state.shell, commands.runs_its_cell, state)
+        return prepare_call(lines, state.shell, runs_here, state)
 
     return transform
 

@@ -1,21 +1,32 @@
 """The three magics as IPython has them: their help; how their line is read, and errors are shown.
 
-Imported when the extension loads: what a magic does is imported when it is first used.
+What a magic does is imported when the magic is first used.
 """
 
 from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable
+from importlib import import_module
 from traceback import clear_frames, walk_stack, walk_tb
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from IPython.core import magic as ipython
 from IPython.core.error import UsageError
 
-from gpumagic.magics import commands
 from gpumagic.magics.shell_state import ShellState
+
+if TYPE_CHECKING:
+    from gpumagic.magics.parsing import Grammar
+
+MAGICS = ("gpu", "cudatime", "gpumem")
+
+
+def grammar_of(magic: str) -> Grammar:
+    """Return the forms of a magic's line; this imports nothing that measures, restarts or draws."""
+    grammar: Grammar = import_module(f"gpumagic.magics.{magic}.{magic}_options").grammar()
+    return grammar
 
 
 def _magic(described: Callable[[Any], None]) -> Any:
@@ -66,7 +77,8 @@ def _magic(described: Callable[[Any], None]) -> Any:
         ipython.needs_local_scope(ipython.line_cell_magic(magic))
     )
     # IPython's ``?`` asks it for the help.
-    decorated.getdoc = lambda: commands.page(name, str(described.__doc__))
+    text = str(described.__doc__)
+    decorated.getdoc = lambda: grammar_of(name).help_page(text)
     return decorated
 
 
@@ -81,11 +93,12 @@ class GpuMagic(ShellState):
             namespace = self.shell.user_ns
             local_ns = next((f.f_locals for f in frames if f.f_globals is namespace), namespace)
         variables = ChainMap(local_ns, self.shell.user_ns)
-        grammar = commands.grammar_of(name)
+        grammar = grammar_of(name)
         parsed = grammar.read(line, variables, cell=cell is not None, quiet=self.quiet)
         if parsed.verb == "help":
             return self.shell.run_line_magic("pinfo", f"%{name}")
-        return commands.command_of(name).run(self, parsed, cell, local_ns)
+        command = import_module(f"gpumagic.magics.{name}.{name}_command")
+        return command.run(self, parsed, cell, local_ns)
 
     @_magic
     def gpu(self) -> None:

@@ -6,18 +6,18 @@ option and argument, never into the statement behind them.
 
 from __future__ import annotations
 
-import argparse
 import builtins
 import keyword
 import re
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 from gpumagic.cells.semicolon import take_semicolon
 from gpumagic.errors import SpecError
 from gpumagic.magics.argument_types import expanded
-from gpumagic.magics.forms import HELP, PLAIN, SPEC, Parser
+from gpumagic.magics.forms import HELP, PLAIN, SPEC, Form, Options, help_page
 from gpumagic.wording import did_you_mean
 
 #: A word in quotes, perhaps joined to its option; within other words quotes are themselves, since
@@ -42,9 +42,9 @@ class MagicLine(NamedTuple):
 
     #: The first word if it is a verb, or `HELP`; else empty.
     verb: str
-    #: The options of the form, and the defaults of those of other forms.
-    options: argparse.Namespace
-    #: The options that differ from their defaults, by name: ``{"-n": 5}``.
+    #: The options of the form, an object of its dataclass.
+    options: Options
+    #: Those that were given: ``{"-n": 5}``.
     given: Mapping[str, Any]
     #: The statement as it is written.
     code: str
@@ -62,22 +62,22 @@ class Grammar:
     def __init__(
         self,
         magic: str,
-        *forms: Parser,
+        *forms: Form,
         words: Sequence[str] = (),
         meant: Mapping[str, str] = MappingProxyType({}),
         beside: str = "",
     ) -> None:
         self.magic, self.words, self._meant, self._beside = magic, words, meant, beside
         #: By verb; `PLAIN` is a statement, or nothing, or with `SPEC` nothing.
-        self.forms = {form.form: form for form in forms}
+        self.forms = {form.name: form for form in forms}
         self.verbs = [verb for verb in self.forms if verb not in (PLAIN, SPEC)]
         self._takes_code = SPEC not in self.forms
-        actions = [action for form in forms for action in form._actions]
-        self._defaults = {action.dest: action.default for action in actions}
         #: Whether an option takes a value.
-        self._options = {
-            name: action.nargs != 0 for action in actions for name in action.option_strings
-        }
+        self._options = {name: takes for form in forms for name, takes in form.takes.items()}
+
+    def help_page(self, text: str) -> str:
+        """Return the magic's help, of which ``text`` is the beginning and the examples."""
+        return help_page(text, self.forms.values())
 
     def read(
         self,
@@ -102,31 +102,30 @@ class Grammar:
         if words and not rest and words[-1].endswith(";"):
             words[-1], rest = words[-1][:-1], ";"
         statement, silent = take_semicolon(rest)
-        form, arguments = self._form(statement, known, cell=cell, is_code=is_code)
-        code = rest if statement and form == PLAIN and self._takes_code else ""
+        name, arguments = self._form(statement, known, cell=cell, is_code=is_code)
+        code = rest if statement and name == PLAIN and self._takes_code else ""
         asks = statement == HELP and HELP not in known
         if not code:
             words += split(arguments)
         if asks or {"--help", "-h"} & {*words}:
-            return MagicLine(HELP, argparse.Namespace(), {}, "", line)
-        parser = self.forms[form]
-        self._check_spelling(words, parser)
-        options, given, more = parser.read([expanded(word, known) for word in words])
+            return MagicLine(HELP, Options(), {}, "", line)
+        form = self.forms[name]
+        self._check_spelling(words, form)
+        options, given, more = form.read([expanded(word, known) for word in words])
         if more and more[0].startswith("-"):
-            self._refuse(more[0], parser, rest)
+            self._refuse(more[0], form, rest)
         if more:
-            parser.error(f"unexpected {more[0]!r}")
-        options = argparse.Namespace(**{**self._defaults, **vars(options)})
-        # The ``;`` of code keeps its value alone from being shown.
-        options.quiet = options.quiet or quiet or (silent and not code)
+            form.error(f"unexpected {more[0]!r}")
         if cell and code:
             raise SpecError(
                 f"%{self.magic}: {code!r} belongs below, in the cell; {self._beside}; a value with "
                 "blanks is in quotes"
             )
-        if code and variables is not None and not options.cluster:
+        if code and variables is not None and "--cluster" not in given:
             self._check_statement(code, variables)
-        return MagicLine(form if form in self.verbs else "", options, given, code, line)
+        # The ``;`` of code keeps its value alone from being shown.
+        options = replace(options, quiet=options.quiet or quiet or (silent and not code))
+        return MagicLine(name if name in self.verbs else "", options, given, code, line)
 
     def _form(
         self, statement: str, known: Mapping[str, Any], *, cell: bool, is_code: bool
@@ -176,22 +175,21 @@ class Grammar:
             "shows the verbs"
         )
 
-    def _check_spelling(self, words: Sequence[str], parser: Parser) -> None:
+    def _check_spelling(self, words: Sequence[str], form: Form) -> None:
         """Refuse a long option with one dash."""
         for word in words:
             name, _, _ = word.partition("=")
             if re.match(r"-[A-Za-z]{2}", name) and f"-{name}" in self._options:
                 takes = [self._options.get(f"-{letter}") for letter in name[1:]]
                 if None in takes or any(takes[:-1]):  # -on 2 is -o -n 2
-                    parser.error(f"unknown option {name}; did you mean -{name}?")
+                    form.error(f"unknown option {name}; did you mean -{name}?")
 
-    def _refuse(self, word: str, parser: Parser, rest: str) -> NoReturn:
+    def _refuse(self, word: str, form: Form, rest: str) -> NoReturn:
         """Raise what is wrong with an option, and what it goes with or what is like it."""
         option, _, value = word.partition("=")
-        has = [form.written for form in self.forms.values() if option in form.option_strings()]
-        if has:
+        if has := [each.written for each in self.forms.values() if option in each.takes]:
             others = ", ".join(has)
-            raise SpecError(f"{option} does not go with {parser.written}; it goes with {others}")
+            raise SpecError(f"{option} does not go with {form.written}; it goes with {others}")
         bare = option.lstrip("-")
         if bare in (*self.verbs, *self.words):
             typed = f"{self.magic} {bare} {value}".rstrip()
@@ -199,9 +197,9 @@ class Grammar:
         near = did_you_mean(option, [*self._options])
         if option[1:] in self._options:
             near = f"; did you mean {option[1:]}?"
-        if self._takes_code and parser.form == PLAIN and not word.startswith("--"):
+        if self._takes_code and form.name == PLAIN and not word.startswith("--"):
             near = f"; code that begins with a minus sign follows --: {self.magic} -- {word} {rest}"
-        parser.error(f"unknown option {option}{near.rstrip()}")
+        form.error(f"unknown option {option}{near.rstrip()}")
 
     # --- words -----------------------------------------------------------------------------------
 

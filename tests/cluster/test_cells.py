@@ -14,7 +14,7 @@ import pytest
 
 from gpumagic.cluster.results import ClusterMemory, ClusterTiming
 from gpumagic.magics.cluster import options_sent
-from gpumagic.magics.commands import grammar_of
+from gpumagic.magics.magic_class import grammar_of
 from tests.cluster.conftest import ENGINE_ID, INITIALISE_CUDA, once_begun
 from tests.support.clusters import Cluster
 from tests.support.shells import Ran

@@ -100,7 +100,7 @@ def test_too_few_repeats_are_said_before_the_cell_runs(
     [
         ("--against nothing.json", "cannot read nothing.json.*; --save nothing.json, or .*writes"),
         ("--against 'no thing.json'", "; --save 'no thing.json', or"),
-        ("--against memory.json", "holds another result: GPU memory"),
+        ("--against memory.json", "holds another result: a MemoryDelta"),
         ("--against partial.json", "code that did not run to its end; save it again"),
         ("--against step.json --fail-above x", "is not a percentage"),
         ("--save nowhere/step.json", "there is no folder .*nowhere"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from IPython.core.error import UsageError
 
-from gpumagic.magics.commands import MAGICS, grammar_of
+from gpumagic.magics.magic_class import MAGICS, grammar_of
 from tests.tools.docs.reference import helps
 
 
@@ -200,7 +200,7 @@ def test_a_choice_of_several_words_in_a_variable() -> None:
 def test_comments() -> None:
     """As in README: behind a choice, a verb and its arguments; behind code it is Python's."""
     read = grammar_of("gpu").read
-    assert read("  # the table").options.spec == []
+    assert read("  # the table").code == ""
     assert (read("0,2 # two").options.spec, read("off  # none").options.spec) == (["0,2"], ["off"])
     assert read("plot 'my #1 #2.png' # both; ").options.file == "my #1 #2.png"
     assert not read("off # quietly;").options.quiet
@@ -225,7 +225,7 @@ def test_the_help_has_every_option_and_fits_on_a_screen(magic: str, run_cell: An
         assert typed is not None, line
         assert grammar_of(magic).read(typed[2], cell=typed[1] == "%%"), line
     forms = grammar_of(magic).forms.values()
-    known = {option for form in forms for option in form.option_strings()}
+    known = {option for form in forms for option in form.takes}
     named = {*re.findall(r"(?<![\w-])--?[a-z][a-z-]*", shown)}
     assert known <= named
     assert named - known <= {"-x"}  # code

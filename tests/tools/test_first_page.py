@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpumagic.magics.commands import MAGICS, grammar_of
+from gpumagic.magics.magic_class import MAGICS, grammar_of
 from tests.support.outside import left
 from tests.tools.demo.runner import execute, virtual_machine
 from tests.tools.docs.pages import CHINESE

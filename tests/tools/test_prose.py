@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpumagic.errors import SpecError
-from gpumagic.magics.commands import MAGICS, grammar_of
+from gpumagic.magics.magic_class import MAGICS, grammar_of
 from gpumagic.selection.spec import parse
 from tests.support.newest import IS_NEWEST
 from tests.tools.demo.runner import VIRTUAL_NOTE, notebooks

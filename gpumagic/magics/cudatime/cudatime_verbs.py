@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import shlex
 from typing import Any
 
 from gpumagic.errors import SpecError
+from gpumagic.magics.cudatime.cudatime_options import OnOptions
 from gpumagic.magics.delivery import hand_over, say, show_below, store
+from gpumagic.magics.forms import NamesOptions, Options
 from gpumagic.magics.shell_state import ShellState
 from gpumagic.magics.shell_state import of as state_of
 from gpumagic.results.logs import CellTiming
@@ -22,20 +23,20 @@ _OWN = re.compile(r"\s*%cudatime\s+(-\S+\s+)*(on|off|log|compare|forget)\b[^\n]*
 _TIMED = re.compile(r"\s*%%cudatime\b|\s*%cudatime\b[^\n]*\s*\Z")
 
 
-def run(verb: str, magics: ShellState, options: argparse.Namespace) -> Any:
+def run(verb: str, magics: ShellState, options: Options) -> Any:
     """Run the verb.
 
     Raises:
         SpecError: there is no result of a name, or nothing to compare.
     """
-    if verb in ("compare", "forget"):
+    if isinstance(options, NamesOptions):
         return _of_named(verb, magics, options)
     shell, timer = magics.shell, cell_timer(magics.shell)
     if verb == "log":
         log = timer.log()
         metadata = {"gpumagic": {"cudatime_log": log.to_dict()["cells"]}}
         return hand_over(shell, log, options, metadata)
-    if verb == "on":
+    if isinstance(options, OnOptions):
         timer.on(options.above)
         message = (
             "A line with the times follows each cell with a sign of GPU work, or longer than "
@@ -49,7 +50,7 @@ def run(verb: str, magics: ShellState, options: argparse.Namespace) -> Any:
     return store(shell, timer.log(), options)
 
 
-def _of_named(verb: str, magics: ShellState, options: argparse.Namespace) -> Any:
+def _of_named(verb: str, magics: ShellState, options: NamesOptions) -> Any:
     """Show the named results, or those that the line names, side by side; or forget their names."""
     named: dict[str, CudaTiming] = magics.named_timings
     names = [name for word in options.names for name in word.split(",") if name] or [*named]

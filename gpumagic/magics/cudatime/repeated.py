@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from time import perf_counter
@@ -13,8 +12,9 @@ from typing import Any
 from gpumagic.cells.timeit_loop import Loop, compile_loop
 from gpumagic.cuda import torch_cuda
 from gpumagic.errors import SpecError
-from gpumagic.magics.cudatime.further_runs import FurtherRuns, TimingDelivery
-from gpumagic.magics.delivery import hand_over, say, saying_failures, value_of
+from gpumagic.magics.cudatime.cudatime_options import RunOptions
+from gpumagic.magics.cudatime.timing_outcome import TimingOutcome
+from gpumagic.magics.delivery import hand_over, saying_failures, value_of
 from gpumagic.magics.live_display import LiveDisplay
 from gpumagic.magics.shell_state import ShellState
 from gpumagic.render.units import seconds, share
@@ -33,7 +33,7 @@ _OWN_VARIABLES = "; in repeated runs the variables that a cell assigns are its o
 
 def run(
     magics: ShellState,
-    options: argparse.Namespace,
+    options: RunOptions,
     source: str,
     header: str | None,
     local_ns: dict[str, Any] | None,
@@ -50,28 +50,27 @@ def run(
     plan = Plan(options.loops, options.repeats, options.warmup, options.max_time, options.cold)
     if options.on:
         return _run_on_devices(magics, options, loop, plan)
-    delivery = TimingDelivery(magics, options, None if plan.open_end else plan.repeats)
-    further = FurtherRuns(options)
+    outcome = TimingOutcome(magics, options, None if plan.open_end else plan.repeats)
 
-    def keep(result: CudaTiming | None) -> None:
-        further.result = result
+    def keep(timing: CudaTiming | None) -> None:
+        outcome.result = timing
 
     try:
         with nvtx_range(options.nvtx):
             _benchmark(magics, options, loop, plan, keep)
-        further.run(lambda scope: loop.run(1, scope), None)
-        further.measure_energy(loop)
+        outcome.run_again(lambda scope: loop.run(1, scope))
+        outcome.measure_energy(loop)
     finally:
-        if further.result is None and not options.quiet:
+        if outcome.result is None:
             why = _OWN_VARIABLES if sys.exc_info()[0] is UnboundLocalError else ""
-            say(magics.shell, f"%cudatime: stopped before the first repeat was complete{why}")
-        delivery.deliver(further.result)
-    return delivery.finish(None, further.result)
+            outcome.say(f"%cudatime: stopped before the first repeat was complete{why}")
+        outcome.deliver()
+    return outcome.finish(None)
 
 
 def _benchmark(
     magics: ShellState,
-    options: argparse.Namespace,
+    options: RunOptions,
     loop: Loop,
     plan: Plan,
     keep: Callable[[CudaTiming | None], None],
@@ -99,7 +98,7 @@ def _benchmark(
 # --- one device after the other -------------------------------------------------------------------
 
 
-def _run_on_devices(magics: ShellState, options: argparse.Namespace, loop: Loop, plan: Plan) -> Any:
+def _run_on_devices(magics: ShellState, options: RunOptions, loop: Loop, plan: Plan) -> Any:
     """Run ``loop`` on every device that ``--on`` names."""
     torch: Any = torch_cuda.require()
     for name in options.on:
@@ -126,7 +125,7 @@ def _run_on_devices(magics: ShellState, options: argparse.Namespace, loop: Loop,
     return value_of(None, found, options)
 
 
-def _compared(devices: list[str], timings: dict[str, CudaTiming]) -> CudaTiming | Comparison:
+def _compared(devices: Sequence[str], timings: dict[str, CudaTiming]) -> CudaTiming | Comparison:
     notes = tuple(
         f"stopped early on {device}" if device in timings else f"no result on {device}"
         for device in devices

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -15,6 +14,7 @@ from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics import delivery
 from gpumagic.magics.argument_types import size
+from gpumagic.magics.gpu.gpu_options import AutoOptions, ChoiceOptions
 from gpumagic.magics.live_display import LiveDisplay
 from gpumagic.magics.shell_state import ShellState
 from gpumagic.results.devices import VIRTUAL
@@ -25,10 +25,10 @@ from gpumagic.selection.spec import Spec, parse
 from gpumagic.system.shell import Shell
 
 
-def wants(magics: ShellState, spec: Spec, options: argparse.Namespace) -> Wants:
+def wants(magics: ShellState, options: ChoiceOptions) -> Wants:
     """Return how to choose, and what ``auto`` requires, by the options or the configuration."""
     how = Wants(claim=magics.claim and not options.no_claim, restart=options.restart)
-    if spec.kind != "auto":
+    if not isinstance(options, AutoOptions):
         return how
     min_free = options.min_free
     if min_free is None and magics.min_free:
@@ -36,11 +36,9 @@ def wants(magics: ShellState, spec: Spec, options: argparse.Namespace) -> Wants:
     return replace(how, min_free=min_free, idle=options.idle, wait=options.wait)
 
 
-def run(
-    magics: ShellState, text: str, options: argparse.Namespace, cell: str | None, header: str
-) -> Any:
+def run(magics: ShellState, options: ChoiceOptions, cell: str | None, header: str) -> Any:
     """Choose devices until the next choice, or for one cell."""
-    spec = parse(text)
+    spec = parse(" ".join(options.spec))
     if cell is not None:
         return _run_cell(magics, spec, options, cell, header)
     chosen = _without_gpu(magics, spec, options) or _choose_for_kernel(magics, spec, options)
@@ -52,12 +50,12 @@ def run(
     return returned
 
 
-def _without_gpu(magics: ShellState, spec: Spec, options: argparse.Namespace) -> Selection | None:
+def _without_gpu(magics: ShellState, spec: Spec, options: ChoiceOptions) -> Selection | None:
     """Return what ``auto`` without conditions chooses where there is no GPU: nothing.
 
     So a notebook runs as it is on such a machine; one that needs a GPU says which, or how free.
     """
-    if spec.kind != "auto" or spec.count > 1 or wants(magics, spec, options) != NO_WANTS:
+    if spec.kind != "auto" or spec.count > 1 or wants(magics, options) != NO_WANTS:
         return None
     table = device_table.read(processes=False, usage=False)
     if table.no_gpu is None:
@@ -66,7 +64,7 @@ def _without_gpu(magics: ShellState, spec: Spec, options: argparse.Namespace) ->
     return Selection(spec.text, now, "unchanged", no_gpu=table.no_gpu, notes=notes)
 
 
-def _choose_for_kernel(magics: ShellState, spec: Spec, options: argparse.Namespace) -> Selection:
+def _choose_for_kernel(magics: ShellState, spec: Spec, options: ChoiceOptions) -> Selection:
     """Choose devices; does not return where the kernel is restarted.
 
     Raises:
@@ -102,7 +100,7 @@ def _choose_for_kernel(magics: ShellState, spec: Spec, options: argparse.Namespa
     return cpu_threads.with_threads(chosen, spec, options.threads)
 
 
-def choose_here(magics: ShellState, spec: Spec, options: argparse.Namespace) -> Selection:
+def choose_here(magics: ShellState, spec: Spec, options: ChoiceOptions) -> Selection:
     """Choose devices by the variables; close the gate for ``--soft`` where that is too late.
 
     An exception undoes it.
@@ -128,20 +126,21 @@ def choose_here(magics: ShellState, spec: Spec, options: argparse.Namespace) -> 
     return replace(chosen, status=status, notes=(note, *chosen.notes))
 
 
-def _choose_by_variables(magics: ShellState, spec: Spec, options: argparse.Namespace) -> Selection:
+def _choose_by_variables(magics: ShellState, spec: Spec, options: ChoiceOptions) -> Selection:
+    wanted = wants(magics, options)
     with LiveDisplay(magics.shell, quiet=options.quiet) as live:
 
         def progress(waited: float, reason: str) -> None:
-            live.text(f"waiting for GPUs: {reason} ({waited:.0f} s of {options.wait:.0f} s)")
+            live.text(f"waiting for GPUs: {reason} ({waited:.0f} s of {wanted.wait:.0f} s)")
 
-        return apply.choose_devices(spec, wants(magics, spec, options), progress)
+        return apply.choose_devices(spec, wanted, progress)
 
 
 # --- ``%%gpu SPEC``: for one cell -----------------------------------------------------------------
 
 
 def _run_cell(
-    magics: ShellState, spec: Spec, options: argparse.Namespace, cell: str, header: str
+    magics: ShellState, spec: Spec, options: ChoiceOptions, cell: str, header: str
 ) -> Any:
     """Run ``cell`` under a choice; return its value, or the selection for ``-o``."""
     shell = magics.shell

@@ -5,7 +5,6 @@ This is the IPython extension that `restart.before` names on the command line.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import IO, Any
 from gpumagic.cuda import driver, torch_cuda
 from gpumagic.cuda.process_state import STATE
 from gpumagic.magics.delivery import hand_over
+from gpumagic.magics.forms import Options
 from gpumagic.magics.gpu import session
 from gpumagic.render.units import bytes_
 from gpumagic.restart import after
@@ -76,7 +76,7 @@ def _report(
     chosen = cpu_threads.with_threads(
         replace(chosen, notes=tuple(filter(None, said))), spec, payload["threads"]
     )
-    options = argparse.Namespace(**payload["options"], quiet=payload["quiet"])
+    options = Options(**payload["options"], quiet=payload["quiet"])
     return hand_over(shell, chosen, options)
 
 

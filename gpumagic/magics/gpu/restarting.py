@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from gpumagic.cuda import driver, failure, initialization, streams, torch_cuda
 from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import RestartError
 from gpumagic.magics.gpu import last_line, session
+from gpumagic.magics.gpu.gpu_options import ChoiceOptions, RestartOptions
 from gpumagic.magics.live_display import LiveDisplay
 from gpumagic.magics.shell_state import ShellState, of
 from gpumagic.restart import before, losses
@@ -41,7 +41,7 @@ def check(shell: Shell, *, force: bool = False) -> None:
     before.check(shell, force=force)
 
 
-def restart(magics: ShellState, options: argparse.Namespace) -> NoReturn:
+def restart(magics: ShellState, options: RestartOptions) -> NoReturn:
     """Restart the notebook process with the GPUs, the claim and the CPU threads that it has.
 
     Raises:
@@ -53,11 +53,11 @@ def restart(magics: ShellState, options: argparse.Namespace) -> NoReturn:
             "%gpu on before %gpu restart"
         )
     threads = None if STATE.choice.threads is None else STATE.choice.threads.current
-    as_now = {"no_claim": not STATE.choice.claim, "threads": threads}
-    begin(magics, Spec("restart", "same"), argparse.Namespace(**{**vars(options), **as_now}))
+    as_now = ChoiceOptions(**vars(options), no_claim=not STATE.choice.claim, threads=threads)
+    begin(magics, Spec("restart", "same"), as_now)
 
 
-def begin(magics: ShellState, spec: Spec, options: argparse.Namespace) -> NoReturn:
+def begin(magics: ShellState, spec: Spec, options: ChoiceOptions) -> NoReturn:
     """Restart the kernel under the variables as they are now, those of the choice ``spec``.
 
     Raises:
@@ -72,7 +72,7 @@ def begin(magics: ShellState, spec: Spec, options: argparse.Namespace) -> NoRetu
         raise RestartError(f"{text.reason(error)}; this process goes on as it was") from None
 
 
-def _begin(magics: ShellState, spec: Spec, options: argparse.Namespace) -> NoReturn:
+def _begin(magics: ShellState, spec: Spec, options: ChoiceOptions) -> NoReturn:
     shell, began = magics.shell, time.time()
     check(shell, force=options.force)
     comms = getattr(getattr(getattr(shell, "kernel", None), "comm_manager", None), "comms", ())

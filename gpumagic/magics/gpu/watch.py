@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 from uuid import uuid4
 
 from gpumagic.cuda import device_table
 from gpumagic.errors import SpecError
 from gpumagic.magics.delivery import hand_over, say, show_picture, store
-from gpumagic.magics.gpu.watch_history import WatchHistory, WatchPanel
+from gpumagic.magics.forms import PlotOptions
+from gpumagic.magics.gpu.gpu_options import WatchOptions
+from gpumagic.magics.gpu.watch_history import WatchPanel
 from gpumagic.magics.gpu.watch_thread import Watch
 from gpumagic.magics.shell_state import of as state_of
 from gpumagic.results.base import as_html
@@ -24,8 +25,8 @@ _RECORDS = (
 )
 
 
-def run(verb: str, shell: Shell, options: argparse.Namespace) -> Any:
-    """Watch the devices, or end that; or plot what was seen.
+def run(shell: Shell, options: WatchOptions) -> Any:
+    """Watch the devices, or end that.
 
     In a notebook a panel shows it while cells run; in a terminal, and with -q, it is only recorded.
 
@@ -33,8 +34,6 @@ def run(verb: str, shell: Shell, options: argparse.Namespace) -> Any:
         SpecError: there is no panel to end, an option does not fit, or the output is captured.
         DeviceError: there is no GPU that can be watched.
     """
-    if verb == "plot":
-        return store(shell, _plot(shell, options), options)
     current = of(shell)
     if options.switch == "off":
         if not current.running:
@@ -51,8 +50,8 @@ def run(verb: str, shell: Shell, options: argparse.Namespace) -> Any:
     return store(shell, current.history(), options)
 
 
-def _plot(shell: Shell, options: argparse.Namespace) -> WatchHistory:
-    """Draw the history into the notebook or into a file, and return it.
+def plot(shell: Shell, options: PlotOptions) -> Any:
+    """Draw the history into the notebook or into a file.
 
     Raises:
         SpecError: there are no samples, or the file cannot be written.
@@ -65,7 +64,7 @@ def _plot(shell: Shell, options: argparse.Namespace) -> WatchHistory:
         title = f"{plural(len(history.busy_devices()), 'GPU')} over time, with the cells"
         picture = history.plot()
         show_picture(shell, picture, title, options.file, "%gpu plot", quiet=options.quiet)
-    return history
+    return store(shell, history, options)
 
 
 def of(shell: Shell) -> Watch:

@@ -1,25 +1,20 @@
-"""``%%gpumem --fit NAME=LOW:HIGH``: the largest value with which the cell fits into memory.
-
-It is found in few runs. The peaks of the two largest values that ran lie on a line, which says
-where memory ends; from there the value grows, or shrinks, until one has run and another, hardly
-larger, has not.
-"""
+"""``%%gpumem --fit NAME=LOW:HIGH``: the largest value with which the cell fits into memory."""
 
 from __future__ import annotations
 
-import argparse
 import gc
-import math
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from gpumagic.cells.compile import CompiledCell
 from gpumagic.cuda import torch_cuda
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics.delivery import hand_over, say
+from gpumagic.magics.forms import Options
+from gpumagic.magics.gpumem.fit_search import PRECISION, RUNS, FitSearch
 from gpumagic.magics.live_display import LiveDisplay
 from gpumagic.magics.shell_state import ShellState
 from gpumagic.memory import oom
@@ -38,8 +33,10 @@ _RAN_OUT = ("CUDA error: out of memory", "STATUS_ALLOC_FAILED")
 _Deltas = Mapping[int, DeviceMemoryDelta]
 
 
-def run(magics: ShellState, options: argparse.Namespace, cell: CompiledCell) -> Any:
-    """Run the cell with several values and hand over the `Fit`.
+def run(
+    magics: ShellState, options: Options, cell: CompiledCell, name: str, low: int, high: int
+) -> Any:
+    """Run the cell with values of a variable between two numbers, and hand over the `Fit`.
 
     Raises:
         SpecError: the cell sets the variable itself, or awaits; or the variable is no number.
@@ -48,7 +45,6 @@ def run(magics: ShellState, options: argparse.Namespace, cell: CompiledCell) -> 
     cell.check_runs_again("--fit")
     if why := torch_cuda.uncounted():
         raise DeviceError(f"--fit: {why}")
-    name, low, high = options.fit
     kind = type(cell.globals.get(name, 0))
     if kind is not int:
         is_now = f"{name} is a {introspection.name_of(kind)}"
@@ -172,87 +168,10 @@ def _result(name: str, search: FitSearch) -> Fit:
     ]
     # Above what the first run has made for all others: gradients, an optimizer's state.
     lacked = max(search.left[:-1], default=0) - search.left[0]
-    if lacked > _PRECISION * max((run.peak or 0 for run in search.runs), default=0):
+    if lacked > PRECISION * max((run.peak or 0 for run in search.runs), default=0):
         notes.insert(
             0,
             f"the runs left {bytes_(search.left[-1] - search.allocated)} allocated, which later "
             "runs lacked: without it more may fit; %gpumem vars shows what holds it",
         )
     return Fit(name, largest, tuple(search.runs), search.is_exact, tuple(notes))
-
-
-# --- the search -----------------------------------------------------------------------------------
-
-#: Runs at most.
-RUNS = 12
-#: The search ends where all values that may fit, too, are above the largest that ran by this part
-#: of it at most; below `_SMALL`, where there are none.
-_PRECISION, _SMALL = 0.02, 64
-#: The next value is at most so many times the largest; so many times where nothing is predicted;
-#: and so many times where more fits than was predicted.
-_FARTHEST, _UNKNOWN, _MORE = 32, 8, 1.1
-#: How far to go from the largest value that ran to one that did not, which was predicted to fit.
-_BETWEEN = 0.75
-
-
-@dataclass
-class FitSearch:
-    """Chooses the next value to run, from what the runs so far have shown."""
-
-    low: int
-    high: int
-    #: The bytes that the code may allocate above its start; None where not known.
-    available: int | None = None
-    runs: list[FitRun] = field(default_factory=list)
-    #: The bytes that were allocated before the first run, and those after each.
-    allocated: int = 0
-    left: list[int] = field(default_factory=list)
-
-    @property
-    def largest(self) -> int | None:
-        """The largest value that ran; None where none has."""
-        return max((run.value for run in self.runs if run.fits), default=None)
-
-    @property
-    def _failed(self) -> int | None:
-        return min((run.value for run in self.runs if not run.fits), default=None)
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether the next larger value is known not to fit, or is out of range."""
-        best = self.largest
-        return best is not None and (best == self.high or self._failed == best + 1)
-
-    def next(self) -> int | None:
-        """Return the value to run next; None when the search is over."""
-        best, failed, guess = self.largest, self._failed, self._predicted()
-        if not self.runs:
-            return self.low
-        if best is None or best == self.high or len(self.runs) >= RUNS:
-            return None
-        # If that one fails, or the largest below runs, all is known.
-        finer = 1 + _PRECISION if best >= _SMALL else 1
-        least = int(best * finer) + 1
-        if failed is None:
-            most = min(self.high, _FARTHEST * max(best, 1))
-            if guess is None:
-                guess = _UNKNOWN * max(best, 1)
-            elif guess < best:
-                guess = int(_MORE * best)
-        elif failed <= least:
-            return None
-        else:
-            most = int((failed - 1) / finer)
-            if guess is None or len(self.runs) % 2:
-                guess = math.isqrt(best * failed)
-            elif guess >= failed:
-                guess = int(best + _BETWEEN * (failed - best))
-        return max(min(guess, most), least)
-
-    def _predicted(self) -> int | None:
-        """Return the largest value that a line through the last two peaks allows, or None."""
-        ran = sorted((run.value, run.peak) for run in self.runs if run.peak is not None)
-        if self.available is None or len(ran) < 2:
-            return None
-        (x1, y1), (x2, y2) = ran[-2:]
-        return None if y2 <= y1 else int(x2 + (self.available - y2) * (x2 - x1) / (y2 - y1))

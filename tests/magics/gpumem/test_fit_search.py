@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gpumagic.magics.gpumem.fit import RUNS, FitSearch
+from gpumagic.magics.gpumem.fit_search import RUNS, FitSearch
 from gpumagic.results.allocator import FitRun
 
 MIB, GIB = 2**20, 2**30

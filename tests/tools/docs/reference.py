@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gpumagic.magics.commands import MAGICS
-from gpumagic.magics.magic_class import GpuMagic
+from gpumagic.magics.magic_class import MAGICS, GpuMagic
 from tests.support.kernels import ROOT
 
 README = ROOT / "README.md"

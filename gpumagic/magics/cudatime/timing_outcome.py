@@ -1,4 +1,4 @@
-"""The result of timed code: further runs of it for kernels, FLOPs and energy; then its delivery.
+"""The outcome of timed code: its times, and further runs of it for kernels, FLOPs and energy.
 
 Not every code can run twice, and the timed run has succeeded: an exception of a further run becomes
 a note of the result.
@@ -6,18 +6,17 @@ a note of the result.
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.cuda import failure
 from gpumagic.errors import DeviceError, SpecError
-from gpumagic.magics.delivery import Delivery
+from gpumagic.magics.cudatime.cudatime_options import RunOptions
+from gpumagic.magics.outcome import Outcome
 from gpumagic.magics.shell_state import ShellState
 from gpumagic.results.comparison import Comparison
 from gpumagic.results.timing import CudaTiming
@@ -30,68 +29,53 @@ from gpumagic.timing.repeat_plan import ENERGY_SECONDS, LEAST_REPEATS
 _Scope = TypeVar("_Scope", bound=AbstractContextManager[Any])
 
 
-class TimingDelivery(Delivery):
-    """The delivery of a `CudaTiming`. ``repeats`` is their number, None where not known before.
+class TimingOutcome(Outcome):
+    """The outcome of timed code, a `CudaTiming`, with the figures of further runs.
+
+    ``repeats`` is the number of its repeats, None where not known before.
 
     Raises:
         SpecError: a file cannot be read or written, or too few repeats for ``--fail-above``.
     """
 
-    kind, others = CudaTiming, "GPU memory"
+    options: RunOptions
+    result: CudaTiming | None
 
-    def __init__(
-        self, magics: ShellState, options: argparse.Namespace, repeats: int | None
-    ) -> None:
-        super().__init__(magics, options)
-        counts = (repeats, None if self.before is None else self.before.repeat)
+    def __init__(self, magics: ShellState, options: RunOptions, repeats: int | None) -> None:
+        super().__init__(magics, options, CudaTiming, _compare, _check)
+        counts = (repeats, None if self.stored is None else self.stored.repeat)
         few = any(count is not None and count < LEAST_REPEATS for count in counts)
         if few and options.fail_above is not None:
             raise SpecError(
                 "--fail-above: fewer repeats cannot tell a slowdown from noise; save and compare "
                 f"with -r {LEAST_REPEATS} or more, or --repeat"
             )
+        self._trace = None if options.trace is None else output_path(options.trace)
 
-    def deliver(self, result: CudaTiming | None) -> None:
+    def deliver(self, *, silent: bool = False) -> None:
         name = self.options.name
-        is_named = result is None or self.magics.note_timing(name, result)
-        super().deliver(result)
+        is_named = self.result is None or self.magics.note_timing(name, self.result)
+        super().deliver(silent=silent)
         if not is_named:
-            self._say(f"--name: {name!r} stays the earlier result, which is complete")
+            self.say(f"--name: {name!r} stays the earlier result, which is complete")
 
-    @staticmethod
-    def compare(now: CudaTiming, before: CudaTiming) -> Comparison:
-        return comparison.compare({"stored": before, "now": now})
+    # --- further runs -----------------------------------------------------------------------------
 
-    @staticmethod
-    def check(compared: Comparison, allowed: float) -> str | None:
-        return comparison.check(compared, compared[1], allowed)
-
-
-class FurtherRuns:
-    """The further runs that the options of a line ask for, of code with the ``result`` so far.
-
-    Raises:
-        SpecError: the trace cannot be written to its file.
-    """
-
-    def __init__(self, options: argparse.Namespace) -> None:
-        self._options = options
-        self._trace: Path | None = None if options.trace is None else output_path(options.trace)
-        self.result: CudaTiming | None = None
-
-    def run(self, code: Callable[[AbstractContextManager[Any]], Any], value: object) -> Any:
+    def run_again(
+        self, code: Callable[[AbstractContextManager[Any]], Any], value: object = None
+    ) -> Any:
         """Run ``code`` in a scope for each option that needs that, and return its last value.
 
         ``value`` where it is not run again.
         """
-        if self._options.kernels or self._trace is not None:
-            option = "--kernels" if self._options.kernels else "--trace"
+        if self.options.kernels or self._trace is not None:
+            option = "--kernels" if self.options.kernels else "--trace"
             value, profiled = self._attempt(option, lambda: Profiled(self._trace), code, value)
             if profiled is not None and profiled.report is not None:
                 self._add(f"the code ran once more for {option}", kernels=profiled.report)
             elif profiled is not None:
                 self._add(f"{option}: the code uses torch's profiler itself")
-        if self._options.flops:
+        if self.options.flops:
             value, counter = self._attempt("--flops", flop_counter, code, value)
             if counter is not None:
                 count = int(counter.get_total_flops())
@@ -101,7 +85,7 @@ class FurtherRuns:
     def measure_energy(self, loop: Loop) -> None:
         """Run ``loop`` for long enough to read its energy, if that is asked for."""
         result = self.result
-        if not self._options.energy or result is None:
+        if not self.options.energy or result is None:
             return
         if not result.per_device:
             unseen = failure.why_no_gpu() if result.gpu is None else "no GPU work was seen"
@@ -129,7 +113,7 @@ class FurtherRuns:
         value: object = None,
     ) -> tuple[Any, _Scope | None]:
         """Run ``code`` in a scope; return its value and the scope, if both have succeeded."""
-        if self.result is None or self.result.partial:
+        if not self.is_complete:
             return value, None
         try:
             scope = make()
@@ -146,3 +130,11 @@ class FurtherRuns:
                 "write code that can run again"
             )
         return value, None
+
+
+def _compare(now: CudaTiming, before: CudaTiming) -> Comparison:
+    return comparison.compare({"stored": before, "now": now})
+
+
+def _check(compared: Comparison, allowed: float) -> str | None:
+    return comparison.check(compared, compared[1], allowed)

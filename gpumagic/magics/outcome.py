@@ -1,0 +1,113 @@
+"""The result of code that was measured: shown, compared with a stored one, written to a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpumagic.errors import RegressionError, SpecError
+from gpumagic.magics.delivery import hand_over, path_shown, say, saying_failures, show, value_of
+from gpumagic.magics.forms import BaselineOptions
+from gpumagic.magics.shell_state import ShellState
+from gpumagic.results.base import Result, differences
+from gpumagic.results.comparison import load
+from gpumagic.system.writing import output_path
+
+
+class Outcome:
+    """What the options of a line ask for once the ``result`` of its code is there.
+
+    The files of ``--save`` and ``--against`` are checked and read before the code runs. ``kind`` is
+    the class of the results, ``compare`` returns the comparison of two, and ``check`` raises where
+    one is worse than ``--fail-above`` allows, or returns why that is not known.
+
+    Raises:
+        SpecError: a file that cannot be read or written.
+    """
+
+    def __init__(
+        self,
+        magics: ShellState,
+        options: BaselineOptions,
+        kind: type[Any],
+        compare: Callable[[Any, Any], Any],
+        check: Callable[[Any, float], str | None],
+    ) -> None:
+        self.magics, self.shell, self.options = magics, magics.shell, options
+        self._compare, self._check = compare, check
+        self._target = None if options.save is None else output_path(options.save)
+        self.stored = None if options.against is None else self._read(options.against, kind)
+        #: None until the code has run, and where gpumagic has failed.
+        self.result: Any = None
+
+    def _read(self, name: str, kind: type[Any]) -> Any:
+        """Return the result in a file; where there is no such file, that of ``--name``."""
+        named = self.magics.named_timings.get(name)
+        stored: Any = load(name) if named is None or Path(name).is_file() else named
+        if not isinstance(stored, kind):
+            found = f"{type(stored).__name__}, not a {kind.__name__}"
+            raise SpecError(f"--against: {name} holds another result: a {found}")
+        if stored.partial:
+            unfinished = "the result of code that did not run to its end"
+            raise SpecError(f"--against: {name} holds {unfinished}; save it again")
+        return stored
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether there is the result of code that ran to its end."""
+        return self.result is not None and not getattr(self.result, "partial", False)
+
+    def deliver(self, *, silent: bool = False) -> None:
+        """Show the result, and store it, if there is one."""
+        if self.result is not None and not silent:
+            with saying_failures(self.shell):
+                hand_over(self.shell, self.result, self.options)
+        if not self.is_complete:
+            self._say_not_written("the code did not run to its end")
+
+    def finish(self, value: object) -> Any:
+        """Compare and write a complete result; return what the magic returns, by the code's value.
+
+        Raises:
+            RegressionError: it is worse than allowed.
+            SpecError: it cannot be compared, or has no figures to save.
+        """
+        if self.is_complete:
+            try:
+                self._judge()
+            except RegressionError:
+                # It must not take the place of what it is compared with.
+                self._say_not_written("--fail-above failed")
+                raise
+            if self._target is not None:
+                if why := getattr(self.result, "error", None):
+                    raise SpecError(f"--save: {why}: there are no figures to write to a file")
+                self.say(f"--save: written to {path_shown(self.result.save(self._target))}")
+        return value_of(value, self.result, self.options)
+
+    def say(self, line: str) -> None:
+        """Show a line; nothing for ``-q``."""
+        if not self.options.quiet:
+            say(self.shell, line)
+
+    def _say_not_written(self, why: str) -> None:
+        if self._target is not None:
+            self.say(f"--save: {path_shown(self._target)} is not written: {why}")
+
+    def _judge(self) -> None:
+        """Show the comparison, then check it; not what was measured under other conditions."""
+        if self.stored is None:
+            return
+        compared: Result = self._compare(self.result, self.stored)
+        allowed = self.options.fail_above
+        if not self.options.quiet:
+            show(self.shell, compared)
+        if allowed is None:
+            return
+        others = "; ".join(differences(self.result.conditions, self.stored.conditions))
+        unknown: str | None = f"other conditions than those stored: {others}"
+        if not others:
+            unknown = self._check(compared, allowed)
+        if unknown is not None:  # also with -q: the cell passes unchecked
+            say(self.shell, f"--fail-above was not applied: {unknown}")
