@@ -48,6 +48,17 @@ def withdraw_nvml_check() -> None:
     STATE.nvml_check_set = False
 
 
+def withdraw_without_driver() -> None:
+    """Unset the variable, if it is ours, where CUDA's driver library is missing, but not NVML.
+
+    torch would count GPUs that it cannot use. Loads the library, as the import of torch does.
+    """
+    from gpumagic.cuda import driver
+
+    if nvml_check_is_ours() and not driver.installed():
+        withdraw_nvml_check()
+
+
 def withdraw_if_useless() -> None:
     """Unset the variable, if it is ours, where NVML is installed but cannot be initialised.
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
+from gpumagic.cuda import initialization
 from gpumagic.errors import DeviceError
 from gpumagic.system import text
 
@@ -241,10 +242,13 @@ def when_initialized(call: Callable[[], None]) -> None:
 
 def cancel(call: Callable[[], None]) -> None:
     """Undo `when_initialized` for a function."""
-    torch: Any = loaded()
-    if torch is not None:
-        waiting: list[Any] = getattr(torch.cuda, "_queued_calls", [])
-        waiting[:] = [queued for queued in waiting if queued[0] is not call]
+    waiting = queued_calls()
+    waiting[:] = [queued for queued in waiting if queued[0] is not call]
+
+
+def queued_calls() -> list[Any]:
+    """Return the list of what torch calls when it initialises CUDA; an empty one without torch."""
+    return cast("list[Any]", getattr(sys.modules.get("torch.cuda"), "_queued_calls", []))
 
 
 # --- events and waiting ----------------------------------------------------------------------
@@ -386,6 +390,7 @@ def device() -> _Device:
     torch = require()
     if _chosen:
         return _chosen[-1]
+    initialization.withdraw_without_driver()
     if torch.cuda.is_available():
         return cast("_Device", torch.device("cuda"))
     for kind in ("mps", "xpu"):

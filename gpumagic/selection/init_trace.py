@@ -18,10 +18,10 @@ import sys
 from collections.abc import Callable
 from traceback import walk_stack
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.cells.hooks import CellHook, CellHooks
-from gpumagic.cuda import initialization
+from gpumagic.cuda import initialization, torch_cuda
 from gpumagic.cuda.process_state import STATE
 from gpumagic.system.patching import patch
 from gpumagic.system.shell import Shell
@@ -98,8 +98,8 @@ class InitTrace(CellHook[tuple[_Statement | None]]):
             try:
                 self.check()  # the previous statement may have initialised CUDA
                 self._statement = _Statement(code, getattr(result, "execution_count", None))
-                if self._undo is not None and self._torch_call not in _torch_calls():
-                    _torch_calls().append(self._torch_call)
+                if self._undo is not None and torch_cuda.loaded() is not None:
+                    self._follow_torch()
             except Exception:  # an error of gpumagic must not stop the user's statement
                 self.detach()
             return run_code(code, result, **options)
@@ -110,8 +110,7 @@ class InitTrace(CellHook[tuple[_Statement | None]]):
     def detach(self) -> None:
         """Stop tracing and restore what was replaced."""
         undo, self._undo, self._statement = self._undo, None, None
-        if self._torch_call in _torch_calls():
-            _torch_calls().remove(self._torch_call)
+        torch_cuda.cancel(self._torch_call[0])
         if undo is not None:
             undo()
             self._hooks.remove(self)
@@ -144,6 +143,13 @@ class InitTrace(CellHook[tuple[_Statement | None]]):
             self._driver = driver
             initialization.withdraw_if_useless()
         return self._driver
+
+    def _follow_torch(self) -> None:
+        """Have torch, which has been imported, call back when it initialises CUDA; once."""
+        waiting = torch_cuda.queued_calls()
+        if self._torch_call not in waiting:
+            waiting.append(self._torch_call)
+            initialization.withdraw_without_driver()
 
     def _torch_initialises(self) -> None:
         """Note the module that has called torch, and the outermost line in a cell magic's body."""
@@ -183,10 +189,6 @@ class InitTrace(CellHook[tuple[_Statement | None]]):
 def _module(frame: FrameType) -> str:
     name = frame.f_globals.get("__name__")
     return name if type(name) is str else ""
-
-
-def _torch_calls() -> list[Any]:
-    return cast("list[Any]", getattr(sys.modules.get("torch.cuda"), "_queued_calls", []))
 
 
 def attach(shell: Shell, hooks: CellHooks) -> None:

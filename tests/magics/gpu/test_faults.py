@@ -191,7 +191,8 @@ def test_without_a_gpu(kernel: Callable[..., Kernel], name: str) -> None:
         assert reply.stderr.startswith(f"UsageError: {NO_GPU}: {why}")
         assert helps in reply.stderr
         assert reply.stderr.count("\n") == 1
-    k.run("import torch")
+    k.run("import gpumagic, torch")
+    assert k.value("(gpumagic.device().type, torch.cuda.is_available())") == ("cpu", False)
     for spec in ("off", "on", "reset", "off", "auto", "auto"):  # it is so already
         shown = k.run(f"selection = %gpu {spec} -o").text
         assert shown.startswith("unchanged: this machine has no GPU that CUDA can use")
