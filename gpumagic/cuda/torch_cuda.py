@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 EVENT_RESOLUTION = 0.5e-6
 
 #: With this variable torch's allocator keeps no memory, and no count of it.
-_UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
+UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 
 #: Seconds of waiting for the GPUs after which it is said.
 _SILENT = 0.5
@@ -141,8 +141,8 @@ def allocator_backend() -> str | None:
 
 def uncounted() -> str | None:
     """Return why the allocator keeps no counters, lists no blocks and has no limit; else None."""
-    if _UNCACHED in os.environ and built_with_cuda():
-        return f"{_UNCACHED} is set: torch's allocator passes everything on and counts nothing"
+    if UNCACHED in os.environ and built_with_cuda():
+        return f"{UNCACHED} is set: torch's allocator passes everything on and counts nothing"
     if allocator_backend() == "pluggable":
         return "a pluggable allocator is in use, of which torch keeps no counters"
     return None

@@ -34,6 +34,16 @@ class Facts:
         failure.has_failed(self.table)  # of which the driver knows nothing
         return driver.state()
 
+    @property
+    def started(self) -> bool:
+        """Whether CUDA has started in this process, or failed to: it reads no variable again."""
+        return bool(self.state.initialized or self.state.failed)
+
+    @property
+    def restart(self) -> str:
+        """The option with which a choice takes effect; empty where it needs none."""
+        return " --restart" if self.started else ""
+
     @cached_property
     def table(self) -> DeviceTable:
         """The devices."""

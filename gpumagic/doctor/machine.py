@@ -40,16 +40,13 @@ def gpus(facts: Facts) -> Finding | None:
         remedy = f"in a container: {_WITH_GPUS}; else check lspci"
         cause = "the machine, or the container, has no GPU"
         return Finding("GPUs", "bad", "NVML lists none", remedy, cause)
-    broken = {f"GPU {device.index}": device.unusable for device in facts.table if device.unusable}
+    broken = [f"GPU {device.index}: {device.unusable}" for device in facts.table if device.unusable]
     if not broken:
         return None
     usable = [str(d.index) for d in facts.table if not d.unusable and d.visible is not False]
-    restart = " --restart" if facts.state.initialized or facts.state.failed else ""
-    remedy_here = f"%gpu {','.join(usable)}{restart}" if usable else None
-    evidence = "; ".join(f"{name}: {error}" for name, error in broken.items())
-    lost = any(device.error for device in facts.table)
-    cause = f"no answer from {', '.join(broken)}" if lost else evidence
-    return Finding("GPUs", "bad", f"{evidence} (NVML)", remedy_here, cause)
+    remedy_here = f"%gpu {','.join(usable)}{facts.restart}" if usable else None
+    cause = "; ".join(broken)
+    return Finding("GPUs", "bad", f"{cause} (NVML)", remedy_here, cause)
 
 
 def device_files(facts: Facts) -> Finding | None:

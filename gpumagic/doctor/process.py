@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from gpumagic.cuda import failure, initialization, torch_cuda, visible_devices
+from gpumagic.cuda.visible_devices import View
 from gpumagic.doctor.diagnosis import Finding
 from gpumagic.doctor.facts import Facts
 from gpumagic.render.units import spans
@@ -20,7 +21,6 @@ FORK_REMEDY = (
 _AT_INIT = ("CUDA_MODULE_LOADING", "CUDA_LAUNCH_BLOCKING")
 _ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 _SLOW = {"CUDA_LAUNCH_BLOCKING": "the host waits for every GPU kernel, which is slow"}
-_UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 
 
 def mask(facts: Facts) -> Finding:
@@ -28,27 +28,23 @@ def mask(facts: Facts) -> Finding:
     name, table = visible_devices.MASK, facts.table
     value = os.environ.get(name)
     evidence = "not set" if value is None else f"'{value}'"
-    view = visible_devices.view(os.environ, table)
-    wanted = view.visible
-    started = facts.state.initialized or facts.state.failed
-    restart = " --restart" if started else ""
     if not table:
         return Finding(name, "ok", evidence)
-    if wanted is None or (started and any(device.visible is None for device in table)):
+    wanted = visible_devices.view(os.environ, table)
+    seen = frozenset(device.index for device in table if device.visible)
+    if wanted.visible is None or (facts.started and any(each.visible is None for each in table)):
         return Finding(name, "unknown", f"{evidence}; the driver does not report what it shows")
-    evidence += f", shows {len(wanted)} of {plural(len(table), 'GPU')}"
-    seen = {device.index for device in table if device.visible}
-    moved = view.indexes is not None and [*view.indexes] != [each.index for each in table.visible]
-    if started and (seen != wanted or moved):
+    evidence += f", shows {len(wanted.visible)} of {plural(len(table), 'GPU')}"
+    if facts.started and not wanted.fits(View(tuple(d.index for d in table.visible), seen)):
         evidence += f": too late, this process sees {f'GPU {spans(seen)}' if seen else 'no GPU'}"
-        return Finding(name, "warn", evidence, f"%gpu SPEC{restart}")
-    if not wanted and value is not None:
-        end = visible_devices.list_ends_at({name: value}, table)
+        return Finding(name, "warn", evidence, f"%gpu SPEC{facts.restart}")
+    end = visible_devices.list_ends_at({name: value or ""}, table)
+    if not wanted.visible and value is not None:
         cause = end or f"every GPU is hidden from this process: {name}={value}"
-        return Finding(name, "bad", evidence, f"%gpu on{restart}", cause)
-    if (end := visible_devices.list_ends_at({name: value or ""}, table)) is not None:
-        return Finding(name, "bad", f"{evidence}. {end}", f"%gpu SPEC{restart}")
-    return Finding(name, "ok", f"{evidence}, {'in time' if started else 'not yet read'}")
+        return Finding(name, "bad", evidence, f"%gpu on{facts.restart}", cause)
+    if end is not None:
+        return Finding(name, "bad", f"{evidence}. {end}", f"%gpu SPEC{facts.restart}")
+    return Finding(name, "ok", f"{evidence}, {'in time' if facts.started else 'not yet read'}")
 
 
 def variables(_: Facts) -> Finding | None:
@@ -65,8 +61,8 @@ def variables(_: Facts) -> Finding | None:
         if (now(name) or "") != (value or "")
     ]
     found += [f"{name}: {effect}" for name, effect in _SLOW.items() if now(name, "0") not in "0"]
-    if _UNCACHED in os.environ:  # torch does not look at the value
-        found.append(f"{_UNCACHED}: every tensor is allocated by the driver, which is slow")
+    if (name := torch_cuda.UNCACHED) in os.environ:  # torch does not look at the value
+        found.append(f"{name}: every tensor is allocated by the driver, which is slow")
     remedy = "restart the notebook process, and set or unset them before torch is imported"
     return Finding("variables", "warn", "; ".join(found), remedy) if found else None
 
@@ -94,8 +90,7 @@ def cuda(facts: Facts) -> Finding:
         return Finding(subject, "ok", f"CUDA is not initialised{choice}")
     count = "" if state.uuids is None else f", sees {plural(len(state.uuids), 'device')}"
     contexts = ", ".join(f"cuda:{ordinal}" for ordinal in state.contexts) or "no device"
-    location = initialization.location()
-    where = "" if location is None else f". {location}"
+    where = "" if facts.table.where is None else f". {facts.table.where}"
     evidence = f"CUDA is initialised{count}; contexts on {contexts}{where}"
     if state.uuids == ():
         cause = "CUDA was initialised in this process when no GPU was visible"
