@@ -1,7 +1,6 @@
-"""The pictures of ``%gpumem plot`` and ``%gpu plot``, by matplotlib, which is optional.
+"""Pictures by matplotlib, which is optional: `Plot` has panels above one another, in one style.
 
-Panels above one another, in one style. Without pyplot no figure stays open, and no backend is
-selected.
+Without pyplot no figure stays open, and no backend is selected.
 """
 
 from __future__ import annotations
@@ -9,26 +8,21 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Sequence
-from math import ceil, log2, nan
+from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from gpumagic.errors import DependencyError, SpecError
-from gpumagic.render.colors import BAD, INK, NEUTRAL, SERIES
-from gpumagic.render.units import bytes_
+from gpumagic.render.colors import INK
 from gpumagic.system.paths import of_another_user
 from gpumagic.system.writing import output_path, replacing
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 #: Dots per inch of a picture in a notebook.
 _DPI = 144
 #: Pixels that a notebook takes for an inch, as CSS does.
 _CSS = 96
+#: The size of all text in points.
 _SIZE = 9
-#: Where an axis in percent ends.
-_TOP = 103
 #: The most labels below an axis.
 _TICKS = 20
 #: The width in inches.
@@ -78,14 +72,6 @@ class Plot:
         self.panels[-1].set_xlim(-0.6, max(len(labels) - 0.4, 0.6))
         self.panels[-1].set_xlabel(axis)
 
-    def span(self, left: float, right: float, label: str, *, failed: bool) -> None:
-        """Shade a part of the axis in all panels, with a label above them."""
-        for axes in self.panels:
-            axes.axvspan(left, right, color=BAD if failed else INK, alpha=0.12)
-        if label:
-            place = ((left + right) / 2, _TOP)
-            self.panels[0].annotate(label, place, ha="center", va="bottom", annotation_clip=False)
-
     def save(self, path: str | Path, **options: object) -> Path:
         """Write the picture to a file in the format of its suffix (``.png``, ``.svg``, ``.pdf``).
 
@@ -130,71 +116,3 @@ def _style(figure: Any) -> None:
     for text in figure.findobj(lambda each: hasattr(each, "set_fontsize")):
         text.set_color(INK)
         text.set_fontsize(_SIZE)
-
-
-def draw_use(
-    axes: Axes,
-    name: str,
-    times: Sequence[float],
-    *,
-    utilization: Sequence[float | None],
-    used: Sequence[float | None],
-    own: Sequence[float | None],
-    total: float | None,
-) -> None:
-    """Draw a device's utilisation in percent, and its memory in percent of ``total``."""
-
-    def draw(label: str, values: Sequence[float | None], whole: float, color: str) -> list[float]:
-        heights = [nan if each is None else 100 * each / whole for each in values]
-        axes.plot(times, heights, drawstyle="steps-post", label=label, color=color)
-        return heights
-
-    busy = draw("utilisation", utilization, 100, SERIES[0])
-    axes.fill_between(times, busy, step="post", alpha=0.25, color=SERIES[0])
-    draw("memory, all", used, total or nan, NEUTRAL)
-    draw("memory, mine", own, total or nan, SERIES[1])
-    axes.set_ylim(0, _TOP)
-    axes.set_yticks([0, 50, 100], ["0", "50", "100 %"])
-    axes.set_ylabel(name)
-
-
-def draw_memory(
-    axes: Axes,
-    name: str,
-    places: Sequence[int],
-    *,
-    allocated: Sequence[int],
-    reserved: Sequence[int],
-    peaks: Sequence[int],
-    bases: Sequence[int],
-    failed: Sequence[int],
-    limit: int | None,
-) -> None:
-    """Draw a device's memory in bytes: at each place two curves, and a bar from base to peak.
-
-    ``failed`` are the places at which memory ran out.
-    """
-    from matplotlib.ticker import MultipleLocator
-
-    above = [max(peak - base, 0) for peak, base in zip(peaks, bases, strict=True)]
-    axes.bar(places, above, bottom=bases, color=SERIES[1], alpha=0.7, label="peak")
-    axes.step(places, reserved, where="mid", color=NEUTRAL, label="reserved")
-    axes.step(places, allocated, where="mid", color=SERIES[0], label="allocated")
-    top = max(1, *peaks, *reserved)
-    if any(above):
-        seen = zip(peaks, places, above, strict=True)
-        peak, place = max((peak, place) for peak, place, part in seen if part)
-        axes.annotate(bytes_(peak), (place, peak), ha="center", va="bottom")
-    if limit is not None:
-        axes.set_title(f"limit {bytes_(limit)}", loc="right")
-        if limit <= 4 * top:  # one far above the curves would flatten them
-            axes.axhline(limit, color=BAD, linestyle="--", label="limit")
-            top = max(top, limit)
-    if failed:
-        axes.plot(failed, [top * 1.04] * len(failed), "x", color=BAD, label="out of memory")
-        axes.vlines(failed, 0, top, color=BAD, linestyle=":")
-    axes.set_ylim(0, top * 1.12)
-    axes.set_ylabel(name)
-    # Ticks at a power of two, at most six of them.
-    axes.yaxis.set_major_locator(MultipleLocator(2 ** max(0, ceil(log2(top * 1.12 / 6)))))
-    axes.yaxis.set_major_formatter(lambda value, _: bytes_(int(value)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import fsum
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Style, Styled, Text
 from gpumagic.render.units import DASH, at_most, bytes_, cpu_seconds, seconds
@@ -13,9 +13,6 @@ from gpumagic.results.base import Result, Series
 from gpumagic.results.memory import DeviceMemoryDelta, change_line, only_changed
 from gpumagic.results.timing import not_seen
 from gpumagic.wording import plural
-
-if TYPE_CHECKING:
-    from gpumagic.render.plots import Plot
 
 #: The most cells that are shown of the log of memory, the newest.
 _NEWEST = 60
@@ -115,45 +112,6 @@ class CellLog(_Log[CellMemory]):
         if len(self) > _NEWEST:
             note = f"{plural(len(self) - _NEWEST, 'earlier cell')} not shown here; -o returns all"
             yield Line.of(note, "dim")
-
-    def known_devices(self) -> list[int]:
-        """Return the CUDA ordinals of all cells."""
-        return sorted({ordinal for cell in self for ordinal in cell.devices})
-
-    def drawn_devices(self) -> list[int]:
-        """Return the CUDA ordinals whose memory a cell changed; all if there are none."""
-        changed = {ordinal for cell in self for ordinal in cell.changed}
-        return sorted(changed) or self.known_devices()
-
-    def plot(self) -> Plot:
-        """Return a picture of allocated, reserved and peak memory after each cell, by device.
-
-        Devices with the same memory throughout are left out.
-
-        Raises:
-            DependencyError: matplotlib is not installed.
-        """
-        from gpumagic.render.plots import Plot, draw_memory
-
-        ordinals = self.drawn_devices()
-        plot = Plot(len(ordinals), 2.4)
-        for ordinal, axes in zip(ordinals, plot.panels, strict=True):
-            cells = {i: c.devices[ordinal] for i, c in enumerate(self) if ordinal in c.devices}
-            draw_memory(
-                axes,
-                f"cuda:{ordinal}",
-                [*cells],
-                allocated=[d.allocated_now for d in cells.values()],
-                reserved=[d.reserved_now for d in cells.values()],
-                peaks=[d.allocated_now - d.allocated + d.peak for d in cells.values()],
-                # What was allocated before and after it: a cell that did nothing has no peak above.
-                bases=[max(d.allocated_now, d.allocated_now - d.allocated) for d in cells.values()],
-                failed=[i for i, d in cells.items() if d.ooms],
-                limit=self.limits.get(ordinal),
-            )
-        plot.number([cell_number(cell.number).text for cell in self], "cell")
-        plot.legend()
-        return plot
 
 
 def _device(row: _Row) -> Text:

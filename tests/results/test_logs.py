@@ -1,18 +1,14 @@
-"""GPU memory over the cells of a session."""
+"""The lines and the table of the GPU memory of cells."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import pytest
 
 from gpumagic.results.base import as_text
 from gpumagic.results.logs import CellLog, CellMemory
 from gpumagic.results.memory import DeviceMemoryDelta
-from tests.results.examples import CELL_LOG, OUT_OF_MEMORY_IN_A_CELL, RESERVED, SOME
+from tests.results.examples import OUT_OF_MEMORY_IN_A_CELL, RESERVED, SOME
 from tests.support.drawing import check_drawing
-
-GIB = 2**30
 
 
 @pytest.mark.parametrize(
@@ -41,23 +37,3 @@ def test_a_long_log_shows_the_newest() -> None:
     lines = as_text(CellLog(tuple(CellMemory(i, "x", 0.1) for i in range(1, 63))), 80).splitlines()
     assert lines[2].split()[0] == "[3]"
     assert lines[-1] == "2 earlier cells not shown here; -o returns all"
-
-
-def test_the_picture() -> None:
-    pytest.importorskip("matplotlib")
-    limited = CellLog(CELL_LOG.cells, limits={0: 2 * GIB, 1: GIB})
-    first, second, last = limited.plot().figure.axes
-    assert first.get_title(loc="right") == "limit 2.00 GiB"
-    assert [text.get_text() for text in first.texts] == ["2.00 GiB"], "the highest peak"
-    assert "limit" in [line.get_label() for line in first.get_lines()]
-    same = DeviceMemoryDelta(0, 0, 0, 4 * GIB, 4 * GIB)
-    constant = CellLog(
-        tuple(replace(cell, devices={**cell.devices, 1: same}) for cell in CELL_LOG.cells)
-    )
-    assert (constant.known_devices(), constant.drawn_devices()) == ([0, 1, 2], [0, 2])
-    assert second.get_title(loc="right") == "limit 1.00 GiB"
-    assert "limit" not in [line.get_label() for line in second.get_lines()], "above the scale"
-    assert [label.get_text() for label in last.get_xticklabels()] == ["[1]", "[2]", "–"]
-    in_bytes = {label.get_text() for label in first.get_yticklabels()}
-    assert {"0 B", "512 MiB", "1.00 GiB"} < in_bytes
-    assert [axes.get_ylabel() for axes in (first, second)] == ["cuda:0", "cuda:1"]

@@ -9,6 +9,7 @@ from gpumagic.cuda import device_table
 from gpumagic.errors import SpecError
 from gpumagic.magics.delivery import hand_over, say, show_picture, store
 from gpumagic.magics.forms import PlotOptions
+from gpumagic.magics.gpu import watch_picture
 from gpumagic.magics.gpu.gpu_options import WatchOptions
 from gpumagic.magics.gpu.watch_history import WatchPanel
 from gpumagic.magics.gpu.watch_thread import Watch
@@ -61,8 +62,8 @@ def plot(shell: Shell, options: PlotOptions) -> Any:
     if not history.samples:
         raise SpecError("there is nothing to draw yet; '%gpu watch' begins to record the GPUs")
     if options.file or not options.quiet:  # else the history needs no matplotlib
-        title = f"{plural(len(history.busy_devices()), 'GPU')} over time, with the cells"
-        picture = history.plot()
+        picture = watch_picture.draw(history)
+        title = f"{plural(len(picture.panels), 'GPU')} over time, with the cells"
         show_picture(shell, picture, title, options.file, "%gpu plot", quiet=options.quiet)
     return store(shell, history, options)
 

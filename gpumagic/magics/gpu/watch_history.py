@@ -8,16 +8,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled
 from gpumagic.render.units import bytes_, percent, rounded, seconds
 from gpumagic.results.base import Result
 from gpumagic.results.devices import Device, device_grid, ordinal_cell
 from gpumagic.wording import plural
-
-if TYPE_CHECKING:
-    from gpumagic.render.plots import Plot
 
 #: The figures of a device that change. Bytes, percent, degrees Celsius, watts.
 _FIGURES = tuple("utilization memory_own memory_others memory_used temperature power error".split())
@@ -146,46 +143,6 @@ class WatchHistory(Result):
             if each.utilization or each.memory_own or each.memory_others
         }
         return tuple(each for each in self.devices if each.index in busy) or self.devices
-
-    def plot(self) -> Plot:
-        """Return a picture of utilisation and memory in percent over time, with the cells.
-
-        Idle devices are left out.
-
-        Raises:
-            DependencyError: matplotlib is not installed.
-        """
-        from gpumagic.render.plots import Plot, draw_use
-
-        devices = self.busy_devices()
-        plot = Plot(max(len(devices), 1), 1.5)
-        times = [sample.time for sample in self.samples] or [0.0]
-        start, took = times[0], times[-1] - times[0]
-        scale, unit = (1.0, "seconds") if took < 180 else (60.0, "minutes")
-        width = max(took, 1e-3) / scale
-        for device, axes in zip(devices, plot.panels, strict=False):
-            draw_use(
-                axes,
-                f"GPU {device.index}\nmemory: {bytes_(device.memory_total)}",
-                [(time - start) / scale for time in times],
-                utilization=self.values(device.index, "utilization"),
-                used=self.values(device.index, "memory_used"),
-                own=self.values(device.index, "memory_own"),
-                total=device.memory_total,
-            )
-        for cell in self.cells:
-            # A cell that runs on, or began before the first sample, ends with the picture.
-            left = max(cell.start - start, 0.0) / scale
-            right = min((cell.end or times[-1]) - start, took) / scale
-            is_labelled = cell.number is not None and right - left > width / 25  # none overlaps
-            label = f"[{cell.number}]{' ✗' if cell.failed else ''}" if is_labelled else ""
-            plot.span(left, right, label, failed=cell.failed)
-        plot.panels[0].set_xlim(0, width)
-        idle = len(self.devices) - len(devices)
-        note = f" · {plural(idle, 'idle GPU')} left out" if idle else ""
-        plot.panels[-1].set_xlabel(f"{unit} since the beginning{note}")
-        plot.legend()
-        return plot
 
 
 def without_processes(device: Device) -> Device:
