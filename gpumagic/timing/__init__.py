@@ -2,7 +2,7 @@
 
 One run
     `event_timer` (the events around a run), `run_times` (what they show), `summary` (one result of
-    several runs: what limits the code, and what is said), `profiler` (further runs for
+    several runs: what limits the code, and what is said), `instruments` (further runs for
     ``--kernels``, ``--trace``, ``--nvtx``, ``--flops``, ``--energy``).
 Repeated runs
     `repeat_plan` (what is asked for, and when to stop), `benchmark` (the runs), `queued_runs` (the

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.hardware, pytest.mark.usefixtures("torch")]
 
 SETUP = """
 import time, torch
-from gpumagic.timing.profiler import Profiled
+from gpumagic.timing.instruments import Profiled
 x = torch.ones(256, 256, device="cuda")
 x @ x
 graph = torch.cuda.CUDAGraph()

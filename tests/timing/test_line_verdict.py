@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.results.lines import LineTiming, SourceTimings
+from gpumagic.results.lines import LineTiming
 from gpumagic.results.timing import CudaTiming, Sample
 from gpumagic.timing.lines.verdict import verdict
 
@@ -44,22 +44,13 @@ CASES = [
 
 @pytest.mark.parametrize(("lines", "expected"), CASES)
 def test_verdict(lines: list[LineTiming], expected: str | None) -> None:
-    assert verdict(lines, (), {3}, timing(), 0.0) == expected
-
-
-def test_the_line_of_a_function_is_named() -> None:
-    step = SourceTimings("step", 1, ("",) * 9, (line(5, 0.1, 0.1), line(8, 0.8, 0.8)))
-    found = verdict([line(2, 0.9, 0.9)], [step], {3}, timing(), 0.0)
-    assert found == (
-        "line 2 takes 90 % of the wall time, most of it in line 8 of step: "
-        "it may wait for the GPU, or the GPU may be idle then"
-    )
+    assert verdict(lines, {3}, timing(), 0.0) == expected
 
 
 def test_none_where_the_figures_are_missing_or_partial_or_the_measurements_own() -> None:
     lines = [line(7, 0.6, 0.7, 312, 0.62)]
-    assert verdict(lines, (), {3}, timing(None), 0.0) is None
-    assert verdict(lines, (), {3}, timing(partial=True), 0.0) is None
+    assert verdict(lines, {3}, timing(None), 0.0) is None
+    assert verdict(lines, {3}, timing(partial=True), 0.0) is None
     loading = [line(3, 0.5, 0.6), line(4, 0.4)]
-    assert verdict(loading, (), {3}, timing(), 0.3) is None
-    assert verdict(lines, (), {3}, timing(), 0.3) == WAITING
+    assert verdict(loading, {3}, timing(), 0.3) is None
+    assert verdict(lines, {3}, timing(), 0.3) == WAITING

@@ -20,8 +20,8 @@ from gpumagic.magics.parsing import MagicLine
 from gpumagic.magics.shell_state import ShellState
 from gpumagic.timing import event_timer, summary
 from gpumagic.timing.event_timer import Started
+from gpumagic.timing.instruments import nvtx_range
 from gpumagic.timing.lines.line_profiler import LineProfiler
-from gpumagic.timing.profiler import nvtx_range
 
 
 def run(

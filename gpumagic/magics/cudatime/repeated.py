@@ -22,7 +22,7 @@ from gpumagic.results.comparison import Compared, Comparison
 from gpumagic.results.timing import CudaTiming
 from gpumagic.timing.benchmark import Runs, benchmark
 from gpumagic.timing.comparison import compare
-from gpumagic.timing.profiler import nvtx_range
+from gpumagic.timing.instruments import nvtx_range
 from gpumagic.timing.repeat_plan import Plan
 
 #: Seconds before the progress is shown, and between two updates.

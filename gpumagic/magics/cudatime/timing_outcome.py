@@ -23,7 +23,7 @@ from gpumagic.results.timing import CudaTiming
 from gpumagic.system import text
 from gpumagic.system.writing import output_path
 from gpumagic.timing import comparison
-from gpumagic.timing.profiler import EnergyMeter, Profiled, flop_counter
+from gpumagic.timing.instruments import EnergyMeter, Profiled, flop_counter
 from gpumagic.timing.repeat_plan import ENERGY_SECONDS, LEAST_REPEATS
 
 _Scope = TypeVar("_Scope", bound=AbstractContextManager[Any])

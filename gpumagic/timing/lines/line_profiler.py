@@ -105,7 +105,7 @@ class LineProfiler:
             cell=cell,
             functions=tuple(functions),
             between=_between(cell.lines, timing, has_gpu),
-            verdict=verdict(cell.lines, functions, loops, timing, part) if complete else None,
+            verdict=verdict(cell.lines, loops, timing, part) if complete else None,
             notes=tuple(filter(None, notes)),
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from math import fsum
 
-from gpumagic.results.lines import LineTiming, SourceTimings
+from gpumagic.results.lines import LineTiming
 from gpumagic.results.timing import CudaTiming
 
 #: A part of the wall time that is worth a verdict.
@@ -18,7 +18,6 @@ _MOST = 0.5
 
 def verdict(
     lines: Sequence[LineTiming],
-    functions: Sequence[SourceTimings],
     loops: Container[int],
     timing: CudaTiming,
     cost: float,
@@ -27,7 +26,6 @@ def verdict(
 
     Args:
         lines: The cell's lines.
-        functions: The lines of functions that they call.
         loops: The lines that are heads of ``for`` loops.
         timing: The cell's times.
         cost: The part of the wall time that measuring the lines took.
@@ -54,15 +52,8 @@ def verdict(
     if slowest.line in loops:  # it takes the loop's next value
         part = _percent(idle / wall)
         return f"the GPU may wait for input: line {slowest.line}, {part} of the wall time"
-    within = [
-        f", most of it in line {line.line} of {function.name}"
-        for function in functions
-        for line in function.lines
-        if _with_idle_gpu(line) >= _MOST * slowest.host
-    ]
     takes = f"line {slowest.line} takes {_percent(slowest.host / wall)} of the wall time"
-    where = within[0] if within else ""
-    return f"{takes}{where}: it may wait for the GPU, or the GPU may be idle then"
+    return f"{takes}: it may wait for the GPU, or the GPU may be idle then"
 
 
 def _with_idle_gpu(line: LineTiming) -> float:

@@ -1,6 +1,6 @@
-"""One more run of some code: under torch's profiler, an NVTX range, or a counter of work.
+"""What one more run of some code is measured with, each a scope around the run.
 
-The counters: torch's of operations, NVML's of energy.
+torch's profiler, an NVTX range, torch's counter of operations, NVML's counters of energy.
 
 torch's profiler gets the GPU's activity from CUPTI, which may be refused (a container without the
 permission, a virtual GPU) or in use (by a debugger, by a profiler around this process). It has one

@@ -10,7 +10,7 @@ import pytest
 
 from gpumagic.cuda import torch_cuda
 from gpumagic.errors import DeviceError
-from gpumagic.timing.profiler import EnergyMeter, Profiled, nvtx_range, report
+from gpumagic.timing.instruments import EnergyMeter, Profiled, nvtx_range, report
 
 
 def event(name: str, start: float, end: float, device: int | None = 0, **fields: Any) -> Any:
