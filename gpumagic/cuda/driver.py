@@ -12,6 +12,7 @@ import ctypes
 import os
 import re
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,15 +20,15 @@ from gpumagic.cuda.process_state import STATE
 from gpumagic.system import system_files
 
 #: The library of the CUDA driver.
-LIBRARY = "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
+LIBRARY = "libcuda.so.1"
 #: Codes of ``CUresult``.
 SUCCESS, NOT_INITIALIZED, NO_DEVICE = 0, 3, 100
 #: The message where there are devices, but the driver's library cannot be loaded.
 MISSING = (
     f"CUDA's own driver library, {LIBRARY}, cannot be loaded; start a container with --gpus all "
-    "and NVIDIA_DRIVER_CAPABILITIES=compute,utility, elsewhere install the NVIDIA driver"
+    "and NVIDIA_DRIVER_CAPABILITIES=compute,utility, elsewhere install the NVIDIA driver; on "
+    "Windows work in WSL 2"
 )
-
 
 _VERSION = re.compile(r"\d{3,}(?:\.\d+)+")
 
@@ -55,19 +56,9 @@ _library: ctypes.CDLL | None = None
 def loaded_library() -> ctypes.CDLL | None:
     """Return the driver's library if this process has loaded it; never loads it."""
     global _library
-    if _library is None:
-        if os.name == "nt":
-            ask = ctypes.WinDLL("kernel32").GetModuleHandleW  # type: ignore[attr-defined]
-            ask.restype, ask.argtypes = ctypes.c_void_p, [ctypes.c_wchar_p]  # a handle has 64 bits
-            handle = ask(LIBRARY)
-            if not handle:
-                return None
-            _library = ctypes.CDLL(LIBRARY, handle=handle)
-        elif hasattr(os, "RTLD_NOLOAD"):
-            try:
-                _library = ctypes.CDLL(LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-            except OSError:
-                return None
+    if _library is None and hasattr(os, "RTLD_NOLOAD"):  # not on Windows
+        with suppress(OSError):
+            _library = ctypes.CDLL(LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     return _library
 
 

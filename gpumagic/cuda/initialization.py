@@ -9,7 +9,6 @@ this process, so the variable is unset as soon as CUDA is initialised or has fai
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -69,7 +68,7 @@ def withdraw_if_useless() -> None:
 
     from gpumagic.system import system_files
 
-    loaded = sys.platform != "linux" or any(system_files.at(file).exists() for file in _LOADED)
+    loaded = any(system_files.at(file).exists() for file in _LOADED)
     if loaded or not nvml_check_is_ours():
         return
     with suppress(OSError):  # without NVML torch does not warn

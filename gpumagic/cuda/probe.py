@@ -172,15 +172,14 @@ def in_fork(*, shown: bool = False) -> Start:
 
     With ``shown`` no variable hides a GPU from the copy: whether it would start after ``%gpu on``.
     Starting CUDA in the copy does not change this process; where it has started here, no copy is
-    needed. An empty result where torch is not loaded, has no CUDA support, or the system cannot
-    fork.
+    needed. An empty result where torch is not loaded or has no CUDA support.
     """
     torch = torch_cuda.loaded()
     if torch is None or not torch_cuda.built_with_cuda():
         return Start()
     if driver.is_initialized():
         return Start(**start(torch))
-    if not hasattr(os, "fork"):
+    if not hasattr(os, "fork"):  # Windows
         return Start()
 
     def start_of_copy(torch: ModuleType) -> dict[str, Any]:

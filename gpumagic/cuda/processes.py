@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -45,8 +44,6 @@ _JOINED = re.compile(r"[^\S ]|\s-")
 @cache
 def in_first_pid_namespace() -> bool:
     """Return whether this process is in the system's first pid namespace, not a container's."""
-    if not sys.platform.startswith("linux"):
-        return True
     try:
         name = str(system_files.at("/proc/self/ns/pid").readlink())
     except OSError:
@@ -87,7 +84,7 @@ def _with_command(process: Process) -> Process:
         found = psutil.Process(process.pid)
         with found.oneshot():
             user, command = found.username(), command_name(*_command_line(found))
-            mine = found.uids().real == os.getuid() if hasattr(os, "getuid") else None
+            mine = found.uids().real == os.getuid()
             name = notebook(found) if mine or process.own else None
             return replace(process, user=user[:_NAME], command=command, mine=mine, notebook=name)
     except (psutil.Error, OSError, KeyError):
@@ -100,8 +97,6 @@ def _command_line(process: psutil.Process) -> tuple[list[str], str]:
     Its user decides how long the former is: psutil reads all of it, also for a name.
     """
     folder = Path(f"/proc/{process.pid}")
-    if not sys.platform.startswith("linux"):
-        return process.cmdline(), process.name()
     with (folder / "cmdline").open("rb") as file:
         words = file.read(_COMMAND_LINE).rstrip(b"\0")
     name = (folder / "comm").read_bytes().rstrip(b"\n")

@@ -16,7 +16,7 @@ MASK = "CUDA_VISIBLE_DEVICES"
 ORDER = "CUDA_DEVICE_ORDER"
 #: The variables that decide which devices a process sees, and in which order.
 VARIABLES = (MASK, ORDER)
-#: Hides every device. ``""`` does the same on Linux, but on Windows an empty value unsets it.
+#: Hides every device, as ``""`` does, which is less easily seen.
 HIDE_ALL = "-1"
 #: Environment variables, these two among others; None for one that is not set.
 Environment = Mapping[str, str | None]

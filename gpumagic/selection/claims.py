@@ -8,7 +8,7 @@ first; it then shares the lock with processes that choose the GPU all the same. 
 the pids. A claim ends with its process, however that ends.
 
 ``auto`` takes the GPU with the fewest claims of those that fit; with ``--wait`` or ``--idle`` it
-takes no claimed one. Without ``flock`` (Windows) there are no claims.
+takes no claimed one.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ def hold(uuids: tuple[str, ...]) -> dict[str, str]:
     for uuid in uuids:
         try:
             _lock(uuid)
-        except (OSError, ImportError) as error:
+        except OSError as error:
             failed[uuid] = _why_not(path_of(uuid), error)
     STATE.choice.claim = tuple(uuid for uuid in uuids if uuid in _descriptors)
     return failed
 
 
-def _why_not(path: Path, error: OSError | ImportError) -> str:
+def _why_not(path: Path, error: OSError) -> str:
     """Return why a device's file cannot be locked."""
     if isinstance(error, BlockingIOError):
         return f"another process has locked {path} and shares it with nobody"
@@ -104,7 +104,7 @@ def _is_first(uuid: str) -> bool:
     """
     try:
         _lock(uuid, alone=True)
-    except (OSError, ImportError) as error:
+    except OSError as error:
         return not isinstance(error, BlockingIOError)
     return True
 
@@ -115,7 +115,6 @@ def _lock(uuid: str, *, alone: bool = False) -> None:
     Raises:
         BlockingIOError: another process has locked it, or does not share it.
         OSError: it cannot be opened or locked.
-        ImportError: Windows has no such locks.
     """
     if uuid in _descriptors:
         return

@@ -6,7 +6,6 @@ forked copy of this process.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -150,9 +149,8 @@ def _ways_out(spec: Spec, options: str, seen: Sequence[Device]) -> tuple[WayOut,
     ways = []
     if remedies.start_error(STATE.init_failure.reason) is not None:
         return ()
-    if sys.platform == "linux":  # elsewhere no process is replaced in place
-        again, effect = f"%gpu {spec.text}{options} --restart", "a fresh process in place"
-        ways.append(WayOut(again, f"{effect}; variables come back"))
+    again, effect = f"%gpu {spec.text}{options} --restart", "a fresh process in place"
+    ways.append(WayOut(again, f"{effect}; variables come back"))
     if seen and spec.kind == "off" and failure.check_context() is None:
         effect = "new code runs on the CPU; .cuda() raises an error"
         ways.append(WayOut(f"%gpu {spec.text} --soft", effect))
