@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic.cells import measured_block
 from gpumagic.errors import SpecError
 from gpumagic.memory.exact_peaks import LEDGER
 from gpumagic.memory.measurement import Measurement
@@ -179,27 +178,13 @@ def test_nor_is_the_creation_timed_repeatedly(function: Any) -> None:
 
 
 def test_what_is_raised_passes_and_is_measured(decorator: Decorator) -> None:
+    @decorator
     def fail() -> None:
         raise KeyError("mine")
 
-    wrapped = decorator(fail)
     with pytest.raises(KeyError, match="mine"):
-        wrapped()
-    assert kept(wrapped).partial
-
-
-class Interrupted(measured_block.Measured[None, int]):
-    def begin(self) -> None:
-        return None
-
-    def end(self, stretch: None, *, partial: bool) -> int:
-        raise KeyboardInterrupt
-
-
-def test_an_interrupt_of_the_measuring_hides_nothing() -> None:
-    wrapped = measured_block.decorated(plain, Interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        wrapped(1)
+        fail()
+    assert kept(fail).partial
 
 
 def test_one_object_measures_one_block_at_a_time(torch: ModuleType) -> None:

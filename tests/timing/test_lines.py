@@ -343,20 +343,6 @@ def test_the_device_that_worked_is_named(gpu_work: Any) -> None:
     assert row.count("≤ ") == 1, "on cuda:0 alone"
 
 
-def test_a_loader_that_uses_the_gpu_and_waits_for_it_is_not_called_idle(gpu_work: Any) -> None:
-    """An upper bound of the GPU's time is no idle time: here it is busy for 97 % of the time."""
-
-    def loader() -> Any:
-        for i in range(4):
-            gpu_work.sleep(0.03)
-            gpu_work.torch.cuda.synchronize()
-            yield i
-
-    timing = measured("for x in loader():\n    w.sleep(.001)", w=gpu_work, loader=loader)
-    verdict = str(lines_of(timing).verdict)
-    assert verdict.startswith("the GPU may wait for input: line 2, ")
-
-
 def test_another_threads_capture_goes_on(gpu_work: Any) -> None:
     """No event is queried, and no stream, in a mode in which that would end it."""
     torch = gpu_work.torch
