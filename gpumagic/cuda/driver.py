@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from gpumagic.cuda.process_state import STATE
+from gpumagic.cuda.this_process import STATE
 from gpumagic.system import system_files
 
 #: The library of the CUDA driver.

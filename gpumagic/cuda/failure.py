@@ -10,7 +10,7 @@
   nothing.
 - **No GPU**: no torch, no CUDA in it, no driver, no device, or none in use.
 
-What is found out is kept in `gpumagic.cuda.process_state`.
+What is found out is kept in `gpumagic.cuda.this_process`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from gpumagic.cuda import driver, initialization, probe, torch_cuda, visible_devices
-from gpumagic.cuda.process_state import STATE
+from gpumagic.cuda.this_process import STATE
 from gpumagic.results.devices import DeviceTable
 
 # --- a failed start ------------------------------------------------------------------------------

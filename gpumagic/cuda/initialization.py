@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 
-from gpumagic.cuda.process_state import STATE
+from gpumagic.cuda.this_process import STATE
 
 #: The variable that makes torch query NVML.
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"

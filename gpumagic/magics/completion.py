@@ -96,11 +96,11 @@ def _fitting(
 
 def _holding(variables: Mapping[str, Any]) -> list[str]:
     """Return the variables that hold GPU memory, and those too large to know in a moment."""
-    from gpumagic.cuda import storages, torch_cuda
+    from gpumagic.cuda import torch_cuda, torch_tensors
 
     if not torch_cuda.contexts():
         return []
-    base, left = storages.tensor_base(), _MOST
+    base, left = torch_tensors.tensor_base(), _MOST
 
     def holds(value: Any) -> bool:
         nonlocal left
@@ -115,7 +115,7 @@ def _holding(variables: Mapping[str, Any]) -> list[str]:
                 pending += gc.get_referents(thing)
         return bool(pending)
 
-    with storages.plain_functions():
+    with torch_tensors.plain_functions():
         return [name for name, value in variables.items() if holds(value)]
 
 

@@ -16,7 +16,7 @@ from IPython.core.extensions import ExtensionManager
 
 from gpumagic.cells.hooks import CellHook
 from gpumagic.cuda import initialization
-from gpumagic.cuda.process_state import STATE
+from gpumagic.cuda.this_process import STATE
 from gpumagic.magics.magic_class import MAGICS, GpuMagic, grammar_of
 from gpumagic.magics.shell_state import NAME, ShellState, find
 from gpumagic.selection import init_trace

@@ -19,7 +19,7 @@ from gpumagic.cuda import (
     torch_cuda,
     visible_devices,
 )
-from gpumagic.cuda.process_state import STATE, AutoChoice
+from gpumagic.cuda.this_process import STATE, AutoChoice
 from gpumagic.cuda.visible_devices import MASK
 from gpumagic.errors import DeviceError, GpuMagicWarning
 from gpumagic.results.devices import Device, DeviceTable

@@ -20,8 +20,8 @@ from functools import cache
 from itertools import islice
 from pathlib import Path
 
-from gpumagic.cuda.process_state import STATE
 from gpumagic.cuda.processes import notebook
+from gpumagic.cuda.this_process import STATE
 from gpumagic.results.devices import Claim, Device
 from gpumagic.system import system_files
 from gpumagic.system.text import reason

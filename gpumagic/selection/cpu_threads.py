@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from gpumagic.cuda import torch_cuda
-from gpumagic.cuda.process_state import STATE, ThreadCount
+from gpumagic.cuda.this_process import STATE, ThreadCount
 from gpumagic.errors import DeviceError
 from gpumagic.results.selection import Selection
 from gpumagic.selection.spec import Spec

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 
 from gpumagic.cuda import torch_cuda
-from gpumagic.cuda.process_state import STATE, WrittenVariable
+from gpumagic.cuda.this_process import STATE, WrittenVariable
 from gpumagic.cuda.visible_devices import VARIABLES
 from gpumagic.errors import DeviceError
 

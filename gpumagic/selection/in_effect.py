@@ -17,7 +17,7 @@ from gpumagic.cuda import (
     torch_cuda,
     visible_devices,
 )
-from gpumagic.cuda.process_state import STATE
+from gpumagic.cuda.this_process import STATE
 from gpumagic.cuda.visible_devices import MASK, View
 from gpumagic.errors import DeviceError
 from gpumagic.render.units import spans

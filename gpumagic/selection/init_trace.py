@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.cells.hooks import CellHook, CellHooks
 from gpumagic.cuda import initialization, torch_cuda
-from gpumagic.cuda.process_state import STATE
+from gpumagic.cuda.this_process import STATE
 from gpumagic.system.patching import patch
 from gpumagic.system.shell import Shell
 

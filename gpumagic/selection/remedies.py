@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gpumagic.cuda.process_state import STATE
+from gpumagic.cuda.this_process import STATE
 
 
 class StartError(NamedTuple):

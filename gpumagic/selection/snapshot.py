@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from gpumagic.cuda import torch_cuda
-from gpumagic.cuda.process_state import STATE, Choice
+from gpumagic.cuda.this_process import STATE, Choice
 from gpumagic.selection import claims, environment, soft_off
 
 

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from gpumagic.cuda import driver, torch_cuda
-from gpumagic.cuda.process_state import STATE
+from gpumagic.cuda.this_process import STATE
 from gpumagic.errors import GpuMagicError
 from gpumagic.results.selection import Selection
 from gpumagic.selection import environment

@@ -11,7 +11,7 @@ import torch
 
 from gpumagic.cuda import driver, failure, initialization, probe, torch_cuda
 from gpumagic.cuda.driver import DriverState
-from gpumagic.cuda.process_state import STATE, InitFailure
+from gpumagic.cuda.this_process import STATE, InitFailure
 from gpumagic.cuda.visible_devices import MASK
 from gpumagic.results.devices import Device, DeviceTable
 from gpumagic.selection import remedies

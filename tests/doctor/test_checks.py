@@ -13,7 +13,7 @@ import torch
 from gpumagic.cuda import driver, failure, initialization, nvml, processes, torch_cuda
 from gpumagic.cuda.driver import DriverState
 from gpumagic.cuda.probe import Build, Start
-from gpumagic.cuda.process_state import STATE, InitFailure
+from gpumagic.cuda.this_process import STATE, InitFailure
 from gpumagic.doctor import build, judge, machine, process
 from gpumagic.doctor.diagnosis import Diagnosis, Finding
 from gpumagic.doctor.facts import Facts

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cuda.process_state import STATE
+from gpumagic.cuda.this_process import STATE
 from gpumagic.errors import GpuMagicWarning
 from gpumagic.magics import shell_state
 from gpumagic.magics.loading import explain

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cuda.process_state import STATE
+from gpumagic.cuda.this_process import STATE
 from gpumagic.cuda.visible_devices import MASK, ORDER
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.results.devices import Device, DeviceTable

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gpumagic.cuda import device_table
-from gpumagic.cuda.process_state import STATE, Choice
+from gpumagic.cuda.this_process import STATE, Choice
 from gpumagic.results.devices import Device, DeviceTable, MigInstance
 from gpumagic.selection import claims
 from gpumagic.selection.auto import pick
@@ -46,7 +46,7 @@ def machine(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
 _PROGRAM = f"""
 import fcntl, json, os, sys
 import psutil, pwd  # another user may not be able to read this Python
-from gpumagic.cuda.process_state import STATE
+from gpumagic.cuda.this_process import STATE
 from gpumagic.results.devices import Device
 from gpumagic.selection import claims
 from gpumagic.selection.auto import pick

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gpumagic.cuda import torch_cuda
-from gpumagic.cuda.process_state import STATE, Choice
+from gpumagic.cuda.this_process import STATE, Choice
 from gpumagic.results.selection import Selection, Status
 from gpumagic.selection import cpu_threads
 from gpumagic.selection.cpu_threads import quota

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from gpumagic.cuda.process_state import STATE, Choice
+from gpumagic.cuda.this_process import STATE, Choice
 from gpumagic.cuda.visible_devices import MASK, ORDER
 from gpumagic.selection import environment
 

@@ -12,7 +12,7 @@ import pytest
 
 from gpumagic.cells.hooks import CellHooks
 from gpumagic.cuda import initialization
-from gpumagic.cuda.process_state import STATE
+from gpumagic.cuda.this_process import STATE
 from gpumagic.selection import init_trace
 from tests.support.kernels import Kernel
 from tests.support.own_files import names_our_files

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpumagic.cuda.process_state import STATE, AutoChoice, Choice
+from gpumagic.cuda.this_process import STATE, AutoChoice, Choice
 from gpumagic.cuda.visible_devices import MASK, ORDER
 from gpumagic.selection import claims, cpu_threads, environment, snapshot, soft_off
 from tests.virtual_gpu import default_uuid

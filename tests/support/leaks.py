@@ -17,7 +17,7 @@ from typing import Any
 
 import IPython  # noqa: F401  before the first test: IPython 7 lengthens sys.path when it is imported
 
-from gpumagic.cuda.process_state import STATE
+from gpumagic.cuda.this_process import STATE
 from tests.virtual_gpu import World
 
 #: Set by pytest itself between the phases of a test, and by torch 2.6 when CUDA starts.

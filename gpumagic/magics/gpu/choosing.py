@@ -10,7 +10,7 @@ from typing import Any
 
 from gpumagic.cells.compile import compile_cell
 from gpumagic.cuda import device_table, driver, failure
-from gpumagic.cuda.process_state import STATE
+from gpumagic.cuda.this_process import STATE
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics import delivery
 from gpumagic.magics.argument_types import size

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import IO, Any
 
 from gpumagic.cuda import driver, torch_cuda
-from gpumagic.cuda.process_state import STATE
+from gpumagic.cuda.this_process import STATE
 from gpumagic.magics.delivery import hand_over
 from gpumagic.magics.forms import Options
 from gpumagic.magics.gpu import session

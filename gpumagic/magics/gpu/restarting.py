@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from gpumagic.cuda import driver, failure, initialization, streams, torch_cuda
-from gpumagic.cuda.process_state import STATE
+from gpumagic.cuda.this_process import STATE
 from gpumagic.errors import RestartError
 from gpumagic.magics.gpu import last_line, session
 from gpumagic.magics.gpu.gpu_options import ChoiceOptions, RestartOptions

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda import torch_cuda
-from gpumagic.cuda.storages import storage_address
+from gpumagic.cuda.torch_tensors import storage_address
 from gpumagic.system import introspection
 
 if TYPE_CHECKING:

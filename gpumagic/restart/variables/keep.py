@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gpumagic.cuda import driver
-from gpumagic.cuda.process_state import STATE
+from gpumagic.cuda.this_process import STATE
 from gpumagic.errors import RestartError
 from gpumagic.restart.variables import memory, refused, settings
 from gpumagic.restart.variables.devices import Devices

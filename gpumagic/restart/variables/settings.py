@@ -20,7 +20,7 @@ from typing import Any, cast
 import cloudpickle
 
 from gpumagic.cuda import driver, torch_cuda
-from gpumagic.cuda.process_state import STATE
+from gpumagic.cuda.this_process import STATE
 from gpumagic.restart.variables.unpickler import STREAMS, own_streams
 from gpumagic.system.shell import Shell
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cuda.process_state import STATE
+from gpumagic.cuda.this_process import STATE
 from gpumagic.selection import claims
 from tests.support.kernels import Kernel
 from tests.support.other_process import running
@@ -30,7 +30,7 @@ def test_a_choice_is_claimed_shown_and_withdrawn(run_cell: Callable[..., Any]) -
     assert [len(device.claims) for device in table] == [0, 1, 0, 0]
     assert "GPU 1: claimed by this process." in str(table)
     inside = run_cell(
-        "%%gpu 2 -q\nfrom gpumagic.cuda.process_state import STATE; STATE.choice.claim"
+        "%%gpu 2 -q\nfrom gpumagic.cuda.this_process import STATE; STATE.choice.claim"
     )
     assert inside.value == (table[2].uuid,)
     assert STATE.choice.claim == (uuid,)
