@@ -41,7 +41,7 @@ IMPORTERS = {
     "pynvml": {"cuda/nvml"},
     "IPython": {"magics", "cells", "cluster", "restart"},
     "traitlets": {"magics"},
-    "rich": {"render/rich_classes", "magics/live_display"},
+    "rich": {"render/rich_classes"},
     "pygments": {"render/source_code"},
     "pandas": {"results/base"},
     "matplotlib": {"render/plots"},

@@ -6,7 +6,6 @@ Files, and a statement after its first name, are IPython's to complete. No code 
 from __future__ import annotations
 
 import builtins
-import gc
 import keyword
 import re
 import types
@@ -29,9 +28,6 @@ _LINE = re.compile(
     rf"\s*(?:[\w.\[\]'\", ]+=\s*)?(%{{1,2}})({'|'.join(MAGICS)})[ \t]+(|.*\s)(\S*)", re.DOTALL
 )
 _FUNCTIONS = (types.FunctionType, types.MethodType, type)
-#: What is not looked into for GPU memory, and the objects that are looked at, in some 20 ms.
-_ELSEWHERE = (types.ModuleType, types.FunctionType, types.FrameType, type)
-_MOST = 20_000
 
 
 def complete(
@@ -90,33 +86,8 @@ def _fitting(
     if "--keep" in words:
         found += [*(["all", "none"] if last == "--keep" else []), *variables]
     elif form == "free":
-        found += _holding(variables)
+        found += variables
     return [name for name in found if name not in words]
-
-
-def _holding(variables: Mapping[str, Any]) -> list[str]:
-    """Return the variables that hold GPU memory, and those too large to know in a moment."""
-    from gpumagic.cuda import torch_cuda, torch_tensors
-
-    if not torch_cuda.contexts():
-        return []
-    base, left = torch_tensors.tensor_base(), _MOST
-
-    def holds(value: Any) -> bool:
-        nonlocal left
-        seen, pending = set[int](), [value]
-        while pending and left:
-            thing, left = pending.pop(), left - 1
-            if introspection.is_a(thing, base):
-                if base.is_cuda.__get__(thing):
-                    return True
-            elif id(thing) not in seen and not introspection.is_a(thing, *_ELSEWHERE):
-                seen.add(id(thing))
-                pending += gc.get_referents(thing)
-        return bool(pending)
-
-    with torch_tensors.plain_functions():
-        return [name for name, value in variables.items() if holds(value)]
 
 
 def match(shell: Shell, context: CompletionContext) -> dict[str, Any]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from gpumagic.errors import GpuMagicWarning, SpecError
@@ -132,7 +131,7 @@ def show_picture(
         except ValueError as error:
             raise SpecError(f"cannot write {file}: {error}") from None
         if not quiet:
-            say(shell, f"{title}: written to {path_shown(path)}")
+            say(shell, f"{title}: written to {path.name}")
     elif not quiet:
         from gpumagic.render.blocks import Line
 
@@ -162,10 +161,3 @@ def saying_failures(shell: Shell) -> Iterator[None]:
         yield
     except Exception as failure:
         say(shell, f"gpumagic: cannot show the result ({text.named(failure)})")
-
-
-def path_shown(path: Path) -> Path:
-    """Return how a message names a file: within the working folder by its name there."""
-    with suppress(ValueError, OSError):
-        return path.relative_to(Path.cwd())
-    return path

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpumagic.errors import RegressionError, SpecError
-from gpumagic.magics.delivery import hand_over, path_shown, say, saying_failures, show, value_of
+from gpumagic.magics.delivery import hand_over, say, saying_failures, show, value_of
 from gpumagic.magics.forms import BaselineOptions
 from gpumagic.magics.shell_state import ShellState
 from gpumagic.results.base import Result, differences
@@ -83,7 +83,8 @@ class Outcome:
             if self._target is not None:
                 if why := getattr(self.result, "error", None):
                     raise SpecError(f"--save: {why}: there are no figures to write to a file")
-                self.say(f"--save: written to {path_shown(self.result.save(self._target))}")
+                self.result.save(self._target)
+                self.say(f"--save: written to {self.options.save}")
         return value_of(value, self.result, self.options)
 
     def say(self, line: str) -> None:
@@ -93,7 +94,7 @@ class Outcome:
 
     def _say_not_written(self, why: str) -> None:
         if self._target is not None:
-            self.say(f"--save: {path_shown(self._target)} is not written: {why}")
+            self.say(f"--save: {self.options.save} is not written: {why}")
 
     def _judge(self) -> None:
         """Show the comparison, then check it; not what was measured under other conditions."""

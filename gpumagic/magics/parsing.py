@@ -11,7 +11,6 @@ import keyword
 import re
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 from gpumagic.cells.semicolon import take_semicolon
@@ -55,19 +54,13 @@ class MagicLine(NamedTuple):
 class Grammar:
     """The forms of a magic's line.
 
-    ``words`` are choices of GPUs, ``meant`` says which verb is meant by words that are none, and
-    ``beside`` what may stand on a cell magic's line.
+    ``words`` are choices of GPUs, and ``beside`` is what may stand on a cell magic's line.
     """
 
     def __init__(
-        self,
-        magic: str,
-        *forms: Form,
-        words: Sequence[str] = (),
-        meant: Mapping[str, str] = MappingProxyType({}),
-        beside: str = "",
+        self, magic: str, *forms: Form, words: Sequence[str] = (), beside: str = ""
     ) -> None:
-        self.magic, self.words, self._meant, self._beside = magic, words, meant, beside
+        self.magic, self.words, self._beside = magic, words, beside
         #: By verb; `PLAIN` is a statement, or nothing, or with `SPEC` nothing.
         self.forms = {form.name: form for form in forms}
         self.verbs = [verb for verb in self.forms if verb not in (PLAIN, SPEC)]
@@ -167,13 +160,8 @@ class Grammar:
             return
         if word in self.verbs:  # behind ``--``
             raise SpecError(f"{word!r} is no variable; the verb is {self.magic} {code}")
-        near = did_you_mean(word, [verb for verb in self.verbs if verb.isalpha()])
-        if word in self._meant:
-            near = f"; did you mean {self.magic} {self._meant[word]}".rstrip() + "?"
-        raise SpecError(
-            f"{self.magic}: {word!r} is neither a verb nor a variable{near}; {self.magic}? "
-            "shows the verbs"
-        )
+        near = did_you_mean(word, self.verbs) or f"; the verbs are {', '.join(self.verbs)}"
+        raise SpecError(f"{self.magic}: {word!r} is neither a verb nor a variable{near}")
 
     def _check_spelling(self, words: Sequence[str], form: Form) -> None:
         """Refuse a long option with one dash."""

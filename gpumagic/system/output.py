@@ -53,7 +53,7 @@ class Output:
         except UnicodeError:
             return text.translate(_PLAIN).encode(encoding, "replace").decode(encoding)
 
-    def print(self, text: str) -> None:
+    def print(self, text: str, end: str = "\n") -> None:
         """Print a text and end its line, where that is possible at all."""
         # Where the stream does not say what it can write, it may fail for other characters.
         for line in (
@@ -61,7 +61,7 @@ class Output:
             text.translate(_PLAIN).encode("ascii", "replace").decode(),
         ):
             try:
-                self.stream.write(f"{line}\n")
+                self.stream.write(f"{line}{end}")
             except UnicodeError:
                 continue
             except Exception:  # closed, or the disk is full: nobody is there to be told

@@ -13,6 +13,7 @@ import pytest
 from IPython.utils.capture import capture_output
 
 from gpumagic.magics.delivery import format_result, say, show
+from gpumagic.magics.live_display import LiveDisplay
 from gpumagic.magics.shell_state import of
 from gpumagic.results.base import Explanation
 from gpumagic.results.selection import Selection
@@ -20,8 +21,6 @@ from tests.support.shells import Ran
 
 RESULT = Explanation("the text")
 SENTENCE = " ".join(["what is longer than a line of this terminal, word by word"] * 2)
-#: What removes a line in a terminal.
-ERASED = "\x1b[2K"
 
 
 def test_a_line_is_printed_in_a_terminal_and_an_output_in_a_notebook(
@@ -105,3 +104,17 @@ def test_progress_in_a_notebook_is_an_output_and_removed(
     assert {"text/plain": ""} in ran.displays
     assert run_cell("%cudatime -q -n 1 -r 6 -w 0 time.sleep(0.5)").text == ""
     assert "50 %" not in run_cell("%cudatime -n 1 -r 6 -w 0 time.sleep(0.1)").text, "too early"
+
+
+def test_progress_in_a_terminal_is_its_last_line_and_removed(
+    ip: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes no second row, which could not be removed."""
+    monkeypatch.setenv("COLUMNS", "40")
+    screen = Terminal()
+    with LiveDisplay(ip, stream=screen) as live:
+        live.text(SENTENCE)
+    _, shown, end = screen.getvalue().split("\r\x1b[2K")
+    assert SENTENCE.startswith(shown)
+    assert len(shown) == 39
+    assert end == ""

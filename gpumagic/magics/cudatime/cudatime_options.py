@@ -113,11 +113,5 @@ def grammar() -> Grammar:
             NamesOptions,
             "these results, or all, have no names any more",
         ),
-        meant={
-            **dict.fromkeys(("start", "enable", "watch"), "on"),
-            **dict.fromkeys(("stop", "disable"), "off"),
-            **dict.fromkeys(("status", "show", "report", "history"), "log"),
-            **dict.fromkeys(("clear", "reset", "delete", "remove"), "forget"),
-        },
         beside="on this line: -r 5 repeats, -s SETUP, --lines -f FUNCTION",
     )

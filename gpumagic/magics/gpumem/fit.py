@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -50,14 +51,11 @@ def run(
         is_now = f"{name} is a {introspection.name_of(kind)}"
         raise SpecError(f"--fit: {is_now}, which a number would replace; rename one of them")
     search, shell = FitSearch(low, high, allocated=_allocated()), magics.shell
-    bound = f"--fit: {name} will be the largest value that fits"
-    begins, in_notebook = f"{bound}; the cell runs {RUNS} times at most", hasattr(shell, "kernel")
-    if not (in_notebook or options.quiet):  # a live line would erase what the cell prints
-        say(shell, begins)
-    with LiveDisplay(shell, quiet=options.quiet or not in_notebook) as live:
+    with LiveDisplay(shell, quiet=options.quiet, stream=sys.stderr) as live:
         while (value := search.next()) is not None:
             fits = "" if search.largest is None else f"; {search.largest:,} fits"
-            live.text(f"{begins}. Run {len(search.runs) + 1}: {name} = {value:,}{fits}")
+            run_of = f"run {len(search.runs) + 1} of at most {RUNS}"
+            live.text(f"--fit: {run_of}: {name} = {value:,}{fits}")
             try:
                 ran, devices = _run_once(cell, name, value)
             except BaseException:

@@ -109,13 +109,5 @@ def grammar() -> Grammar:
         Form("%gpumem record [on|off]", RecordOptions, "the allocator's history, by torch"),
         Form("%gpumem cells", about="live memory by the cell that allocated it"),
         Form("%gpumem snapshot FILE", SnapshotOptions, "for torch's memory_viz"),
-        meant={
-            **dict.fromkeys(("clear", "empty", "clean", "delete", "release", "reset"), "free"),
-            **dict.fromkeys(("start", "enable", "watch"), "on"),
-            **dict.fromkeys(("stop", "disable"), "off"),
-            **dict.fromkeys(("status", "report", "info", "show", "summary"), ""),
-            **dict.fromkeys(("variables", "who", "whos", "holders"), "vars"),
-            "history": "log",
-        },
         beside="on this line: --lines -f FUNCTION",
     )
