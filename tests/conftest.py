@@ -208,9 +208,8 @@ def run_python(child_environment: Callable[..., dict[str, str]]) -> Callable[...
     from tests.support import forks
 
     def run(code: str, env: Mapping[str, str | None] | None = None, *, fresh: bool = False) -> str:
-        done = forks.run([sys.executable, "-c", code], env=child_environment(env=env), fresh=fresh)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        environment = child_environment(env=env)
+        return forks.output([sys.executable, "-c", code], env=environment, fresh=fresh).strip()
 
     return run
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tests.support import forks
 from tests.support.kernels import python_environment
 
 #: The beginning of a script that needs a shell: as light as IPython gets, no history on disk.
@@ -33,34 +33,18 @@ def script(source: str, environment: Mapping[str, str], *arguments: str) -> Any:
     """Run ``source`` in a fresh Python; its last printed line is JSON, and is returned.
 
     Raises:
-        RuntimeError: the script failed; with its traceback.
+        AssertionError: the script failed; with its traceback.
     """
-    done = _done([sys.executable, "-c", source, *arguments], environment)
-    return json.loads(done.stdout.splitlines()[-1])
+    command = [sys.executable, "-c", source, *arguments]
+    return json.loads(forks.output(command, env=installed(environment)).splitlines()[-1])
 
 
 def wall(command: Sequence[str], environment: Mapping[str, str]) -> float:
     """Seconds that a command takes from start to end.
 
     Raises:
-        RuntimeError: the command failed.
+        AssertionError: the command failed.
     """
     started = time.perf_counter()
-    _done(command, environment)
+    forks.output(command, env=installed(environment))
     return time.perf_counter() - started
-
-
-def _done(
-    command: Sequence[str], environment: Mapping[str, str]
-) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        command,
-        env=installed(environment),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"{command[0]} failed:\n{done.stdout}\n{done.stderr}")
-    return done

@@ -5,7 +5,6 @@ In nbclient itself the demo notebooks are run: `tests.tools.test_demo`.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.frontends import lab
+from tests.support import forks
 
 CELLS = [
     "%load_ext gpumagic\nimport torch, os\nx = torch.ones(4, device='cuda')\npid = os.getpid()",
@@ -35,16 +35,9 @@ def test_papermill(child_environment: Callable[..., dict[str, str]], tmp_path: P
     import nbformat  # takes a second of CPU time to import
 
     lab.write_notebook(tmp_path / "book.ipynb", CELLS)
-    done = subprocess.run(
-        [sys.executable, "-m", "papermill", "--log-level=WARNING", "book.ipynb", "done.ipynb"],
-        cwd=tmp_path,
-        env=child_environment(),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    options = ("--log-level=WARNING", "book.ipynb", "done.ipynb")
+    command = [sys.executable, "-m", "papermill", *options]
+    forks.output(command, env=child_environment(), cwd=tmp_path, fresh=True)
     book: Any = nbformat.read(tmp_path / "done.ipynb", as_version=4)
     _, before, restart, after = book.cells
     pid = before.outputs[0].text.split()[-1]

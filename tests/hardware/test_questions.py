@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -20,8 +19,7 @@ import pytest
 import gpumagic
 from tests.hardware import work
 from tests.hardware.record import Figure
-from tests.support import captures
-from tests.support.device import ROOT
+from tests.support import captures, forks
 from tests.support.kernels import Kernel
 
 pytestmark = [pytest.mark.hardware, pytest.mark.usefixtures("torch")]
@@ -36,18 +34,13 @@ def step(name, code):
     found[name] = round(1e3 * (perf_counter() - begin), 4)
     return value
 """
-END = "\nprint('found', json.dumps(found, default=str))\n"
+END = "\nprint(json.dumps(found, default=str))\n"
 
 
 def ask(code: str, **env: str) -> Any:
     """What ``code`` has put into ``found``, in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SETUP + code + END],
-        capture_output=True, text=True, timeout=120, cwd=ROOT, env={**os.environ, **env},
-    )  # fmt: skip
-    lines = [line for line in done.stdout.splitlines() if line.startswith("found ")]
-    assert lines, done.stdout + done.stderr
-    return json.loads(lines[-1].removeprefix("found "))
+    command = [sys.executable, "-W", "ignore", "-c", SETUP + code + END]
+    return json.loads(forks.output(command, env={**os.environ, **env}).splitlines()[-1])
 
 
 def cost(code: Callable[[], Any], times: int = 300) -> dict[str, float]:

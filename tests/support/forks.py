@@ -26,7 +26,7 @@ from tests.support import device, template
 #: The address of the template of this run.
 _ADDRESS = "GPUMAGIC_TESTS_TEMPLATE"
 #: A safety net, not a measure: a machine may be slow.
-_PATIENCE = 300.0
+_PATIENCE = 600.0
 
 _address: str | None = None
 #: In the process that has started it: the template, and the socket at whose end it ends.
@@ -220,3 +220,14 @@ def run(
         out.seek(0)
         errors.seek(0)
         return subprocess.CompletedProcess(command, process.returncode, out.read(), errors.read())
+
+
+def output(command: Sequence[str], **options: Any) -> str:
+    """What a process writes to its standard output, started as `run` does it.
+
+    Raises:
+        AssertionError: it has failed; with all that it has written.
+    """
+    done = run(command, **options)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout

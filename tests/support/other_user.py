@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.support import forks
 
 #: The user ``nobody``, who owns no files.
 UID = 65534
@@ -27,16 +28,8 @@ def run_as_other_user(source: str, imports: str = "os") -> str:
 
     ``imports`` come first: the other user may not be able to read this Python's files.
     """
-    done = subprocess.run(
-        [sys.executable, "-c", f"import {imports}\n{BECOME}\n{source}"],
-        cwd="/",
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    command = [sys.executable, "-c", f"import {imports}\n{BECOME}\n{source}"]
+    return forks.output(command, env=os.environ, cwd="/", fresh=True)
 
 
 @pytest.fixture(name="shared_folder")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from gpumagic.magics.magic_class import MAGICS, grammar_of
+from tests.support import forks
 from tests.support.outside import left
 from tests.tools.demo.runner import execute, virtual_machine
 from tests.tools.docs.pages import CHINESE
@@ -140,14 +140,6 @@ def test_the_box_runs_a_notebook_of_ones_own(tmp_path: Path) -> None:
     }
     installed = [part for word in (python, *words) for part in beside.pop(word, [word])]
     assert not beside
-    done = subprocess.run(
-        [*installed, str(own)],
-        cwd=ROOT,
-        env=left(os.environ),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    forks.output([*installed, str(own)], env=left(os.environ))
     (output,) = nbformat.read(own, as_version=4).cells[0].outputs
     assert output.data["text/plain"] == "'cuda'"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import forks
 from tests.support.kernels import python_environment
 from tests.vendor import libraries, questions
 
@@ -72,15 +72,7 @@ def ask(child_environment: Callable[..., dict[str, str]]) -> Callable[..., Any]:
 
     def run(*arguments: str, env: Mapping[str, str | None] | None = None) -> Any:
         may = {} if questions.CONTROL.exists() else {questions.MAY_REMOVE: "1"}
-        done = subprocess.run(
-            [sys.executable, questions.__file__, *arguments],
-            env=child_environment(env={**may, **(env or {})}),
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        command = [sys.executable, questions.__file__, *arguments]
+        return json.loads(forks.output(command, env=child_environment(env={**may, **(env or {})})))
 
     return run

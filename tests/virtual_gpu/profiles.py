@@ -6,11 +6,9 @@ was asked, else by what others published. `T4`, as in Colab, is an estimate.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 
 VARIABLE = "VGPU_PROFILE"
 
@@ -34,7 +32,6 @@ class Profile:
     latency: float = 2
     seen_late: float = 0
     resolution: float = 0
-    event: float = 0
     attach: float = 0
     clock_ramp: float = 0
     clock_fall: float = 0
@@ -143,16 +140,8 @@ PROFILES = {"free": Profile(), "h100": H100, "t4": T4}
 
 
 def profile(name: str | None = None) -> Profile:
-    """The one of that name, or of the JSON file of that name: fields, and ``base`` for the others.
-
-    Default: what the environment says, else ``free``.
-    """
-    name = name or os.environ.get(VARIABLE) or "free"
-    if name in PROFILES:
-        return PROFILES[name]
-    fields = json.loads(Path(name).read_text(encoding="utf-8"))
-    base = PROFILES[fields.pop("base", "free")]
-    return replace(base, **fields | {"calls": {**base.calls, **fields.get("calls", {})}})
+    """The one of that name. Default: what the environment says, else ``free``."""
+    return PROFILES[name or os.environ.get(VARIABLE) or "free"]
 
 
 def nanoseconds(profile: Profile) -> dict[str, int]:

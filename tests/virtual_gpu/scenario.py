@@ -75,7 +75,7 @@ class Scenario:
     fastest first). `host_pids`: NVML reports pids of another namespace. `hide_processes`: it lists
     none. `container`: this process is in one. `files`: what else lies below /dev, /proc and so on,
     or something else than is there by default; None takes a file away. `profile`: what calls take,
-    one of `profiles.PROFILES` or a file; default: as ``VGPU_PROFILE`` says, else nothing.
+    one of `profiles.PROFILES`; default: as ``VGPU_PROFILE`` says, else nothing.
     """
 
     devices: Sequence[GPU] | int = 2

@@ -6,27 +6,19 @@ They are asked the same by ``make test-vendor`` (tests/vendor).
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from typing import Any
 
 import pytest
 
+from tests.support import forks
 from tests.vendor import questions
 from tests.virtual_gpu import Scenario, environment
 
 
 def _ask(scenario: Scenario, *arguments: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, questions.__file__, *arguments],
-        env=environment(scenario),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    answers: dict[str, Any] = json.loads(done.stdout)
+    command = [sys.executable, questions.__file__, *arguments]
+    answers: dict[str, Any] = json.loads(forks.output(command, env=environment(scenario)))
     return answers
 
 

@@ -91,7 +91,7 @@ class World:
         self._state.launch_cost_ns = round(seconds * 1e9)
 
     def set_profile(self, name: str) -> None:
-        """What calls and first uses take from now on: one of `profiles.PROFILES`, or a file."""
+        """What calls and first uses take from now on: one of `profiles.PROFILES`."""
         fill_profile(self._state, profile(name))
         self._costs_changed = True
         self._put_costs()
@@ -142,12 +142,6 @@ class World:
         return Counter(
             {call.name.decode(): call.total for call in self._state.calls if call.unimplemented}
         )
-
-    def forget_unimplemented(self, name: str) -> None:
-        """Takes a call off that account: a test made it on purpose."""
-        for call in self._state.calls:
-            if call.name.decode() == name:
-                call.unimplemented = call.total = 0
 
     def sessions(self, pid: int | None = None) -> int:
         """Sessions of NVML that our processes (or one of them) hold open."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.support import forks
 from tests.support.device import ROOT
 from tests.support.kernels import manage, python_environment
 
@@ -52,14 +52,7 @@ class Machine:
 def this_machine() -> Machine:
     """Find this machine's GPU, if torch can use one here; else virtual ones."""
     environment = python_environment(os.environ)
-    asked = subprocess.run(
-        [sys.executable, "-c", _ASK],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    asked = forks.run([sys.executable, "-c", _ASK], env=environment)
     names = asked.stdout.strip() if asked.returncode == 0 else ""
     return Machine(names, environment, virtual=False) if names else virtual_machine()
 

@@ -202,11 +202,8 @@ int vg_unimplemented(struct vg_call **slot, const char *name, int code)
         return fault;
     if (*slot)
         __atomic_store_n(&(*slot)->unimplemented, 1, __ATOMIC_RELAXED);
-    int strict = enabled("VIRTUAL_GPU_STRICT");
-    if (strict || enabled("VIRTUAL_GPU_TRACE"))
+    if (enabled("VIRTUAL_GPU_TRACE"))
         fprintf(stderr, "virtual GPU: %s is not implemented (answers %d)\n", name, code);
-    if (strict)
-        abort();
     return code;
 }
 
