@@ -66,10 +66,12 @@ CASES = [
 def made(torch: ModuleType) -> Iterator[dict[str, Any]]:
     space = {"torch": torch}
     exec(SETUP, space)
+    torch.optim.Adam([torch.ones(1)])  # the first one imports torch's compiler: many objects
     gc.collect()
     gc.disable()
     yield space
     gc.enable()
+    gc.collect()
     # What autograd's graph holds for ever is not left to other tests.
     for thing in gc.get_objects():
         if isinstance(thing, torch.Tensor):
