@@ -46,9 +46,9 @@ class Styled:
     parts: Sequence[tuple[str, Style]] = ()
 
     @classmethod
-    def bytes(cls, value: int | None, *, sign: bool = False) -> Styled:
+    def bytes(cls, value: int | None, *, sign: bool = False, bar: float | None = None) -> Styled:
         """Return bytes, or a change of bytes; 0 and what is not known are dim."""
-        return cls(bytes_(value, sign=sign), "" if value else "dim")
+        return cls(bytes_(value, sign=sign), "" if value else "dim", bar)
 
     @classmethod
     def memory(

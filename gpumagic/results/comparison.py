@@ -40,10 +40,11 @@ NAMES: Mapping[Quantity, str] = {"wall": "wall time", "gpu": "GPU time"}
 class Ratio:
     """How many times as long a time is as that of the baseline: 2.0 is twice as long."""
 
-    #: Of the medians; None where one of them is a bound, or the baseline's is 0.
+    #: The ratio of the medians; None where one of them is a bound, or the baseline's is 0.
     value: float | None = None
-    #: Between what it is by the two medians' 95 % confidence intervals, and by what is sure of a
-    #: bound; None where there are too few repeats, or nothing is sure.
+    #: The least and the most that the ratio may be, by the 95 % confidence intervals of both
+    #: medians. A median that is a bound has an interval from what is sure. None where there are too
+    #: few repeats, or nothing is sure.
     interval: tuple[float, float] | None = None
     #: None where the interval does not show it.
     verdict: Verdict | None = None
@@ -219,16 +220,13 @@ def load(path: str | Path) -> CudaTiming | MemoryDelta:
 
     .. versionadded:: 0.1.0
     """
-    how = "--save FILE, or .save(path), writes one"
+    how = f"--save {shlex.quote(shown(path))}, or .save(path), writes one"
     try:
         with opened(path) as file:
             text = file.read(_MOST_CHARACTERS + 1)
-    except FileNotFoundError as error:
-        how = how.replace("FILE", shlex.quote(shown(path)))
-        raise SpecError(f"cannot read {shown(path)}: {error.strerror}; {how}") from None
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
-        raise SpecError(f"cannot read {shown(path)}: {reason}") from None
+        raise SpecError(f"cannot read {shown(path)}: {reason}; {how}") from None
     if len(text) > _MOST_CHARACTERS:
         raise SpecError(f"{shown(path)} is larger than any result of gpumagic")
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 from math import fsum
 from typing import Any
@@ -135,16 +135,15 @@ def _memory_grid(source: SourceLines, memory: Mapping[int, LineMemory]) -> Grid:
         count = source.runs.get(lines.start) if len(lines) == 1 else None
         return Styled("" if count is None else f"{count:,}", "dim")
 
-    def change(lines: range) -> Text:
-        line = memory.get(lines.start)
-        return Styled.bytes(line.change, sign=True) if line else ""
+    def figures(header: str, of: Callable[[LineMemory], Text]) -> Column[range]:
+        return Figures(header, lambda row: of(memory[row.start]) if row.start in memory else "")
 
-    def peak(lines: range) -> Text:
-        line = memory.get(lines.start)
-        return replace(Styled.bytes(line.peak, sign=True), bar=line.peak / highest) if line else ""
-
-    figures = [Figures("Hits", hits, rank=2), Figures("Change", change), Figures("Peak", peak)]
-    return source.grid(source.rows(memory), figures)
+    columns = [
+        Figures("Hits", hits, rank=2),
+        figures("Change", lambda each: Styled.bytes(each.change, sign=True)),
+        figures("Peak", lambda each: Styled.bytes(each.peak, sign=True, bar=each.peak / highest)),
+    ]
+    return source.grid(source.rows(memory), columns)
 
 
 #: A line with less than this part of the time of all lines is dim, and may be left out.
@@ -266,13 +265,13 @@ def _timing_grid(source: SourceTimings, between: LineTiming | None) -> Grid:
         for number, line in by_number.items()
         if line.syncs or max(cost(line) / whole, line.host / hosts) >= _NEGLIGIBLE
     }
-    rows = [*source.rows(relevant)]
-    ran = {row: [by_number[number] for number in row if number in by_number] for row in rows}
     times = {
-        row: lines[0] if len(row) == 1 else _together(lines) for row, lines in ran.items() if lines
+        row: by_number.get(row.start)
+        if len(row) == 1
+        else _together([by_number[number] for number in row if number in by_number])
+        for row in source.rows(relevant)
     }
     if between is not None:
-        rows.append(range(0))
         times[range(0)] = between
 
     def with_bar(text: str, line: LineTiming) -> Styled:
@@ -290,7 +289,7 @@ def _timing_grid(source: SourceTimings, between: LineTiming | None) -> Grid:
         return text if by_gpu else with_bar(text, line)
 
     def figures(header: str, of: Callable[[LineTiming], Text], rank: int = 0) -> Column[range]:
-        return Figures(header, lambda row: of(times[row]) if row in times else "", rank)
+        return Figures(header, lambda row: "" if (line := times[row]) is None else of(line), rank)
 
     def on(i: int) -> Column[range]:
         return figures(
@@ -306,21 +305,13 @@ def _timing_grid(source: SourceTimings, between: LineTiming | None) -> Grid:
         # A line below the table says it, too.
         figures("Waited", lambda line: seconds(line.sync_time) if line.syncs else "", rank=3),
     ]
-    return source.grid(rows, columns)
+    return source.grid(times, columns)
 
 
-def _together(lines: Sequence[LineTiming]) -> LineTiming:
-    """Return the sums of the times of lines that are left out."""
-    known = any(line.gpu is not None for line in lines)
-    return LineTiming(
-        line=0,
-        source="",
-        gpu=fsum(line.gpu or 0.0 for line in lines) if known else None,
-        host=fsum(line.host for line in lines),
-        at_most=any(line.at_most for line in lines),
-        per_device={
-            i: fsum(line.per_device.get(i, 0.0) for line in lines)
-            for i in {i for line in lines for i in line.per_device}
-        },
-        bounds=tuple({i for line in lines for i in line.bounds}),
-    )
+def _together(lines: Sequence[LineTiming]) -> LineTiming | None:
+    """Return the sums of the times of lines that are left out; None where none of them ran."""
+    if not lines:
+        return None
+    gpu = [line.gpu for line in lines if line.gpu is not None]
+    host, is_bound = fsum(line.host for line in lines), any(line.at_most for line in lines)
+    return LineTiming(0, "", gpu=fsum(gpu) if gpu else None, host=host, at_most=is_bound)

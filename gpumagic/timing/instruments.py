@@ -20,7 +20,7 @@ from typing import Any, cast
 
 from gpumagic.cuda import failure, streams, torch_cuda
 from gpumagic.errors import DeviceError
-from gpumagic.results.timing import Kernel, KernelReport
+from gpumagic.results.kernels import Kernel, KernelReport
 from gpumagic.system.patching import patch
 from gpumagic.system.writing import replacing
 

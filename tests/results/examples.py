@@ -14,6 +14,7 @@ from gpumagic.results import allocator, holders
 from gpumagic.results.base import Result
 from gpumagic.results.comparison import Compared, Comparison, MemoryComparison, Ratio
 from gpumagic.results.devices import Device, DeviceTable, Process
+from gpumagic.results.kernels import Kernel, KernelReport
 from gpumagic.results.lines import (
     BETWEEN,
     LineMemory,
@@ -27,7 +28,7 @@ from gpumagic.results.logs import CellLog, CellMemory, CellTiming, TimingLog
 from gpumagic.results.memory import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
 from gpumagic.results.out_of_memory import OutOfMemory
 from gpumagic.results.selection import Selection, WayOut
-from gpumagic.results.timing import CudaTiming, Kernel, KernelReport, Sample
+from gpumagic.results.timing import CudaTiming, Sample
 
 MIB, GIB = 2**20, 2**30
 SOME = DeviceMemoryDelta(MIB, 2 * MIB, MIB, 3 * MIB, 4 * MIB)

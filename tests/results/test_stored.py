@@ -14,8 +14,9 @@ import pytest
 import gpumagic
 from gpumagic.errors import SpecError
 from gpumagic.results.base import Conditions, differences
+from gpumagic.results.kernels import Kernel, KernelReport
 from gpumagic.results.memory import DeviceMemoryDelta, MemoryDelta
-from gpumagic.results.timing import CudaTiming, Kernel, KernelReport, Sample
+from gpumagic.results.timing import CudaTiming, Sample
 
 fcntl = pytest.importorskip("fcntl", reason="of POSIX")
 
