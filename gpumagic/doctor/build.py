@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
+from gpumagic.cuda.probe import Build
 from gpumagic.doctor.diagnosis import Finding
 from gpumagic.doctor.facts import Facts
 from gpumagic.render.units import spans
@@ -49,7 +49,7 @@ def fits_driver(facts: Facts) -> Finding | None:
     """
     build, supported = facts.build, facts.driver_cuda
     built = re.match(r"\d+", build.cuda or "")
-    if built is None or supported is None or build.hip is not None:
+    if built is None or supported is None:
         return None
     newest = f"{supported[0]}.{supported[1]}"
     versions = f"torch is built for CUDA {build.cuda}, the driver supports up to {newest}"
@@ -69,7 +69,7 @@ def kernels(facts: Facts) -> Finding | None:
     if not lacking:
         known = [d.index for d in facts.table if d.compute_capability is not None]
         found = Finding("kernels", "ok", f"torch has kernels for GPU {spans(known)}")
-        return found if known and architectures and facts.build.hip is None else None
+        return found if known and architectures else None
     versions = sorted({device.compute_capability or (0, 0) for device in lacking})
     numbers = spans([device.index for device in lacking])
     evidence = f"GPU {numbers}: compute capability "
@@ -83,30 +83,26 @@ def kernels(facts: Facts) -> Finding | None:
 
 def without_kernels(facts: Facts) -> list[Device]:
     """Return the visible devices that torch has no kernels for, as far as that is known."""
-    architectures = facts.build.architectures
-    cuda = tuple(map(int, re.findall(r"\d+", facts.build.cuda or "")))
-    if facts.build.hip is not None or not architectures:
-        return []
+    listed = facts.table if facts.build.architectures else ()
     return [
         device
-        for device in facts.table
+        for device in listed
         if device.visible is not False
         and device.compute_capability is not None
-        and not runs_on(device.compute_capability, architectures, cuda)
+        and not runs_on(device.compute_capability, facts.build)
     ]
 
 
-def runs_on(
-    capability: tuple[int, int], architectures: Sequence[str], cuda: tuple[int, ...] = ()
-) -> bool:
-    """Return whether a device can run code that ``cuda`` compiled for one of these architectures.
+def runs_on(capability: tuple[int, int], build: Build) -> bool:
+    """Return whether a device can run code for one of the build's architectures.
 
     Machine code (``sm_``) runs on the same major version with the same or a higher minor one; PTX
     (``compute_``) on any device of that version or newer (CUDA C++ Programming Guide, "Binary
     Compatibility", "PTX Compatibility"). The suffix ``a`` restricts both to that version, ``f``
     to its family.
     """
-    for name in architectures:
+    cuda = tuple(map(int, re.findall(r"\d+", build.cuda or "")))
+    for name in build.architectures:
         match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", name)
         if match is None:
             continue

@@ -81,18 +81,10 @@ def _diagnosed(otherwise: str) -> Callable[[str], str]:
     return line
 
 
-def _forked(_: str) -> str:
-    location = initialization.location()
-    where = "" if location is None else f" ({location})"
-    return (
-        f"the worker was forked from this process, in which CUDA was initialised{where}; "
-        f"{process.FORK_REMEDY}"
-    )
-
-
-def _before_a_launcher(_: str) -> str:
-    location = initialization.location() or "CUDA is initialised in this process"
-    return f"{location}. To do: %gpu restart; what it keeps on a GPU would initialise CUDA again"
+def _with_place(line: str) -> Callable[[str], str]:
+    """Return a line with the place where CUDA was initialised in this process."""
+    unknown = "CUDA is initialised in this process"
+    return lambda _: line.format(place=initialization.location() or unknown)
 
 
 def _ordinal(_: str) -> str:
@@ -137,8 +129,16 @@ _NO_START = (
 #: Pattern and line, or what returns it; the first that matches is used. Meanings as in the CUDA
 #: runtime's documentation (cudaError_t). `gpumagic.memory` explains out of memory.
 _LINES: list[tuple[str, str | Callable[[str], str]]] = [
-    ("Cannot re-initialize CUDA in forked subprocess", _forked),
-    ("CUDA has been initialized before the `notebook_launcher`", _before_a_launcher),
+    (
+        "Cannot re-initialize CUDA in forked subprocess",
+        _with_place(f"the worker was forked from this process ({{place}}); {process.FORK_REMEDY}"),
+    ),
+    (
+        "CUDA has been initialized before the `notebook_launcher`",
+        _with_place(
+            "{place}. To do: %gpu restart; what it keeps on a GPU would initialise CUDA again"
+        ),
+    ),
     (
         "no kernel image is available",
         _diagnosed("torch has kernels for this GPU, as far as known, so check extensions"),

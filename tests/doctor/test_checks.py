@@ -213,26 +213,27 @@ def test_the_systems_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("capability", "architectures", "cuda", "runs"),
     [
-        ((8, 6), "sm_80", (), True),
-        ((8, 0), "sm_86", (), False),
-        ((9, 0), "sm_80 compute_80", (), True),
-        ((7, 5), "compute_80", (), False),
-        ((9, 0), "sm_90a", (), True),
-        ((10, 0), "sm_90a compute_90a", (), False),
-        ((10, 3), "sm_100f", (), True),
-        ((12, 0), "sm_100f", (), False),
-        ((9, 0), "gfx942", (), False),
+        ((8, 6), "sm_80", "12.8", True),
+        ((8, 0), "sm_86", "12.8", False),
+        ((9, 0), "sm_80 compute_80", "12.8", True),
+        ((7, 5), "compute_80", "12.8", False),
+        ((9, 0), "sm_90a", "12.8", True),
+        ((10, 0), "sm_90a compute_90a", "12.8", False),
+        ((10, 3), "sm_100f", "12.9", True),
+        ((12, 0), "sm_100f", "12.9", False),
+        ((9, 0), "gfx942", None, False),
         # On Jetsons the version of CUDA counts.
-        ((8, 7), "sm_80 sm_86", (12, 8), False),
-        ((8, 7), "sm_87", (12, 8), True),
-        ((8, 7), "sm_80", (13, 2), True),
-        ((11, 0), "sm_101", (13, 0), True),
+        ((8, 7), "sm_80 sm_86", "12.8", False),
+        ((8, 7), "sm_87", "12.8", True),
+        ((8, 7), "sm_80", "13.2", True),
+        ((11, 0), "sm_101", "13.0", True),
     ],
 )
 def test_which_code_runs_where(
-    capability: tuple[int, int], architectures: str, cuda: tuple[int, ...], runs: bool
+    capability: tuple[int, int], architectures: str, cuda: str | None, runs: bool
 ) -> None:
-    assert build.runs_on(capability, architectures.split(), cuda) is runs
+    torch = Build(cuda=cuda, architectures=architectures.split())
+    assert build.runs_on(capability, torch) is runs
 
 
 @pytest.mark.parametrize(
