@@ -102,5 +102,4 @@ def _with_measured(times: Times, measured: Sequence[CudaTiming]) -> Times:
     """Return the times of a cell with the work that was measured in it."""
     seen = {i for each in measured if each.gpu_seen for i in each.per_device}
     least = [each.gpu_at_least.best for each in measured if each.gpu_at_least is not None]
-    worked = dict.fromkeys(seen & times.readings.keys(), 0.0)
-    return times.with_work(max(least, default=0.0), worked)
+    return times.with_work({**dict.fromkeys(seen, 0.0), None: max(least, default=0.0)})

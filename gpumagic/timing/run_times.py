@@ -46,14 +46,17 @@ class Times:
     #: Seconds for which some GPU surely worked, by what lines show.
     surely: float = 0.0
 
-    def with_work(self, surely: float, devices: Mapping[int, float]) -> Times:
-        """Return the times with what is sure besides: of some GPU, and of each that has worked."""
-        readings = {**self.readings}
-        for i, seconds in devices.items():
-            each = readings[i]
-            lower = max(each.lower, min(seconds, each.upper))
-            readings[i] = each._replace(lower=lower, sign=True)
-        return replace(self, readings=readings, surely=surely)
+    def with_work(self, surely: Mapping[int | None, float]) -> Times:
+        """Return the times with the seconds for which each device surely worked besides.
+
+        By CUDA ordinal; and under None, for how long some device did.
+        """
+        readings = {
+            i: each._replace(lower=max(each.lower, min(surely[i], each.upper)), sign=True)
+            for i, each in self.readings.items()
+            if i in surely
+        }
+        return replace(self, readings={**self.readings, **readings}, surely=surely[None])
 
     @property
     def wall_at_most(self) -> bool:

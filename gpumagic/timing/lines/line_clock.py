@@ -46,24 +46,32 @@ _MARKS = 20e-6
 _CLOCKS = 0.01
 
 
-class TimeSpent:
-    """The time that a line took, in seconds, summed over its runs."""
+class Busy(NamedTuple):
+    """For how long a GPU worked, in seconds: at most, and for certain."""
 
-    __slots__ = ("certain", "could_wait", "gpu", "host", "per_device", "waits")
-
-    def __init__(self) -> None:
-        #: Python's, the GPU's at most, and for how much of that the GPU was busy for certain.
-        self.host = self.gpu = self.certain = 0.0
-        #: By CUDA ordinal: the same two of that device alone.
-        self.per_device: dict[int, tuple[float, float]] = {}
-        #: Runs in which there was something to wait for, and each wait.
-        self.could_wait = 0
-        self.waits: list[float] = []
+    most: float = 0.0
+    certain: float = 0.0
 
     @property
     def at_most(self) -> bool:
-        """Whether the GPU's time is an upper bound."""
-        return is_bound(self.gpu, self.certain)
+        """Whether the time is an upper bound."""
+        return is_bound(*self)
+
+    def plus(self, more: Busy) -> Busy:
+        return Busy(self.most + more.most, self.certain + more.certain)
+
+
+class TimeSpent:
+    """The time that a line took, in seconds, summed over its runs."""
+
+    def __init__(self) -> None:
+        #: Python's.
+        self.host = 0.0
+        #: By CUDA ordinal, that device's; and under None, that of all together.
+        self.busy: dict[int | None, Busy] = {}
+        #: Runs in which there was something to wait for, and each wait.
+        self.could_wait = 0
+        self.waits: list[float] = []
 
     @property
     def sure_waits(self) -> list[float]:
@@ -189,28 +197,25 @@ def _is_reached(boundary: _Boundary) -> bool:
 def _add(boundary: _Boundary, done: Mapping[int, tuple[float, float]]) -> None:
     """Add the time between two marks: when the work before each was done, by device."""
     lines, began, ended, _, _, queued = boundary
-    of_devices = {i: _gpu_time(then, now, began, queued) for i, (then, now) in done.items()}
+    busy: dict[int | None, Busy] = {i: _busy(*each, began, queued) for i, each in done.items()}
     before, after = map(max, zip(*done.values(), strict=True))
-    gpu, sure = _gpu_time(before, after, began, queued)
+    busy[None] = _busy(before, after, began, queued)
     waited, late = before - began, ended - before
     # A `for` line waits for its next value, which may take as long as the GPU.
     could_wait = min(waited, ended - began) > _LEAST and not (lines and lines[0].loop)
     has_waited = -_LATE_PART * waited < late < min(_LATE + _LATE_PART * waited, 2 * waited)
     for line in lines:
-        time: TimeSpent = line.figures
-        time.gpu += gpu
-        time.certain += sure
-        for ordinal, (seconds, certain) in of_devices.items():
-            known = time.per_device.get(ordinal, (0.0, 0.0))
-            time.per_device[ordinal] = known[0] + seconds, known[1] + certain
+        spent: TimeSpent = line.figures
+        for ordinal, more in busy.items():
+            spent.busy[ordinal] = spent.busy.get(ordinal, Busy()).plus(more)
         if could_wait:
-            time.could_wait += 1
+            spent.could_wait += 1
             if has_waited:
-                time.waits.append(waited)
+                spent.waits.append(waited)
 
 
-def _gpu_time(before: float, after: float, began: float, queued: float) -> tuple[float, float]:
-    """Return the GPU's time between two marks, and how much of it it was busy for certain.
+def _busy(before: float, after: float, began: float, queued: float) -> Busy:
+    """Return the GPU's time between two marks.
 
     Args:
         before: When the work before the first mark was done.
@@ -220,23 +225,18 @@ def _gpu_time(before: float, after: float, began: float, queued: float) -> tuple
     """
     start = max(before, began)  # what the line launched did not begin before it
     gpu = max(after - start, 0.0)
-    return gpu, gpu - max(min(after, queued) - start, 0.0)
+    return Busy(gpu, gpu - max(min(after, queued) - start, 0.0))
 
 
-def surely_worked(
-    lines: Iterable[CodeLine], devices: Iterable[int]
-) -> tuple[float, dict[int, float]]:
-    """Return the seconds for which some GPU surely worked, and each that did: more than marks take.
+def surely_worked(lines: Iterable[CodeLine]) -> dict[int | None, float]:
+    """Return for how long each GPU surely worked in the cell's lines: more than marks take.
 
-    Args:
-        lines: The cell's.
-        devices: The CUDA ordinals in question.
+    In seconds, by CUDA ordinal if there are any; and under None, for how long some GPU did.
     """
-    together, found = 0.0, dict.fromkeys(devices, 0.0)
+    sure: dict[int | None, float] = {None: 0.0}
     for line in lines:
-        time, marks = line.figures, _MARKS * line.hits
-        together += max(time.certain - _CLOCKS * time.gpu - marks, 0.0)
-        for ordinal, (most, certain) in time.per_device.items():
-            if ordinal in found:
-                found[ordinal] += max(certain - _CLOCKS * most - marks, 0.0)
-    return together, {ordinal: seconds for ordinal, seconds in found.items() if seconds}
+        for ordinal, busy in line.figures.busy.items():
+            seconds = busy.certain - _CLOCKS * busy.most - _MARKS * line.hits
+            if seconds > 0.0:
+                sure[ordinal] = sure.get(ordinal, 0.0) + seconds
+    return sure

@@ -13,9 +13,9 @@ from typing import Any
 from gpumagic.cells.line_sources import CodeLine, CodeSource, cell_source
 from gpumagic.cells.line_tracer import LineTracer
 from gpumagic.results.lines import BETWEEN, LineTiming, LineTimings, SourceTimings
-from gpumagic.results.timing import CudaTiming, is_bound
+from gpumagic.results.timing import CudaTiming
 from gpumagic.system import text
-from gpumagic.timing.lines.line_clock import LineClock, TimeSpent, surely_worked
+from gpumagic.timing.lines.line_clock import Busy, LineClock, TimeSpent, surely_worked
 from gpumagic.timing.lines.verdict import verdict
 from gpumagic.timing.run_times import Times
 from gpumagic.timing.summary import summarize
@@ -81,7 +81,7 @@ class LineProfiler:
         with self._noting():
             self._clock.finish()
             cell = self._sources[0].ran() if self.note is None else []
-            times = times.with_work(*surely_worked(cell, times.readings))
+            times = times.with_work(surely_worked(cell))
         timing = summarize([times], **fields)
         with self._noting():
             if self._tracer.note is None or any(source.ran() for source in self._sources):
@@ -123,18 +123,19 @@ def _of_source(source: CodeSource, has_gpu: bool, known: Container[int]) -> Sour
 
     def of_line(line: CodeLine) -> LineTiming:
         spent: TimeSpent = line.figures
-        devices = {i: both for i, both in spent.per_device.items() if i in known}
+        together = spent.busy.get(None, Busy())
+        devices = {i: busy for i, busy in spent.busy.items() if i is not None and i in known}
         return LineTiming(
             line=line.number,
             source=source.text[line.number - source.first],
             hits=line.hits,
-            gpu=spent.gpu if has_gpu else None,
+            gpu=together.most if has_gpu else None,
             host=spent.host,
             syncs=min(len(spent.sure_waits), line.hits),
             sync_time=fsum(spent.sure_waits),
-            at_most=has_gpu and spent.at_most,
-            per_device={i: most for i, (most, _) in devices.items()},
-            bounds=tuple(i for i, both in devices.items() if is_bound(*both)),
+            at_most=has_gpu and together.at_most,
+            per_device={i: busy.most for i, busy in devices.items()},
+            bounds=tuple(i for i, busy in devices.items() if busy.at_most),
         )
 
     lines = tuple(map(of_line, source.ran()))
