@@ -127,11 +127,11 @@ def show_picture(
     """
     if file:
         try:
-            path = picture.save(file)
+            name = picture.save(file).name
         except ValueError as error:
             raise SpecError(f"cannot write {file}: {error}") from None
         if not quiet:
-            say(shell, f"{title}: written to {path.name}")
+            say(shell, f"{title}: written to {Path(file).with_name(name)}")
     elif not quiet:
         from gpumagic.render.blocks import Line
 
