@@ -48,7 +48,11 @@ class History:
         _require()
         if torch_cuda.history_is_recorded():
             return self.state("It is recorded already.")
-        _record("all", context="alloc", stacks="python", max_entries=_ENTRIES)
+        try:
+            _record("all", context="alloc", stacks="python", max_entries=_ENTRIES)
+        except KeyboardInterrupt:  # it may record already
+            _record(None)
+            raise
         self._own = True
         return self.state("Recording begins.")
 

@@ -37,7 +37,6 @@ class Profiled(AbstractContextManager["Profiled"]):
     def __init__(self, trace: Path | None = None) -> None:
         self.report: KernelReport | None = None
         self._trace = trace
-        self._open = ExitStack()
         self._thread = get_ident()
         self._has_given_way = False
         problem = None
@@ -53,16 +52,13 @@ class Profiled(AbstractContextManager["Profiled"]):
     def __enter__(self) -> Profiled:
         torch_cuda.synchronize_all()
         self._profile = torch_cuda.profiler()
-        try:
+        with ExitStack() as opened:
             # First: an interrupt may come when it has started, before torch returns.
-            self._open.callback(self._end)
+            opened.callback(self._end)
             with _on_a_device_in_use():
                 self._begin()
-            self._open.enter_context(_before_other_profilers(self._give_way))
-        except BaseException:
-            with suppress(Exception):  # where it has not begun; what has interrupted it is raised
-                self._open.close()
-            raise
+            opened.enter_context(_before_other_profilers(self._give_way))
+            self._open = opened.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -97,8 +93,8 @@ class Profiled(AbstractContextManager["Profiled"]):
             self._profile.__enter__()
 
     def _end(self) -> None:
-        # torch 2.6 raises where the code has ended the session.
-        with _on_a_device_in_use(), suppress(RuntimeError):
+        # It raises where it has not begun, and in torch 2.6 where the code has ended the session.
+        with _on_a_device_in_use(), suppress(Exception):
             self._profile.__exit__(None, None, None)
 
 
