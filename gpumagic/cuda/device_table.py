@@ -10,17 +10,14 @@ import os
 import platform
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpumagic._version import __version__
 from gpumagic.cuda import driver, initialization, nvml, processes, torch_cuda, visible_devices
 from gpumagic.cuda.visible_devices import Environment, View
 from gpumagic.errors import DeviceError
 from gpumagic.results.base import Conditions
-from gpumagic.results.devices import NO_GPU, VIRTUAL, Device, DeviceTable, Process
-
-if TYPE_CHECKING:
-    pass
+from gpumagic.results.devices import NO_GPU, VIRTUAL, Device, DeviceTable, MigInstance, Process
 
 #: Below this, memory in use without a process is the driver's own (by NVML's version 2).
 IDLE_USE = 64 * 2**20
@@ -29,13 +26,13 @@ IDLE_USE = 64 * 2**20
 _SHARES_MEMORY = frozenset({(7, 2), (8, 7), (10, 1), (11, 0), (12, 1)})
 
 
-def read(*, processes: bool = True, usage: bool = True) -> DeviceTable:
+def read(*, commands: bool = False, usage: bool = False) -> DeviceTable:
     """Return the GPUs of this machine, and which of them this process sees.
 
     Does not initialise CUDA and imports no torch. Where NVML does not start, as without a driver,
     the table is empty and its ``error`` says why.
 
-    ``processes`` also looks up each process's user and command, ``usage`` asks for utilisation,
+    ``commands`` also looks up the processes' users and commands, ``usage`` asks for utilisation,
     temperature and power.
     """
     state = driver.state()
@@ -45,7 +42,7 @@ def read(*, processes: bool = True, usage: bool = True) -> DeviceTable:
         "cuda_initialized": state.initialized,
         "cuda_failed": state.failed,
         "where": initialization.location() if state.initialized else None,
-        "show_processes": processes,
+        "show_processes": commands,
     }
     try:
         with nvml.Session() as session:
@@ -61,7 +58,7 @@ def read(*, processes: bool = True, usage: bool = True) -> DeviceTable:
         no_gpu = driver.MISSING
     elif end := visible_devices.list_ends_at(environment, readings):
         common["notes"] = (f"{end}.",)
-    found = compose(readings, environment, state, commands=processes)
+    found = compose(readings, environment, state, commands=commands)
     return DeviceTable(
         found,
         mask_is_late=visible_devices.came_too_late(environment, found),
@@ -100,18 +97,19 @@ def compose(
     with_context = {index for index, ordinal in ordinals.items() if ordinal in state.contexts}
     ours = _pids_are_ours(readings, with_context)
 
-    def described(
-        listed: tuple[Process, ...] | None, *, commands: bool = False
-    ) -> tuple[Process, ...] | None:
+    def described(listed: tuple[Process, ...] | None) -> tuple[Process, ...] | None:
         if listed is None or (state.initialized and not ours):
             return listed
         return tuple(processes.described(each, known=ours, command=commands) for each in listed)
 
-    found = []
-    for device in map(_with_memory, readings):
-        index, listed = device.index, described(device.processes, commands=commands)
-        parts = [replace(part, processes=described(part.processes)) for part in device.mig]
-        seen = replace(
+    def instance(part: MigInstance) -> MigInstance:
+        listed = described(part.processes)
+        others = _others_memory(listed, part.memory_used)
+        return replace(part, processes=listed, memory_others=others)
+
+    def seen(device: Device) -> Device:
+        index, listed = device.index, described(device.processes)
+        return replace(
             device,
             ordinal=ordinals.get(index),
             # Where a UUID is unknown to NVML it may be any of the other devices.
@@ -120,13 +118,10 @@ def compose(
             memory_own=_own_memory(listed, index in with_context, state.initialized),
             memory_others=_others_memory(listed, device.memory_used),
             processes=listed,
-            mig=tuple(
-                replace(part, memory_others=_others_memory(part.processes, part.memory_used))
-                for part in parts
-            ),
+            mig=tuple(map(instance, device.mig)),
         )
-        found.append(seen)
-    return tuple(found)
+
+    return tuple(seen(_with_memory(device)) for device in readings)
 
 
 # --- what this process sees ----------------------------------------------------------------------

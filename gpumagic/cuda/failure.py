@@ -172,4 +172,4 @@ def why_no_gpu() -> str:
 def _machine_has_none() -> bool:
     from gpumagic.cuda import device_table  # with NVML, which loading the extension leaves alone
 
-    return device_table.read(processes=False, usage=False).no_gpu is not None
+    return device_table.read().no_gpu is not None

@@ -52,9 +52,7 @@ class _Pool:
             expected = self.streams[self._next % len(self.streams)]
             self._used = self._one().stream_id != expected.stream_id
             self._next += 1
-            if (
-                self._used
-            ):  # the rest of a round: the user's next stream is the one it would have been
+            if self._used:  # end the round: the user's next stream is the one it would have been
                 for _ in self.streams[1:]:
                     self._one()
         return self._used

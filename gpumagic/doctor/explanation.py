@@ -88,7 +88,7 @@ def _with_place(line: str) -> Callable[[str], str]:
 
 
 def _ordinal(_: str) -> str:
-    table = device_table.read(processes=False, usage=False)
+    table = device_table.read()
     listed = ", ".join(f"cuda:{d.ordinal} (GPU {d.index})" for d in table if d.ordinal is not None)
     return (
         f"this process sees {listed or 'no device'}; visible devices are renumbered from 0. "
@@ -98,7 +98,7 @@ def _ordinal(_: str) -> str:
 
 def _full(_: str) -> str:
     """Return who uses the memory of a visible device that has too little for a context."""
-    for device in device_table.read(usage=False):
+    for device in device_table.read(commands=True):
         free = device.memory_free
         if device.visible is False or free is None or free >= _ROOM:
             continue

@@ -47,7 +47,7 @@ class Facts:
     @cached_property
     def table(self) -> DeviceTable:
         """The devices."""
-        return device_table.read(processes=False)
+        return device_table.read(usage=True)
 
     @cached_property
     def torch_loaded(self) -> bool:

@@ -19,7 +19,7 @@ def memory_report(previous: MemoryReport | None = None) -> MemoryReport:
     What torch holds comes from its allocator, everything else from NVML; without NVML, free and
     total memory come from the CUDA runtime, for devices on which this process has a context.
     """
-    table = device_table.read(processes=False, usage=False)
+    table = device_table.read()
     seen = {device.ordinal: device for device in table if device.ordinal is not None}
     before = previous.devices if previous is not None else {}
     rows = {

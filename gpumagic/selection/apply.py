@@ -92,7 +92,7 @@ def choose_devices(spec: Spec, wants: Wants, progress: Progress | None = None) -
     """
     started = time.monotonic()
     while True:
-        table = device_table.read(processes=False)
+        table = device_table.read(usage=True)
         try:
             return _choose(spec, wants, table)
         except NotYetError as error:
@@ -147,12 +147,12 @@ def choose_as_started(spec: Spec) -> Selection | None:
         return None
     before = environment.now()
     environment.write(environment.of(then))
-    return verify(spec, before, device_table.read(processes=False, usage=False))
+    return verify(spec, before, device_table.read())
 
 
 def after_restart(spec: Spec, *, claim: bool = True) -> Selection:
     """Verify a choice whose variables, and whose claims, are those of the replaced process."""
-    table = device_table.read(processes=False, usage=False)
+    table = device_table.read()
     found = verify(spec, environment.now(), table, prove=False)
     chosen = uuids_of(found.devices)
     notes: tuple[str, ...] = ()

@@ -27,7 +27,7 @@ def devices(*, processes: bool = True) -> DeviceTable:
     """
     with ThreadPoolExecutor(1) as beside:  # the one waits for NVML, the other for the kernel
         locked = beside.submit(claims.locked)
-        table = device_table.read(processes=processes)
+        table = device_table.read(commands=processes, usage=True)
     uuids = (uuid for device in table for uuid in claims.all_uuids(device))
     found = claims.all_of(uuids, locked.result())
     claimed = (replace(device, claims=_claims_on(device, found)) for device in table)

@@ -57,7 +57,7 @@ def _without_gpu(magics: ShellState, spec: Spec, options: ChoiceOptions) -> Sele
     """
     if spec.kind != "auto" or spec.count > 1 or wants(magics, options) != NO_WANTS:
         return None
-    table = device_table.read(processes=False, usage=False)
+    table = device_table.read()
     if table.no_gpu is None:
         return None
     now, notes = environment.now(), (VIRTUAL,)
@@ -191,7 +191,7 @@ def _say_what_stays(shell: Shell, failed: bool) -> None:
             "this process; the variables are put back for processes started from here.",
         )
         return
-    if not failed and failure.has_failed(device_table.read(processes=False, usage=False)):
+    if not failed and failure.has_failed(device_table.read()):
         delivery.say(
             shell,
             f"{remedies.start_cause()}: it sees no GPU any more. To change that: "

@@ -41,7 +41,7 @@ def run(shell: Shell, options: WatchOptions) -> Any:
             raise SpecError("no panel is running; '%gpu watch' begins one")
         current.end("'%gpu watch off'; '%gpu plot' draws the samples")
         return hand_over(shell, current.history(), options)
-    device_table.check(device_table.read(processes=False, usage=False))
+    device_table.check(device_table.read())
     if options.every < _LEAST:
         raise SpecError(f"--every: at least {_LEAST:g} s beside cells, not {options.every:g}")
     shown = hasattr(shell, "kernel") and not options.quiet

@@ -40,7 +40,7 @@ class Devices:
         torch: Any = torch_cuda.require()
         if not torch.cuda.is_available():
             return {}
-        listed = device_table.read(processes=False, usage=False)
+        listed = device_table.read()
         table = [each for each in listed if each.visible is not False]
         found = {each.instance or each.uuid: each.ordinal for each in table}
         known = {uuid_key(uuid): n for uuid, n in found.items() if uuid and n is not None}
@@ -51,7 +51,7 @@ class Devices:
 
     def hidden(self, environment: Mapping[str, str]) -> set[str]:
         """Return the devices of this process that one with ``environment`` will not see."""
-        table = device_table.read(processes=False, usage=False)
+        table = device_table.read()
         shown = visible_devices.named(environment, table)
         if shown is None:  # not known
             return set()
