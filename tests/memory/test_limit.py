@@ -138,21 +138,3 @@ def test_before_torch_is_imported(kernel: Any, line: str) -> None:
     fresh = kernel()
     assert fresh.run(f"%gpumem {line}").text.startswith("No limit")
     assert fresh.value("'torch' in __import__('sys').modules") is False
-
-
-def test_an_allocator_that_passes_everything_on(kernel: Any) -> None:
-    """It has no limit, no history, no blocks and no counters, and says it has them."""
-    variable = "PYTORCH_NO_CUDA_MEMORY_CACHING"
-    fresh = kernel(env={variable: "1"})
-    fresh.run("import torch; x = torch.ones(2**20, device='cuda')")
-    fresh.run("torch.cuda.set_per_process_memory_fraction(0.01)")
-    for line in (
-        *("", "x = x + 1", "vars", "free", "limit", "limit 1GiB", "on", "record on", "cells"),
-        *("snapshot x.pickle", "--fit n=1:2 torch.ones(n, device='cuda')"),
-    ):
-        cell = f"%gpumem {line}" if "--fit" not in line else f"%%gpumem {line}".replace(" t", "\nt")
-        reply = fresh.run(cell, raising=False)
-        assert f"{variable} is set" in reply.shown, line
-        assert "No GPU memory is allocated" not in reply.shown
-    row = fresh.value("vars(__import__('gpumagic').gpumem().devices[0])")
-    assert (row["allocated"], row["reserved"], row["peak"]) == (None, None, None)

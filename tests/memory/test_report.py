@@ -243,23 +243,37 @@ def test_other_allocators(kernel: Any, setting: str, note: str) -> None:
             assert "has no history" in fresh.run(line, raising=False).shown
 
 
-def test_a_pluggable_allocator(kernel: Any) -> None:
-    fresh = kernel(Scenario(devices=1))
-    fresh.run(
-        "import torch\n"
-        "memory = torch.cuda.memory\n"
-        "memory.change_current_allocator("
-        "memory.CUDAPluggableAllocator('libc.so.6', 'malloc', 'free'))"
-    )
-    reply = fresh.run("%%gpumem\nx = torch.empty(512, device='cuda')\n6 * 7")
-    said = "a pluggable allocator is in use, of which torch keeps no counters"
-    assert reply.value == "42"
-    assert said in fresh.run("%gpumem -v report").text
-    assert fresh.run("%%gpumem\n6 * 7").text == f"GPU memory: not measured, {said}"
-    row = fresh.value("vars(report.devices[0])")
-    assert (row["allocated"], row["reserved"], row["outside"]) == (None, None, None)
+CACHING = "PYTORCH_NO_CUDA_MEMORY_CACHING"
+PLUGGABLE = """
+memory = torch.cuda.memory
+memory.change_current_allocator(memory.CUDAPluggableAllocator('libc.so.6', 'malloc', 'free'))
+"""
+
+
+@pytest.mark.parametrize(
+    ("env", "setup", "said"),
+    [
+        ({CACHING: "1"}, "", f"{CACHING} is set"),
+        ({}, PLUGGABLE, "a pluggable allocator is in use, of which torch keeps no counters"),
+    ],
+)
+def test_an_allocator_that_counts_nothing(
+    kernel: Any, env: dict[str, str], setup: str, said: str
+) -> None:
+    """It has no limit, no history, no blocks and no counters, and says it has them."""
+    fresh = kernel(env=env)
+    fresh.run(f"import torch{setup or ';'}\nx = torch.empty(2**20, device='cuda')")
+    fresh.run("torch.cuda.set_per_process_memory_fraction(0.01)", raising=False)
+    for line in (
+        *("", "y = x[:1]", "vars", "limit", "limit 1GiB", "on", "record on", "cells"),
+        *("snapshot x.pickle", "--fit n=1:2 torch.ones(n, device='cuda')", "free x"),
+    ):
+        cell = f"%gpumem {line}" if "--fit" not in line else f"%%gpumem {line}".replace(" t", "\nt")
+        reply = fresh.run(cell, raising=False)
+        assert said in reply.shown, line
+        assert "No GPU memory is allocated" not in reply.shown
+    assert fresh.run("%%gpumem\n6 * 7").value == "42"
+    row = fresh.value("vars(__import__('gpumagic').gpumem().devices[0])")
+    assert {row[name] for name in ("allocated", "reserved", "peak", "outside")} == {None}
     assert row["free"] is not None
-    # What it frees cannot be told, but it deletes.
-    freed = fresh.run("%gpumem free x").text
-    assert fresh.value("'x' in globals()") is False
-    assert freed.startswith(f"Deleted x: not measured, {said}")
+    assert fresh.value("'x' in globals()") is False, "what it frees is not known, but it deletes"
