@@ -9,7 +9,8 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.torch_tensors import storage_address
@@ -31,8 +32,10 @@ _COMPONENTS = (
     "values",
 )
 
-#: Returns what an object keeps in C++: pairs of a role and an object.
-Rule = Callable[[Any], Iterable[tuple[str, Any]]]
+#: What an object keeps where Python's collector does not look: the objects, each with its role.
+Hidden: TypeAlias = "Iterable[tuple[str, Any]]"
+#: Returns that of an object.
+Rule: TypeAlias = Callable[[Any], Hidden]
 
 
 class TorchGraph:
@@ -49,8 +52,6 @@ class TorchGraph:
             name: introspection.find(self._base, name).__get__
             for name in ("grad_fn", "_grad", "retains_grad", "_base", "layout")
         }
-        #: By the id of a node's type, the type (so that the id stays its own) and its fields.
-        self._fields: dict[int, tuple[type, list[str]]] = {}
 
     def rule(self, kind: type) -> Rule | None:
         """Return the function for objects of a type; None where they keep nothing in C++."""
@@ -60,7 +61,7 @@ class TorchGraph:
             return lambda storage: ()
         if introspection.derives(kind, self._torch._C.ScriptModule):
             return self._of_script
-        return self._of_node if self.is_node(kind) else None
+        return partial(self._of_node, _fields(kind)) if self.is_node(kind) else None
 
     def is_tensor(self, kind: type) -> bool:
         """Return whether a type is one of tensors."""
@@ -83,7 +84,7 @@ class TorchGraph:
         except Exception:  # sparse, a subclass that wraps others
             return 0
 
-    def _of_tensor(self, tensor: Tensor) -> list[tuple[str, Any]]:
+    def _of_tensor(self, tensor: Tensor) -> Hidden:
         get = self._get
         try:
             node, base = get["grad_fn"](tensor), get["_base"](tensor)
@@ -103,18 +104,18 @@ class TorchGraph:
             with suppress(RuntimeError):  # of another layout
                 yield getattr(self._base, name)(tensor)
 
-    def _of_script(self, module: object) -> Iterable[tuple[str, Any]]:
+    def _of_script(self, module: object) -> Hidden:
         inside = self._torch._C
         for kind in (inside.ParameterDict, inside.BufferDict):
             yield from (("", tensor) for _, tensor in kind(module).items())
         for _, below in inside.ModuleDict(module).items():
             yield from self._of_script(below)
 
-    def _of_node(self, node: object) -> list[tuple[str, Any]]:
+    def _of_node(self, fields: list[str], node: object) -> Hidden:
         """Return the next nodes, and what is saved for backward."""
-        found = [below for below, _ in self._read(node, "next_functions") or ()]
-        for name in self._names(type(node)):
-            saved = self._read(node, name)
+        found = [below for below, _ in _read(node, "next_functions") or ()]
+        for name in fields:
+            saved = _read(node, name)
             for each in saved if type(saved) in (tuple, list) else (saved,):
                 if type(each) is not self._saved:
                     found.append(each)
@@ -122,19 +123,17 @@ class TorchGraph:
                     found += [each.data, each.unpack_hook]
         return [(GRAPH, each) for each in found if each is not None]
 
-    def _names(self, kind: type) -> list[str]:
-        known = self._fields.get(id(kind))
-        if known is None:
-            bases = introspection.mro(kind)
-            defined = {name for base in bases for name in introspection.class_attributes(base)}
-            # "variable": the leaf whose gradient is summed up in the node.
-            names = [name for name in defined if name[:11] == "_raw_saved_" or name == "variable"]
-            known = self._fields[id(kind)] = (kind, names)
-        return known[1]
 
-    @staticmethod
-    def _read(node: object, name: str) -> Any:
-        try:
-            return introspection.slot(node, name)
-        except (RuntimeError, AttributeError):  # freed by backward
-            return None
+def _fields(kind: type) -> list[str]:
+    """Return the attributes in which nodes of a type keep tensors."""
+    bases = introspection.mro(kind)
+    defined = {name for base in bases for name in introspection.class_attributes(base)}
+    # "variable": the leaf whose gradient is summed up in the node.
+    return [name for name in defined if name[:11] == "_raw_saved_" or name == "variable"]
+
+
+def _read(node: object, name: str) -> Any:
+    try:
+        return introspection.slot(node, name)
+    except (RuntimeError, AttributeError):  # freed by backward
+        return None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from gpumagic.cuda.torch_tensors import plain_functions
 from gpumagic.memory.objects.blocks import BlockIndex, Blocks
-from gpumagic.memory.objects.torch_graph import Rule, TorchGraph
+from gpumagic.memory.objects.torch_graph import Hidden, Rule, TorchGraph
 from gpumagic.system import introspection
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ class Walk:
         )
 
 
-def _of_array(array: NDArray[Any]) -> list[tuple[str, Any]]:
+def _of_array(array: NDArray[Any]) -> Hidden:
     """Return what a NumPy array refers to, which the collector does not know."""
     plain = cast(Any, sys.modules["numpy"]).ndarray
     base = plain.base.__get__(array)
