@@ -2,8 +2,7 @@
 
 What changes between two cells (by a thread, by a widget) has a row of its own; but cells that
 follow at once have nothing between them: reading the counters takes 17 µs a device. A cell that
-another cell runs is part of that one. Of two cells that run at the same time the second to end has
-what changed after the first one's end.
+another cell runs is part of that one.
 """
 
 from __future__ import annotations
@@ -39,8 +38,10 @@ class CellMeter(EveryCell[CellMemory]):
         self._lock = RLock()
         #: That of a cell, and then of what runs until the next one.
         self._scope = Scope()
-        #: When the last one ended; None while one runs.
-        self._ended: float | None = None
+        #: Those of the cells that run.
+        self._running: list[Scope] = []
+        #: When the last one ended.
+        self._ended = 0.0
 
     def on(self) -> None:
         """Begin to measure; the cell that is running counts from here. Does nothing if on."""
@@ -48,7 +49,7 @@ class CellMeter(EveryCell[CellMemory]):
             return
         if why := torch_cuda.uncounted():
             raise DeviceError(f"memory cannot be measured: {why}")
-        self._scope, self._ended = LEDGER.open(), None
+        self._scope, self._running, self._ended = LEDGER.open(), [], perf_counter()
         self._hooks.add(self, running=True)
 
     def off(self) -> None:
@@ -61,20 +62,26 @@ class CellMeter(EveryCell[CellMemory]):
         known = {i: limit for i, limit in limits.items() if limit is not None}
         return CellLog(tuple(self.records), self.watching, known)
 
-    def begin(self) -> None:
-        """Give what changed since the last cell a record of its own."""
+    def begin(self) -> Scope:
+        """Return the scope of a cell: one of its own where it runs beside another cell."""
         with self._lock:
-            waited = 0.0 if self._ended is None else perf_counter() - self._ended
-            if waited > _AT_ONCE:
-                changed = LEDGER.restart(self._scope)
+            scope = LEDGER.open() if self._running else self._scope
+            waited = perf_counter() - self._ended
+            if scope is self._scope and waited > _AT_ONCE:
+                changed = LEDGER.restart(scope)
                 if only_changed(changed):
                     self.records.append(CellMemory(None, BETWEEN_CELLS, waited, changed))
-            self._ended = None
+            self._running.append(scope)
+            return scope
 
     def end(self, cell: Running, result: ExecutionResult) -> None:
-        seconds = perf_counter() - cell.started
+        seconds, scope = perf_counter() - cell.started, cell.begun
         with self._lock:
-            devices = LEDGER.restart(self._scope)
+            self._running.remove(scope)
+            is_own = scope is not self._scope
+            devices = LEDGER.close(scope) if is_own else LEDGER.restart(scope)
+            if is_own and not self._running:
+                LEDGER.restart(self._scope)
             self._ended = perf_counter()
         record = CellMemory(
             number=result.execution_count,
