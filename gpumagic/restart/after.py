@@ -20,7 +20,7 @@ from typing import IO, Any
 import zmq
 
 from gpumagic.restart import before, handover
-from gpumagic.system import import_path, text
+from gpumagic.system import text
 from gpumagic.system.shell import Shell
 
 #: Reports the restart, by print and display. Called with the payload, the file, if there is one,
@@ -83,7 +83,7 @@ def _restore_folders(shell: Shell, state: Mapping[str, Any]) -> list[str]:
 def _load_extensions(shell: Shell, state: Mapping[str, Any]) -> list[str]:
     """Load the IPython extensions of the old process; return a note for each that fails."""
     notes = []
-    with import_path.restricted_to(state["module_folders"]):
+    with state["imports"].alone():
         for name in state["extensions"]:
             if name not in shell.extension_manager.loaded:
                 try:
@@ -99,7 +99,7 @@ def _report(shell: Shell, state: Mapping[str, Any], make_report: Report, notes: 
     history = shell.history_manager  # the lists are also the notebook's `In` and `_ih`
     history.input_hist_parsed[:], history.input_hist_raw[:] = state["inputs"]
     opened = nullcontext() if state["file"] is None else handover.opened(state["file"])
-    with opened as file, import_path.restricted_to(state["module_folders"]):
+    with opened as file, state["imports"].alone():
         return make_report(pickle.loads(state["payload"]), file, notes)
 
 
@@ -124,7 +124,7 @@ def _answer_first(shell: Shell, state: Mapping[str, Any], prepare: Callable[[], 
         while len(before.clients(*numbers)) < state["clients"] and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
         subscribed = time.monotonic() + _SUBSCRIPTION
-        with suppress(Exception), import_path.restricted_to(state["module_folders"]):
+        with suppress(Exception), state["imports"].alone():
             prepare()  # what fails here fails in the report, too, which shows it
         await asyncio.sleep(max(0.0, subscribed - time.monotonic()))
         _replace_code(shell, state)

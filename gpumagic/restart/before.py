@@ -16,7 +16,6 @@ import os
 import pickle
 import re
 import signal
-import site
 import socket
 import sys
 import threading
@@ -100,7 +99,7 @@ def _check_program(words: Sequence[str], folder: str) -> None:
     Raises:
         RestartError: it does not; the process would end.
     """
-    name, places = words[-1], [each for each in sys.path if each not in ("", ".", folder)]
+    name, places = words[-1], import_path.trusted(sys.path, folder)
     if words[-2:-1] == ["-m"]:
         is_there = any(  # another finder is that of a package which is developed elsewhere
             each.find_spec(name.partition(".")[0], places if each is PathFinder else None)
@@ -194,14 +193,14 @@ def restart(
         "count": shell.displayhook.prompt_count,
         "inputs": (list(history.input_hist_parsed), list(history.input_hist_raw)),
         "path": list(sys.path),
-        "module_folders": import_path.module_folders(),
+        "imports": import_path.Imports.of_this_process(shell.starting_dir),
         "started_in": shell.starting_dir,
         "visited": [*map(str, shell.user_ns.get("_dh", ()))],
         "extensions": sorted(shell.extension_manager.loaded - {extension}),
         "requests": [],
     }
     told, words, held = handover.in_memory(), command(app, extension), dict[int, int]()
-    environment = {**environment, **_import_path(environment)}
+    environment = import_path.environment(environment, shell.starting_dir)
 
     def finish() -> NoReturn:
         files = [each.fileno() for each in (told, file) if each is not None]
@@ -229,15 +228,6 @@ def restart(
     _take_requests(shell.kernel, state["requests"], finish)
     shell.set_custom_exc((Restarting,), lambda *_, **__: [])  # nothing is shown
     raise Restarting
-
-
-def _import_path(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return a ``PYTHONPATH`` by which the new program finds this gpumagic as it starts."""
-    folder = str(Path(__file__).parents[2])
-    if folder in (*site.getsitepackages(), site.getusersitepackages()):
-        return {}
-    given = environment.get("PYTHONPATH")
-    return {"PYTHONPATH": os.pathsep.join([given, folder] if given else [folder])}
 
 
 # --- the queued requests --------------------------------------------------------------------------

@@ -1,43 +1,92 @@
 """Restrict the imports of a restart: none from the working folder but what came from there before.
 
 IPython adds ``''`` to the import path: the working folder at the time of an import, which may have
-changed since the notebook imported its libraries.
+changed since the notebook imported its libraries. ``python -m ipykernel`` adds the folder in which
+it is started, and an empty entry of ``PYTHONPATH`` does too.
 """
 
 from __future__ import annotations
 
 import os
+import site
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
 from gpumagic.system import introspection
 
+#: The folder that has gpumagic.
+OWN = str(Path(__file__).parents[2])
 #: The type of a namespace package's ``__path__``.
 _PORTIONS = getattr(sys.modules["_frozen_importlib_external"], "_NamespacePath", list)
 
 
-def module_folders() -> dict[str, str]:
-    """Return the folder of each imported module that is in no absolute entry of the import path.
+def trusted(entries: Iterable[object], started_in: str) -> list[str]:
+    """Return the entries of an import path but the working folder, and that of the start.
 
-    Usually these are the notebook's own modules, imported from an earlier working folder by ``''``.
+    Nor are relative ones. The folder that has gpumagic is trusted like gpumagic.
     """
-    known = {*_absolute()}
-    found = {}
-    for name, module in list(sys.modules.items()):
-        if "." in name or name == "__main__":
-            continue
-        folder = _folder(module)
-        if folder is not None and folder not in known:
-            found[name] = folder
-    return found
+    left_out = {_identity(folder) for folder in (".", started_in)} - {_identity(OWN)}
+    absolute = filter(os.path.isabs, (each for each in entries if isinstance(each, str)))
+    return [each for each in absolute if (_identity(each) or each) not in left_out]
 
 
-def _absolute() -> list[str]:
-    return [*filter(os.path.isabs, (each for each in sys.path if isinstance(each, str)))]
+def _identity(folder: str) -> tuple[int, int] | None:
+    """Return what a folder has in common with its other names; None if there is none."""
+    try:
+        status = Path(folder).stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def environment(given: Mapping[str, str], started_in: str) -> dict[str, str]:
+    """Return an environment in which Python starts with a `trusted` path, and finds gpumagic."""
+    entries = trusted(given.get("PYTHONPATH", "").split(os.pathsep), started_in)
+    if OWN not in (*site.getsitepackages(), site.getusersitepackages()):
+        entries.append(OWN)
+    return {**given, "PYTHONPATH": os.pathsep.join(entries)}
+
+
+@dataclass(frozen=True)
+class Imports:
+    """From where a restart imports: a path, and some modules each from a folder of its own.
+
+    The latter are imported modules that are in no entry of the path. Usually these are the
+    notebook's own, from its working folder or an earlier one.
+    """
+
+    path: list[str]
+    folders: Mapping[str, str]
+
+    @classmethod
+    def of_this_process(cls, started_in: str) -> Imports:
+        """Return them for the process, and for the one that replaces it."""
+        path, folders = [*trusted(sys.path, started_in), OWN], dict[str, str]()
+        for name, module in list(sys.modules.items()):
+            if "." in name or name == "__main__":
+                continue
+            folder = _folder(module)
+            if folder is not None and folder not in path:
+                folders[name] = folder
+        return cls(path, folders)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Import from nowhere else; nor are entry points of the working folder found."""
+        before, finder = [*sys.path], _Named(self.folders)
+        sys.path[:] = self.path
+        sys.meta_path.insert(0, finder)
+        try:
+            yield
+        finally:
+            sys.meta_path.remove(finder)
+            # What was imported may have added entries.
+            sys.path[:] = [*(each for each in sys.path if each not in self.path), *before]
 
 
 def _folder(module: object) -> str | None:
@@ -51,24 +100,6 @@ def _folder(module: object) -> str | None:
         file = paths[0] if paths and type(paths[0]) is str else None
     path = Path(file or "")
     return str(path.parent) if path.is_absolute() else None
-
-
-@contextmanager
-def restricted_to(folders: Mapping[str, str]) -> Iterator[None]:
-    """Import from absolute folders only, and the modules named in ``folders`` from these.
-
-    Nor are entry points of the working folder found. ``folders`` is what `module_folders` returned
-    in this process or in the one that it replaces.
-    """
-    before, finder = [*sys.path], _Named(folders)
-    sys.path[:] = absolute = _absolute()
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
-        # What was imported may have added entries.
-        sys.path[:] = [*(each for each in sys.path if each not in absolute), *before]
 
 
 class _Named:

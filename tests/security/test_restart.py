@@ -19,7 +19,7 @@ import pytest
 from gpumagic.errors import RestartError
 from gpumagic.restart import before, ports
 from tests.restart import FREEZE, PID
-from tests.support.kernels import Kernel
+from tests.support.kernels import Kernel, running_kernel
 from tests.support.other_user import UID, needs_root, run_as_other_user
 from tests.support.planted_modules import PlantedModules
 
@@ -103,26 +103,44 @@ def test_a_folder_that_another_user_has_made_anew_is_not_entered(
     assert planted.used == []
 
 
-def test_a_restart_runs_no_file_of_the_working_folder(kernel: Kernels, tmp_path: Path) -> None:
-    """No module that a library imports where it is there, and no entry point."""
-    planted, k = PlantedModules(tmp_path), kernel()
-    # What the old process imports comes from where it always did: the notebook's import path.
-    k.run("import sys, os, torch, numpy; x = torch.ones(2); gen = (i for i in [])")
-    assert "gen (cannot" in k.run("%gpu restart", raising=False).shown
-    k.run("del gen; x = torch.ones(2); y = numpy.ones(2)")
-    k.run("sys.path.insert(0, '')" if "" not in k.value("sys.path") else "")
-    k.run(f"path = [*sys.path]; os.chdir({str(planted.folder)!r})")
-    info = planted.folder / "stranger-1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[torch.backends]\nstranger = stranger:run\n")
-    log = tmp_path / "used.txt"
-    (planted.folder / "stranger.py").write_text(f"open({str(log)!r}, 'a').write('stranger')\n")
-    assert "No variable was lost" in k.run("%gpu restart").text
-    assert k.value("(sys.path == path, os.getcwd(), x.tolist(), y.tolist())") == (
-        *(True, str(planted.folder), [1.0, 1.0], [1.0, 1.0]),
-    )
-    assert planted.used == []
+@pytest.mark.parametrize("how", ["entered", "ipykernel", "PYTHONPATH"])
+def test_a_restart_runs_no_file_of_the_working_folder(
+    how: str, child_environment: Callable[..., dict[str, str]], tmp_path: Path
+) -> None:
+    """No module that a library imports where it is there, and no entry point.
+
+    The kernel enters the folder later; or it was started there, and Python has its full name.
+    """
+    folder, environment = tmp_path / "planted", child_environment()
+    folder.mkdir()
+    (folder / "helpers.py").write_text("class Mine:\n    x = 7\n")
+    if how == "PYTHONPATH":
+        environment["PYTHONPATH"] += os.pathsep  # an empty entry
+    launcher = "ipykernel" if how == "ipykernel" else "ipykernel_launcher"
+    started_in = tmp_path if how == "entered" else folder
+    with running_kernel(started_in, environment, fresh=True, launcher=launcher) as k:
+        # What the old process imports comes from where it always did: the notebook's import path.
+        k.run(f"import sys, os, torch, numpy; os.chdir({str(folder)!r}); from helpers import Mine")
+        k.run("x = torch.ones(2); gen = (i for i in [])")
+        assert "gen (cannot" in k.run("%gpu restart", raising=False).shown
+        k.run("del gen; x = torch.ones(2); y = numpy.ones(2); mine = Mine()")
+        k.run("sys.path.insert(0, '')" if "" not in k.value("sys.path") else "")
+        k.run("path = [*sys.path]")
+        assert k.value(f"{str(folder)!r} in path") == (how != "entered")
+        planted = PlantedModules(tmp_path)
+        info = folder / "stranger-1.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 1\n")
+        (info / "entry_points.txt").write_text("[torch.backends]\nstranger = stranger:run\n")
+        log = tmp_path / "used.txt"
+        (folder / "stranger.py").write_text(f"open({str(log)!r}, 'a').write('stranger')\n")
+        assert "No variable was lost" in k.run("%gpu restart").text
+        assert k.value("(sys.path == path, os.getcwd(), x.tolist(), y.tolist(), mine.x)") == (
+            *(True, str(folder), [1.0, 1.0], [1.0, 1.0], 7),
+        )
+        assert planted.used == []
+        (folder / "later.py").touch()
+        k.run("import helpers, later; assert type(mine) is helpers.Mine")
 
 
 def test_nobody_else_can_listen_on_the_ports(kernel: Kernels) -> None:

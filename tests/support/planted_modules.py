@@ -33,7 +33,7 @@ class PlantedModules:
 
     def __init__(self, parent: Path) -> None:
         self.folder = parent / "planted"
-        self.folder.mkdir()
+        self.folder.mkdir(exist_ok=True)
         self._log = parent / "used.txt"
         self._log.touch()
         names = {*sys.stdlib_module_names, *_OTHERS} - {*sys.builtin_module_names, *_NEEDED}

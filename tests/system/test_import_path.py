@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpumagic.system import import_path
+from gpumagic.system.import_path import Imports
 
 NAMES = ("module_of_the_notebook", "package_of_the_notebook", "namespace_of_the_notebook")
 
@@ -35,16 +36,33 @@ def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_the_folders_of_the_modules(notebook: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = import_path.module_folders()
+    elsewhere = str(notebook.parent)
+    found = Imports.of_this_process(elsewhere).folders
     assert {name: found.get(name) for name in NAMES} == dict.fromkeys(NAMES, str(notebook))
     assert not {"pytest", "gpumagic", "sys", "json", "__main__"} & {*found}
     monkeypatch.setattr(sys, "path", [str(notebook), *sys.path])
-    assert not {*NAMES} & {*import_path.module_folders()}
+    assert {*NAMES} <= {*Imports.of_this_process(elsewhere).folders}
+    monkeypatch.chdir(elsewhere)
+    assert {*NAMES} <= {*Imports.of_this_process(str(notebook)).folders}
+    assert not {*NAMES} & {*Imports.of_this_process(elsewhere).folders}
+
+
+def test_the_working_folder_is_known_by_each_of_its_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, link, missing = tmp_path / "folder", tmp_path / "link", str(tmp_path / "missing")
+    folder.mkdir()
+    link.symlink_to(folder)
+    monkeypatch.chdir(folder)
+    entries = ["", ".", str(folder), str(link), f"{folder}/", missing, str(tmp_path), 7]
+    assert import_path.trusted(entries, str(folder)) == [missing, str(tmp_path)]
+    assert import_path.trusted(entries, str(tmp_path)) == [missing]
+    assert import_path.trusted([import_path.OWN], import_path.OWN) == [import_path.OWN]
 
 
 def test_imports_are_restricted_to_them(notebook: Path, tmp_path: Path) -> None:
     """The working folder is another one now, with modules of the same names and one more."""
-    folders = import_path.module_folders()
+    imports = Imports.of_this_process("/")
     for name in [name for name in sys.modules if name.partition(".")[0] in NAMES]:
         del sys.modules[name]
     other = tmp_path / "other"
@@ -54,7 +72,7 @@ def test_imports_are_restricted_to_them(notebook: Path, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(other)
         before = [*sys.path], [*sys.meta_path]
-        with import_path.restricted_to(folders):
+        with imports.alone():
             assert all(Path(each).is_absolute() for each in sys.path)
             assert importlib.import_module(NAMES[0]).value == "the notebook"
             assert importlib.import_module(f"{NAMES[1]}.inner").value == "inner"
@@ -62,12 +80,8 @@ def test_imports_are_restricted_to_them(notebook: Path, tmp_path: Path) -> None:
             with pytest.raises(ModuleNotFoundError):
                 importlib.import_module("other")
         assert ([*sys.path], [*sys.meta_path]) == before
+        with pytest.raises(KeyError), imports.alone():
+            raise KeyError
+        assert ([*sys.path], [*sys.meta_path]) == before
         importlib.invalidate_caches()
         assert importlib.import_module("other").value == "planted"
-
-
-def test_the_finder_is_restored_after_an_error() -> None:
-    before = list(sys.meta_path)
-    with pytest.raises(KeyError), import_path.restricted_to({}):
-        raise KeyError
-    assert sys.meta_path == before

@@ -66,7 +66,7 @@ def write(
     try:
         with ExitStack() as stack:
             file = stack.enter_context(tempfile.TemporaryFile(prefix="gpumagic-"))
-            with Trial.begun(file, extension, environment, shell.user_ns.values()) as tried:
+            with Trial.begun(file, extension, environment, shell) as tried:
                 kept, found, failed, final = _write(
                     shell, list(names), environment, file, tried, say
                 )

@@ -14,8 +14,8 @@ import os
 import pickle
 import pickletools
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
 from typing import IO, Any, NoReturn, cast
@@ -28,10 +28,10 @@ from gpumagic.restart.variables.held import Held, Reference, type_name
 from gpumagic.restart.variables.kept import Kept
 from gpumagic.system import child_process, import_path, text
 from gpumagic.system.introspection import imported_as
-from gpumagic.system.paths import working_folder
+from gpumagic.system.shell import Shell
 from gpumagic.wording import listed
 
-#: The import path is that of this process, in which the child finds gpumagic.
+#: The import path, by which the child finds gpumagic, comes first.
 _PROGRAM = """
 import os, pickle, sys
 requests = os.fdopen(os.dup(0), "rb")
@@ -64,23 +64,28 @@ class Trial:
     @classmethod
     @contextmanager
     def begun(
-        cls, data: IO[bytes], extension: str, environment: Mapping[str, str], used: Iterable[object]
+        cls, data: IO[bytes], extension: str, environment: Mapping[str, str], shell: Shell
     ) -> Iterator[Trial]:
-        """Start the process, which imports ``extension``, and the modules among ``used``."""
-        modules = [name for name in map(imported_as, used) if name]
+        """Start the process, which imports ``extension``, and the modules that variables are."""
+        modules = [name for name in map(imported_as, shell.user_ns.values()) if name]
         modules += ["torch"] if torch_cuda.loaded() is not None else []
-        begin = sys.path, import_path.module_folders(), working_folder(), extension, modules
-        with (
-            handover.in_memory() as errors,
-            child_process.conversation(
-                *(_PROGRAM, str(data.fileno())),
-                environment=environment,
-                stderr=errors,
-                pass_fds=(data.fileno(),),
-            ) as process,
-        ):
+        imports = import_path.Imports.of_this_process(shell.starting_dir)
+        descriptors = [data.fileno()]
+        with ExitStack() as stack:
+            with suppress(OSError):  # the working folder is closed to this user
+                descriptors.append(os.open(".", os.O_PATH | os.O_DIRECTORY))
+                stack.callback(os.close, descriptors[1])
+            errors = stack.enter_context(handover.in_memory())
+            process = stack.enter_context(
+                child_process.conversation(
+                    *(_PROGRAM, str(data.fileno())),
+                    environment=import_path.environment(environment, shell.starting_dir),
+                    stderr=errors,
+                    pass_fds=descriptors,
+                )
+            )
             trial = cls(process, errors)
-            trial._send([entry for entry in sys.path if entry], begin)
+            trial._send(imports.path, (imports, descriptors[1:], extension, modules))
             yield trial
 
     def _send(self, *requests: object) -> None:
@@ -126,17 +131,17 @@ class _Shell(SimpleNamespace):
 
 def run(requests: IO[bytes], descriptor: int) -> NoReturn:
     """Try each `Kept` that comes, in a fork of its own; say the status with which that ends."""
-    sys.path[:], folders, folder, extension, modules = pickle.load(requests)
+    imports, folders, extension, modules = pickle.load(requests)
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # what is loaded may read
-    with import_path.restricted_to(folders):
+    with imports.alone():
         importlib.import_module(extension)
         for name in modules:
             with suppress(Exception):  # that of a variable fails again when it is loaded
                 importlib.import_module(name)
-        if folder is not None:
-            os.chdir(folder)
+        for folder in folders:
+            os.fchdir(folder)
         while True:
             kept = pickle.load(requests)
             if (pid := os.fork()) == 0:
