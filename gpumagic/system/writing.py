@@ -28,6 +28,8 @@ _BY_FOLDER = sys.platform.startswith("linux")
 _ANY_WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 #: As many links as Linux follows in a path.
 _MOST_LINKS = 40
+#: Linux's name of what a file allows to users and groups that are named in it.
+_ACL = "system.posix_acl_access"
 
 
 @contextmanager
@@ -42,13 +44,11 @@ def replacing(target: Path) -> Iterator[Path]:
     """
     with _one_line(target), ExitStack() as undo:
         folder, name = _find(target, undo)
-        _check(folder, name)
-        private = undo.enter_context(TemporaryDirectory(prefix="gpumagic-"))
-        made = Path(private, f"file{name.suffix[:20]}")
+        made = _private_folder(undo) / f"file{name.suffix[:20]}"
         yield made
         new = name.with_name(f".{name.name[:100]}.{secrets.token_hex(8)}")
         undo.callback(_remove, new, folder)
-        old = _own_old(folder, name)
+        old = _own_old(folder, name, undo)
         mode = 0o666 if old is None else 0o600  # nobody else opens it before it has its permissions
         with made.open("rb") as source, open(new, "xb", opener=_opener(folder, mode)) as copy:
             if old is not None:
@@ -75,7 +75,7 @@ def output_path(text: str | Path) -> Path:
             path = path.absolute()
         except OSError:
             raise OSError("the working folder was removed; name an absolute path") from None
-        _check(*_find(path, undo))
+        _find(path, undo)
     return path
 
 
@@ -88,10 +88,27 @@ def _one_line(path: str | Path) -> Iterator[None]:
         raise SpecError(f"cannot write {shown(path)}: {why}") from None
 
 
+def _private_folder(undo: ExitStack) -> Path:
+    """Make a folder, until ``undo``; return a name that stays its own in a folder of others."""
+    name = undo.enter_context(TemporaryDirectory(prefix="gpumagic-", ignore_cleanup_errors=True))
+    if not _BY_FOLDER:
+        return Path(name)
+    held = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    undo.callback(os.close, held)
+    if os.fstat(held).st_uid != os.geteuid():
+        raise OSError(f"another user has replaced {name}; TMPDIR names another folder")
+    return Path(f"/proc/self/fd/{held}")
+
+
 def _find(path: Path, undo: ExitStack) -> tuple[int | None, Path]:
     """Open the folder of a file, until ``undo``; return it, and the file's name in it."""
-    if not _BY_FOLDER:
-        return None, path.resolve()
+    folder, name = _followed(path, undo) if _BY_FOLDER else (None, path.resolve())
+    _check(folder, name)
+    return folder, name
+
+
+def _followed(path: Path, undo: ExitStack) -> tuple[int, Path]:
+    """Open one folder of a path after the other, and follow its links."""
 
     def opened(name: str, folder: int | None) -> int:
         found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
@@ -149,27 +166,41 @@ def _check_access(path: Path, folder: int | None) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
-def _own_old(folder: int | None, name: Path) -> os.stat_result | None:
-    """Return the status of the user's own file that is replaced; None without one.
+def _own_old(folder: int | None, name: Path, undo: ExitStack) -> int | None:
+    """Open the user's own file that is replaced, for its permissions; None without one.
 
-    The permissions of another user's, who may have prepared it, are not taken.
+    Those of another user's, who may have prepared it, are not taken.
     """
-    if hasattr(os, "geteuid"):  # not on Windows
-        with suppress(FileNotFoundError):
-            old = os.stat(name, dir_fd=folder, follow_symlinks=False)
-            if stat.S_ISREG(old.st_mode) and old.st_uid == os.geteuid():
-                return old
+    if not _BY_FOLDER:
+        return None
+    with suppress(FileNotFoundError):
+        old = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        undo.callback(os.close, old)
+        status = os.fstat(old)
+        if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
+            return old
     return None
 
 
-def _keep_permissions(descriptor: int, old: os.stat_result) -> None:
-    """Give a new file the permissions of the old one, but the bits to run it as its owner."""
-    mode = old.st_mode & 0o777
+def _keep_permissions(new: int, old: int) -> None:
+    """Give a new file the permissions of the old one, but the bits to run it as its owner.
+
+    Its folder may have given others access to it (by a default ACL): that is taken away.
+    """
+    status, acl = os.fstat(old), None
+    mode = status.st_mode & 0o777
+    with suppress(OSError):  # it has none, or the file system has none
+        os.removexattr(new, _ACL)
+    with suppress(OSError):
+        acl = os.getxattr(f"/proc/self/fd/{old}", _ACL)
+        mode &= ~stat.S_IRWXG  # these bits are the most that the ACL gives, not the group's
     try:
-        os.fchown(descriptor, -1, old.st_gid)
+        os.fchown(new, -1, status.st_gid)
     except PermissionError:  # a group of which the user is no member
-        mode &= ~stat.S_IRWXG
-    os.fchmod(descriptor, mode)
+        mode, acl = mode & ~stat.S_IRWXG, None
+    os.fchmod(new, mode)
+    if acl is not None:
+        os.setxattr(new, _ACL, acl)
 
 
 def _opener(folder: int | None, mode: int) -> Callable[[str, int], int]:
