@@ -25,12 +25,7 @@ times = {"off": [], "on": []}
 for _ in range(8):
     for switch in times:
         ip.run_line_magic(sys.argv[1], f"{switch} -q")
-        turn = []
-        for _ in range(40):
-            begun = time.perf_counter()
-            ip.run_cell("x = 1", store_history=True)
-            turn.append(time.perf_counter() - begun)
-        times[switch].append(statistics.median(turn))
+        times[switch].append(median(lambda: ip.run_cell("x = 1", store_history=True), 40))
 print(json.dumps({switch: min(each) for switch, each in times.items()}))
 """
 )

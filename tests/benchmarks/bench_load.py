@@ -14,9 +14,7 @@ ROUNDS = 9
 _LOAD = (
     SHELL
     + """
-started = time.perf_counter()
-ip.run_line_magic("load_ext", sys.argv[1])
-print(time.perf_counter() - started)
+print(seconds(lambda: ip.run_line_magic("load_ext", sys.argv[1])))
 """
 )
 

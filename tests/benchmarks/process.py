@@ -19,6 +19,12 @@ from traitlets.config import Config
 config = Config()
 config.HistoryManager.enabled = False
 ip = InteractiveShell.instance(config=config)
+def seconds(call):
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+def median(call, times):
+    return statistics.median(seconds(call) for _ in range(times))
 """
 
 

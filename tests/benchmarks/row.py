@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpumagic.render.units import bytes_, seconds
+from gpumagic.render.units import seconds
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class Row:
     #: The bar: the most, and the least, that ``ours / reference`` may be; None for no bar.
     most: float | None = None
     least: float = 0.0
-    #: ``"s"``, ``"bytes"`` or anything else that is written behind the figure.
-    unit: str = "s"
+    #: What is counted; seconds if nothing is.
+    counted: str = ""
 
     @property
     def passed(self) -> bool | None:
@@ -35,16 +35,4 @@ class Row:
         return f"{verdict:6}  {self.name}: {figures}, {ratio} ({self.note})"
 
     def _figure(self, value: float) -> str:
-        if self.unit == "s":
-            return seconds(value)
-        return bytes_(int(value)) if self.unit == "bytes" else f"{value:.4g} {self.unit}"
-
-
-def known(name: str, ours: float, true: float) -> Row:
-    """Return the row of a time that is known."""
-    return Row(name, ours, true, "the true duration", 1.02, 0.98)
-
-
-def equal(name: str, ours: float, reference: float, note: str, unit: str = "bytes") -> Row:
-    """Return the row of a figure that has to be exact."""
-    return Row(name, ours, reference, note, 1.0, 1.0, unit)
+        return f"{value:.4g} {self.counted}" if self.counted else seconds(value)

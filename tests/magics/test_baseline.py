@@ -118,6 +118,19 @@ def test_bad_input_runs_nothing(timed: Run, ip: Any, options: str, says: str) ->
         timed(options, 1)
 
 
+def test_without_a_working_folder_it_names_another_way(timed: Run, tmp_path: Path) -> None:
+    (gone := tmp_path / "gone").mkdir()
+    os.chdir(gone)
+    gone.rmdir()
+    try:
+        with pytest.raises(UsageError, match="working folder was removed; name an absolute path"):
+            timed("--save step.json", 0.01)
+        timed(f"-q --save {tmp_path / 'step.json'}", 0.01)
+    finally:
+        os.chdir(tmp_path)
+    assert (tmp_path / "step.json").is_file()
+
+
 @pytest.mark.parametrize("magic", ["cudatime", "cudatime -n 1", "gpumem"])
 def test_what_was_written_and_what_not_is_said(
     timed: Run, run_cell: Run, ip: Any, magic: str

@@ -211,3 +211,16 @@ def test_in_a_kernel(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
     assert "restarted" in k.run("%gpu off --restart").text
     assert "no panel is running" in k.run("%gpu watch off", raising=False).stderr
     assert busy
+
+
+def test_a_front_end_that_vanishes_leaves_it_to_the_next_one(kernel: Callable[..., Kernel]) -> None:
+    k = kernel()
+    k.run("%gpu watch --every 0.1")
+    k.client.stop_channels()
+    world = World.current(k.environment)
+    before = world.calls("nvml*")
+    until(lambda: world.calls("nvml*") > before + 20)  # it goes on to look, for `plot`
+    k.client = k.manager.blocking_client()
+    k.client.start_channels()
+    k.client.wait_for_ready(timeout=PATIENCE)
+    assert "samples in" in k.run("%gpu watch off").text

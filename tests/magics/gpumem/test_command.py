@@ -108,6 +108,16 @@ def test_unloading_gives_torch_its_functions_back(
     ip.extension_manager.load_extension("gpumagic")
 
 
+def test_a_cell_that_unloads_gpumagic_is_measured_to_its_end(
+    run_cell: Any, ip: Any, torch: ModuleType
+) -> None:
+    own = functions(torch)
+    run_cell(f"%%gpumem -q -v delta\n%unload_ext gpumagic\na = {bytes_on(0, MIB)}")
+    assert ip.user_ns["delta"].devices[0].allocated == MIB
+    assert all(now is own[name] for name, now in functions(torch).items())
+    ip.extension_manager.load_extension("gpumagic")
+
+
 def test_the_report(run_cell: Any, torch: ModuleType) -> None:
     keep = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda:0")
     torch.empty(30 * MIB, dtype=torch.uint8, device="cuda:0")

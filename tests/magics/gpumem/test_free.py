@@ -168,6 +168,7 @@ def test_garbage_and_the_cache(torch: ModuleType, cells: Any) -> None:
     try:
         cells("loop = [new(2 ** 20)]; loop.append(loop); del loop; new(30 * 2 ** 20).shape")
         freed = cells("%gpumem free -o -q").value
+        assert not gc.isenabled()
     finally:
         gc.enable()
     steps = {step.what: step.after[0] for step in freed.steps}
