@@ -1,4 +1,4 @@
-"""The three magics as IPython has them: their help; how their line is read, and errors are shown.
+"""The three magics as IPython calls them: their help, what reads and runs a line, and their errors.
 
 What a magic does is imported when the magic is first used.
 """
@@ -30,11 +30,11 @@ def grammar_of(magic: str) -> Grammar:
 
 
 def _magic(described: Callable[[Any], None]) -> Any:
-    """Return the line and cell magic of this name, whose help begins with the docstring.
+    """Return the magic of the same name, for a line and for a cell; the docstring begins its help.
 
-    gpumagic's own errors become one line. IPython keeps the last exception with its frames. So no
-    error of ours keeps a frame that has the user's values, and an interrupt, and a warning that the
-    user has made an error, show none of ours behind those of the notebook.
+    An error of gpumagic becomes one line. It keeps no frame: IPython keeps the last exception, and
+    frames keep the user's values. An exception of the user's code shows no frame of gpumagic; nor
+    does an interrupt, or a warning that the user has turned into an error.
     """
     name = described.__name__
 
@@ -42,33 +42,13 @@ def _magic(described: Callable[[Any], None]) -> Any:
         self: GpuMagic, line: str, cell: str | None = None, local_ns: dict[str, Any] | None = None
     ) -> Any:
         __tracebackhide__ = True
-        from gpumagic.cells import compile, tracebacks
-        from gpumagic.errors import GpuMagicError, RegressionError
-
-        def is_users(frame: FrameType) -> bool:
-            of_cell = compile.cell_of(self.shell, frame.f_code.co_filename) is not None
-            return of_cell or frame.f_globals is self.shell.user_ns
-
         try:
             return self._run(name, line, cell, local_ns)
         except (Exception, KeyboardInterrupt) as error:
-            of_cell = any(is_users(frame) for frame, _ in walk_tb(error.__traceback__))
-            if isinstance(error, SyntaxError) and cell is None and not of_cell:
-                # The statement's first line is that of the cell, or the function, which has it.
-                lines = (line for frame, line in walk_stack(None) if is_users(frame))
-                error.lineno = (error.lineno or 1) + next(lines, 1) - 1
-            if of_cell or isinstance(error, (KeyboardInterrupt, SyntaxError, UserWarning)):
-                tracebacks.take_out_own(error, is_users)
+            refused = self._refused(error, is_line=cell is None)
+            if refused is None:
                 raise
-            if not isinstance(error, GpuMagicError):
-                clear_frames(error.__traceback__)
-                raise
-            refused: Exception = error
         # Not above, where the error would be kept as the context of what is raised.
-        if not isinstance(refused, RegressionError):
-            from gpumagic.system.text import harmless_lines
-
-            refused = UsageError(harmless_lines(str(refused)))
         raise refused.with_traceback(None)
 
     # No `functools.wraps`: IPython 7 would call it with the described one's arguments.
@@ -99,6 +79,35 @@ class GpuMagic(ShellState):
             return self.shell.run_line_magic("pinfo", f"%{name}")
         command = import_module(f"gpumagic.magics.{name}.{name}_command")
         return command.run(self, parsed, cell, local_ns)
+
+    def _refused(self, error: BaseException, *, is_line: bool) -> Exception | None:
+        """Return the error of one line that is raised for one of gpumagic's; None for another.
+
+        The other one is prepared to be raised as it is.
+        """
+        from gpumagic.cells import compile, tracebacks
+        from gpumagic.errors import GpuMagicError, RegressionError
+
+        def is_users(frame: FrameType) -> bool:
+            of_cell = compile.cell_of(self.shell, frame.f_code.co_filename) is not None
+            return of_cell or frame.f_globals is self.shell.user_ns
+
+        of_cell = any(is_users(frame) for frame, _ in walk_tb(error.__traceback__))
+        if isinstance(error, SyntaxError) and is_line and not of_cell:
+            # The statement's first line is that of the cell, or the function, which has it.
+            lines = (line for frame, line in walk_stack(None) if is_users(frame))
+            error.lineno = (error.lineno or 1) + next(lines, 1) - 1
+        if of_cell or isinstance(error, (KeyboardInterrupt, SyntaxError, UserWarning)):
+            tracebacks.take_out_own(error, is_users)
+        elif isinstance(error, RegressionError):
+            return error
+        elif isinstance(error, GpuMagicError):
+            from gpumagic.system.text import harmless_lines
+
+            return UsageError(harmless_lines(str(error)))
+        else:  # a mistake of ours
+            clear_frames(error.__traceback__)
+        return None
 
     @_magic
     def gpu(self) -> None:

@@ -164,13 +164,11 @@ class Grammar:
         raise SpecError(f"{self.magic}: {word!r} is neither a verb nor a variable{near}")
 
     def _check_spelling(self, words: Sequence[str], form: Form) -> None:
-        """Refuse a long option with one dash."""
+        """Refuse a long option with one dash; not ``-on 2``, which is ``-o -n 2``."""
         for word in words:
             name, _, _ = word.partition("=")
-            if re.match(r"-[A-Za-z]{2}", name) and f"-{name}" in self._options:
-                takes = [self._options.get(f"-{letter}") for letter in name[1:]]
-                if None in takes or any(takes[:-1]):  # -on 2 is -o -n 2
-                    form.error(f"unknown option {name}; did you mean -{name}?")
+            if f"-{name}" in self._options and not self.takes(name):
+                form.error(f"unknown option {name}; did you mean -{name}?")
 
     def _refuse(self, word: str, form: Form, rest: str) -> NoReturn:
         """Raise what is wrong with an option, and what it goes with or what is like it."""
