@@ -65,7 +65,6 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "installed", lambda: True)
     monkeypatch.setattr(failure, "check_context", lambda: None)
     monkeypatch.setattr(torch_cuda, "in_bad_fork", lambda: False)
-    monkeypatch.setattr(initialization, "location", lambda: None)
 
 
 def judged(**changes: Any) -> Diagnosis:
@@ -181,13 +180,6 @@ def test_an_nvml_that_does_not_start(
     has(machine.works_with_nvml(facts()), "warn")
 
 
-def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "installed", lambda: False)
-    result = judged(start=Start(0), table=DeviceTable(error="NVML is not installed"))
-    assert "because there is no NVIDIA driver: libcuda.so.1 cannot be" in result.verdict
-    has(machine.driver(facts(container=True)), "bad", "--gpus all")
-
-
 def test_the_systems_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "in_first_pid_namespace", lambda: True)
     inner = {"/dev/nvidia-caps/nvidia-cap1": "", "/dev/null": ""}
@@ -301,11 +293,3 @@ def test_a_replaced_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
     """Libraries do that to hide GPUs, and the user is told that there are some."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert f"but torch.cuda.is_available was replaced by {__file__}: code" in judged().verdict
-
-
-def test_a_dead_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failure, "check_context", lambda: "a GPU kernel failed on the device")
-    monkeypatch.setattr(STATE, "dead_context", "a GPU kernel failed on the device")
-    result = judged(state=UP)
-    assert "CUDA has failed in this process (a GPU kernel failed on the device)" in result.verdict
-    has(result.about("this process"), "bad", "%gpu restart")

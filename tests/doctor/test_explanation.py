@@ -23,7 +23,6 @@ from tests.virtual_gpu import GPU, ExternalProcess, Scenario, World
         ("CUDA error: invalid device ordinal", "cuda:0 (GPU 0), cuda:1 (GPU 1)"),
         ("CUDA error: something new", "More: %gpu doctor."),
         ("The NVIDIA driver on your system is too old (found version 12000).", "driver"),
-        ("CUDA driver version is insufficient for CUDA runtime version", "driver"),
         ("Cannot re-initialize CUDA in forked subprocess. To use", "spawn"),
         ("CUDA has been initialized before the `notebook_launcher` could", "To do: %gpu restart;"),
         ("Torch not compiled with CUDA enabled", "built without CUDA"),
@@ -185,7 +184,11 @@ NO_GPU = {
         {"CUDA_VISIBLE_DEVICES": "-1"},
         "hidden from this process: CUDA_VISIBLE_DEVICES=-1. To do: %gpu on --restart",
     ),
-    "no driver": (Scenario(devices=2, driver=False), {}, "libcuda.so.1 cannot be loaded"),
+    "no driver": (
+        Scenario(devices=2, driver=False, container=True),
+        {},
+        "580.95.05 is loaded. To do: start the container with its GPUs (docker run --gpus all)",
+    ),
     # torch's runtime returns 35 (too old) for it if it is built for CUDA 13, else 100.
     "driver not loaded": (
         Scenario(devices=0, faults={"nvmlInit*": 9}, cuda_version=12020),

@@ -59,8 +59,5 @@ def test_pictures_have_no_background_and_text_legible_on_white_and_on_black(
 def test_without_matplotlib_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(DependencyError) as raised:
+    with pytest.raises(DependencyError, match="pip install matplotlib"):
         Plot(1, 1.2)
-    assert str(raised.value) == (
-        "plots need matplotlib, which is not installed: pip install matplotlib"
-    )

@@ -123,9 +123,3 @@ def test_a_stacked_bar(stack: dict[Use, float], bar: str) -> None:
     """The sum is right to a slot; what is used and what is free are visible, however little."""
     lines = render([Grid((Column("H"),), [(Styled("x", bar=stack),)])], width=80).splitlines()
     assert lines[2] == f"{bar:<16} x"
-
-
-def test_text_has_no_control_characters() -> None:
-    grid = Grid((Column("\x1b[2J"),), ((Styled("a\x07b"),),))
-    shown = render([grid, Line.of("\u202ex")], width=80)
-    assert not {"\x1b", "\x07", "\u202e"} & {*shown}

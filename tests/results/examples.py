@@ -316,23 +316,12 @@ DIAGNOSIS = Diagnosis(
 EXAMPLES: Mapping[str, Result] = {
     type(result).__name__: result
     for result in (
-        *(CELL_LOG, TIMING_LOG, GPU_CELL, CLUSTER_TABLE, CLUSTER_MEMORY, CLUSTER_SELECTION),
-        *(
-            CLUSTER_TIMING,
-            DEVICES,
-            DIAGNOSIS,
-            HOLDERS,
-            KERNELS,
-            lines_of(verdict="so", notes=("a note",)),
-        ),
-        *(OOM, LATE, REPEATED, HISTORY, PANEL, FREED, CELL_HOLDINGS, LINE_REPORT, COMPARISON),
-        *(IN_CELLS, MemoryReport({0: CHANGED}), MemoryComparison({0: (3 * GIB, 2 * GIB)})),
-        *(
-            allocator.HistoryState(True),
-            allocator.SnapshotFile("a.pickle", 2048),
-            allocator.LimitState(GIB),
-            CELL_LOG[1],
-        ),
-        allocator.Fit("batch", 60, FIT_RUNS, True),
+        *(CELL_LOG, CELL_LOG[1], TIMING_LOG, GPU_CELL, REPEATED, KERNELS, COMPARISON, LINE_REPORT),
+        *(CLUSTER_TABLE, CLUSTER_MEMORY, CLUSTER_SELECTION, CLUSTER_TIMING),
+        *(DEVICES, LATE, HISTORY, PANEL, DIAGNOSIS),
+        *(HOLDERS, CELL_HOLDINGS, OOM, FREED, IN_CELLS, MemoryReport({0: CHANGED})),
+        *(MemoryComparison({0: (3 * GIB, 2 * GIB)}), lines_of(verdict="so", notes=("a note",))),
+        *(allocator.HistoryState(True), allocator.SnapshotFile("a.pickle", 2048)),
+        *(allocator.LimitState(GIB), allocator.Fit("batch", 60, FIT_RUNS, True)),
     )
 }

@@ -75,8 +75,5 @@ def test_a_data_frame() -> None:
 
 def test_without_pandas_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(DependencyError) as raised:
+    with pytest.raises(DependencyError, match="pip install pandas"):
         Rows().to_pandas()
-    assert (
-        str(raised.value) == "a DataFrame needs pandas, which is not installed: pip install pandas"
-    )

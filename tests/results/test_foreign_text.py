@@ -9,7 +9,7 @@ import pytest
 
 from gpumagic.cluster.results import ClusterTable, EngineResult
 from gpumagic.results.base import as_html, as_text
-from gpumagic.results.devices import Claim, Device, DeviceTable, Process
+from gpumagic.results.devices import Device, DeviceTable, Process
 from gpumagic.results.out_of_memory import OutOfMemory
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\nline\r\x9b31m\u202egnp\u2066\u200b\U000e0041é 漢"
@@ -26,11 +26,7 @@ def everything_hostile() -> Iterator[Any]:
     )
     yield DeviceTable(error=HOSTILE)
     table = DeviceTable((device,), show_processes=True)
-    engines = (
-        EngineResult(0, error=HOSTILE),
-        EngineResult(1, HOSTILE, table),
-    )
-    yield ClusterTable(engines, HOSTILE)
+    yield ClusterTable((EngineResult(0, error=HOSTILE), EngineResult(1, HOSTILE, table)), HOSTILE)
     yield OutOfMemory(where=HOSTILE, source=HOSTILE, name=HOSTILE, device=0)
 
 
@@ -42,15 +38,3 @@ def test_what_is_drawn_is_clean(result: Any) -> None:
         bad = {c for c in drawn if not c.isprintable() and c != "\n"}
         assert not bad
         assert "\nline" not in drawn
-
-
-def test_more_processes_and_claims_than_there_are() -> None:
-    many = tuple(
-        Process(pid, pid * 2**20, command=f"python {pid}" + "x" * 5000) for pid in range(10_000)
-    )
-    table = DeviceTable((Device(0, processes=many),), show_processes=True)
-    for drawn in (as_text(table, 200), as_html(table)):
-        assert "and 9950 more, with " in drawn
-        assert len(drawn) < 60_000
-    claims = tuple(Claim(pid, "ann") for pid in range(10_000))
-    assert str(DeviceTable((Device(0, claims=claims),))).count("claimed by process") == 50
