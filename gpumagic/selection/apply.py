@@ -14,7 +14,6 @@ from dataclasses import replace
 from gpumagic.cuda import (
     device_table,
     driver,
-    failure,
     initialization,
     torch_cuda,
     visible_devices,
@@ -112,10 +111,8 @@ def choose_devices(spec: Spec, wants: Wants, progress: Progress | None = None) -
 def _choose(spec: Spec, wants: Wants, table: DeviceTable) -> Selection:
     with snapshot.undone_on_error() as before:
         change, notes = _change(spec, wants, table)
-        failure.note_mask(before.environment)
         if spec.kind == "reset" or not _is_so(change, table):
             environment.write(change)
-        failure.note_mask(environment.now())
         chosen = verify(spec, before.environment, table, options=wants.options)
         if chosen.status == "too-late" and not wants.restart:
             # torch counts devices by the variables until it has initialised CUDA itself: only

@@ -250,7 +250,7 @@ def test_whole_devices_and_instances_are_listed_at_their_gpu(
 ) -> None:
     divided = Device(0, uuid=UUIDS[0], mig=(MigInstance(INSTANCE),))
     table = DeviceTable((divided, Device(1, uuid=UUIDS[1])))
-    monkeypatch.setattr(device_table, "read", lambda processes: table)
+    monkeypatch.setattr(device_table, "read", lambda **_: table)
     claims.hold((INSTANCE, UUIDS[1]))
     first, second = devices()
     assert [(c.own, c.instance) for c in first.claims] == [(True, INSTANCE)]

@@ -165,7 +165,6 @@ def _run_cell(
             yield
         finally:
             STATE.cell_thread = outer
-            failure.note_mask(environment.now())
             started = driver.is_initialized() and not chosen.cuda_initialized
             snapshot.restore(before, started=started)
             if not options.quiet and not chosen.cuda_initialized:
