@@ -641,7 +641,7 @@ int engine_event_record(struct vg_event *event, struct vg_stream *handle)
         event->stream = stream;
     } else if (!(error = blocked_by_capture(stream))) {
         event->capture = 0;
-        event->when = stream->ready = vg_end_of(stream->device->hardware, earliest(stream), 0);
+        event->when = stream->ready = vg_end_of(stream->device->hardware, earliest(stream), 0) + vg_state()->profile.event;
         event->recorded = 1;
     }
     vg_let_go();

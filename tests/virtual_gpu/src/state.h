@@ -106,6 +106,7 @@ struct vg_profile {
     int64_t latency;         /* from a launch to the kernel's beginning, on an idle device */
     int64_t seen_late;       /* from the end of work to where the host can see it */
     int64_t resolution;      /* of an event */
+    int64_t event;           /* of the GPU's time, to reach one */
     int64_t attach;          /* of NVML's first handle of a GPU */
     int64_t clock_ramp;      /* from the idle clock to the full one; 0: it never moves */
     int64_t clock_fall;      /* of idleness before the clock falls */
