@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.other_process import running
 from tests.virtual_gpu import Scenario
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -73,13 +72,3 @@ def test_the_doctors_exit_status(run: Run) -> None:
     assert wrong.returncode == 1, wrong.stdout
     assert "✗" in wrong.stdout
     assert run(*MODULE, "table", env={"CUDA_VISIBLE_DEVICES": "9"}).returncode == 0
-
-
-def test_claims_are_shown(child_environment: Callable[..., dict[str, str]]) -> None:
-    environment = child_environment(Scenario(devices=2))
-    hold = "import gpumagic; gpumagic.select('1', claim=True)"
-    with running(hold, env=environment) as pid:
-        shown = subprocess.run(
-            (*MODULE, "table"), env=environment, capture_output=True, text=True, check=True
-        ).stdout
-    assert f"GPU 1: claimed by process {pid}" in shown

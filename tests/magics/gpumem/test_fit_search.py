@@ -47,17 +47,6 @@ def test_within_two_percent(peak: Peak, room: float, known: float) -> None:
         assert found.is_exact or found.largest >= 64
 
 
-def test_few_runs() -> None:
-    """The memory of a GPU with 16 GiB, where the driver has 2.5 % of it."""
-    found = search(PEAKS["a line"], 100_000, 15.61 * GIB, 16 * GIB)
-    assert [run.value for run in found.runs] == [1, 8, 256, 4096, 3136, 3584, 3968, 4048]
-    assert [run.value for run in search(lambda n: n * MIB, 60, GIB, GIB).runs] == [1, 8, 60]
-    assert [run.value for run in search(lambda n: n * GIB, 60, 16.5 * GIB, 16 * GIB).runs] == [
-        *(1, 8, 16),
-        17,
-    ]
-
-
 def test_without_knowing_the_memory() -> None:
     found = search(PEAKS["a line"], 4096, 16 * GIB, None)
     assert found.largest is not None
