@@ -11,7 +11,7 @@ import ctypes
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -40,6 +40,9 @@ class Work(KnownWork):
         self.begun = time.perf_counter()
         code(self)
         self.returned = time.perf_counter()
+
+    def wait(self) -> None:
+        self.torch.cuda.synchronize()
 
     @property
     def gpu(self) -> float:
@@ -102,47 +105,33 @@ def two_devices(w: Work) -> None:
     w.kernel(45e-3, w.side_1)
 
 
-class Case(NamedTuple):
-    code: Callable[[Work], Any]
-    #: ``exact``; or ``bound``, with a sign of work; or ``no sign``; one of several.
-    says: str
-
-
-CASES = {
-    "nothing": Case(lambda w: None, "no sign"),
-    "kernel 2 ms": Case(lambda w: w.kernel(2e-3), "exact"),
-    "kernel 50 ms": Case(lambda w: w.kernel(50e-3), "exact"),
-    "kernel 200 us": Case(lambda w: w.kernel(200e-6), "bound, exact"),
+#: The code, and what is said of it: ``exact``; or ``bound``, with a sign of work; or ``no sign``.
+CASES: dict[str, tuple[Callable[[Work], Any], str]] = {
+    "nothing": (lambda w: None, "no sign"),
+    "kernel 2 ms": (lambda w: w.kernel(2e-3), "exact"),
+    "kernel 50 ms": (lambda w: w.kernel(50e-3), "exact"),
+    "kernel 200 us": (lambda w: w.kernel(200e-6), "bound, exact"),
     # It may be done before that stream is asked.
-    "side stream 40 us": Case(lambda w: w.kernel(40e-6, w.side), "no sign, bound"),
-    "side stream 1 ms": Case(lambda w: w.kernel(1e-3, w.side), "bound, exact"),
-    "side stream 50 ms": Case(lambda w: w.kernel(50e-3, w.side), "exact"),
-    "side stream of high priority 50 ms": Case(lambda w: w.kernel(50e-3, w.high), "exact"),
-    "other device 50 ms": Case(lambda w: w.kernel(50e-3, device=1), "exact"),
-    "two devices, side streams": Case(two_devices, "exact"),
-    "another thread's stream": Case(from_thread, "bound, exact"),
-    "foreign stream 30 ms": Case(lambda w: w.kernel(30e-3, w.foreign), "no sign"),
-    "foreign stream beside a short one": Case(
-        lambda w: (w.kernel(30e-3, w.foreign), w.kernel(10e-3)), "bound"
+    "side stream 40 us": (lambda w: w.kernel(40e-6, w.side), "no sign, bound"),
+    "side stream 1 ms": (lambda w: w.kernel(1e-3, w.side), "bound, exact"),
+    "side stream 50 ms": (lambda w: w.kernel(50e-3, w.side), "exact"),
+    "side stream of high priority 50 ms": (lambda w: w.kernel(50e-3, w.high), "exact"),
+    "other device 50 ms": (lambda w: w.kernel(50e-3, device=1), "exact"),
+    "two devices, side streams": (two_devices, "exact"),
+    "another thread's stream": (from_thread, "bound, exact"),
+    "foreign stream": (lambda w: w.kernel(30e-3, w.foreign), "no sign"),
+    "foreign, short beside": (lambda w: (w.kernel(0.03, w.foreign), w.kernel(0.01)), "bound"),
+    "foreign, longer beside": (lambda w: (w.kernel(0.01, w.foreign), w.kernel(0.03)), "exact"),
+    "foreign, current at the end": (
+        lambda w: (w.torch.cuda.set_stream(w.foreign), w.kernel(30e-3)),
+        "exact",
     ),
-    "foreign stream beside a longer one": Case(
-        lambda w: (w.kernel(10e-3, w.foreign), w.kernel(30e-3)), "exact"
-    ),
-    "foreign stream is current at the end": Case(
-        lambda w: (w.torch.cuda.set_stream(w.foreign), w.kernel(30e-3)), "exact"
-    ),
-    "host-bound loop": Case(host_bound, "no sign, bound"),
-    "50 ms, then synchronize()": Case(
-        lambda w: (w.kernel(50e-3), w.torch.cuda.synchronize()), "no sign"
-    ),
-    ".item() loop": Case(waits, "no sign"),
-    "sleep 40 ms, kernel 45 ms": Case(lambda w: (host(40e-3), w.kernel(45e-3)), "bound"),
-    "allocates, then waits": Case(
-        lambda w: (
-            w.torch.empty(999, device="cuda"),
-            w.kernel(20e-3),
-            w.torch.cuda.synchronize(),
-        ),
+    "host-bound loop": (host_bound, "no sign, bound"),
+    "50 ms, then synchronize()": (lambda w: (w.kernel(0.05), w.wait()), "no sign"),
+    ".item() loop": (waits, "no sign"),
+    "sleep 40 ms, kernel 45 ms": (lambda w: (host(40e-3), w.kernel(45e-3)), "bound"),
+    "allocates, then waits": (
+        lambda w: (w.torch.empty(999, device="cuda"), w.kernel(20e-3), w.wait()),
         "bound",
     ),
 }
@@ -265,36 +254,27 @@ def on_streams(w: Work) -> None:
         w.sleep(3e-3)
 
 
+#: The code; other options than five repeats; the seconds of a loop; and what limits the code.
 REPEATED: dict[str, tuple[Callable[[Work], Any], dict[str, int], float, str | None]] = {
-    "kernel 20 us": (lambda w: w.sleep(20e-6), {"n": 100, "r": 5}, 20e-6, "gpu"),
+    "kernel 20 us": (lambda w: w.sleep(20e-6), {"n": 100}, 20e-6, "gpu"),
     "a full queue": (lambda w: w.sleep(20e-6), {"n": 3000, "r": 3}, 20e-6, "gpu"),
     "every tenth loop stalls": (Stall(), {"n": 95, "r": 3}, 1e-3, None),
-    "x.add_(1)": (lambda w: (host(20e-6), w.x.add_(1)), {"r": 5}, 3e-6, "host"),
-    "x.add_(1), -w 0": (lambda w: (host(20e-6), w.x.add_(1)), {"r": 5, "n": 9, "w": 0}, 3e-6, None),
-    "host 2 ms, kernel 1 ms": (lambda w: (host(2e-3), w.sleep(1e-3)), {"r": 5}, 1e-3, "host"),
-    "1 ms, .item()": (lambda w: (w.sleep(1e-3), w.x[0].item()), {"r": 5}, 1e-3, None),
-    "side stream 200 us": (lambda w: on_side(w, 200e-6), {"r": 5}, 200e-6, "gpu"),
-    "host 100 us, side stream 20 us": (
-        lambda w: (host(100e-6), on_side(w, 20e-6)),
-        {"r": 5},
-        20e-6,
-        "host",
-    ),
-    "host 100 us, other device 20 us": (
-        lambda w: (host(100e-6), w.sleep(20e-6, 1)),
-        {"r": 5},
-        20e-6,
-        "host",
-    ),
+    "x.add_(1)": (lambda w: (host(20e-6), w.x.add_(1)), {}, 3e-6, "host"),
+    "x.add_(1), -w 0": (lambda w: (host(20e-6), w.x.add_(1)), {"n": 9, "w": 0}, 3e-6, None),
+    "host 2 ms, kernel 1 ms": (lambda w: (host(2e-3), w.sleep(1e-3)), {}, 1e-3, "host"),
+    "1 ms, .item()": (lambda w: (w.sleep(1e-3), w.x[0].item()), {}, 1e-3, None),
+    "side stream 200 us": (lambda w: on_side(w, 200e-6), {}, 200e-6, "gpu"),
+    "host, side stream 20 us": (lambda w: (host(1e-4), on_side(w, 2e-5)), {}, 2e-5, "host"),
+    "host, other device 20 us": (lambda w: (host(1e-4), w.sleep(2e-5, 1)), {}, 2e-5, "host"),
     "20 us on two devices": (
-        lambda w: (host(100e-6), w.sleep(20e-6), w.sleep(20e-6, 1)),
-        {"r": 5},
-        40e-6,
+        lambda w: (host(1e-4), w.sleep(2e-5), w.sleep(2e-5, 1)),
+        {},
+        4e-5,
         None,
     ),
-    "loops that overlap": (on_streams, {"n": 5, "r": 5}, 0.76e-3, None),
-    "nothing": (lambda w: host(1e-6), {"r": 5}, 0.0, None),
-    "kernel 50 ms": (lambda w: w.sleep(50e-3), {"r": 5}, 50e-3, "gpu"),
+    "loops that overlap": (on_streams, {"n": 5}, 0.76e-3, None),
+    "nothing": (lambda w: host(1e-6), {}, 0.0, None),
+    "kernel 50 ms": (lambda w: w.sleep(50e-3), {}, 50e-3, "gpu"),
     "-n 1 -r 1": (lambda w: w.sleep(2e-3), {"n": 1, "r": 1}, 2e-3, "gpu"),
     "six repeats": (lambda w: (host(2e-3), w.sleep(1e-3)), {"r": 6}, 1e-3, "host"),
 }
@@ -312,7 +292,7 @@ def test_repeats(name: str, work: Work) -> None:
         calls += 1
         code(work)
 
-    timing = gpumagic.cudatime(counted, **options)
+    timing = gpumagic.cudatime(counted, **{"r": 5, **options})
     assert timing.gpu is not None
     assert timing.gpu.median >= 0.98 * true - 0.2e-6
     assert timing.gpu_at_most or timing.gpu.median <= 1.06 * true + 0.3e-6
