@@ -20,10 +20,22 @@ def bare() -> Iterator[Any]:
         yield ip
 
 
+@pytest.fixture
+def hooks(bare: Any) -> Iterator[CellHooks]:
+    made = CellHooks(bare)
+    calls.clear()
+    yield made
+    made.clear()
+
+
+#: What the hooks have noted.
+calls: list[str] = []
+
+
 class _Noting(CellHook[Any]):
     """Notes each call; returns the sources of a cell and of the cells around it."""
 
-    def __init__(self, calls: list[str], name: str = "", **methods: Any) -> None:
+    def __init__(self, name: str = "", **methods: Any) -> None:
         self._calls, self._name = calls, name
         vars(self).update(methods)
 
@@ -41,9 +53,9 @@ class _Noting(CellHook[Any]):
         self._note(f"failed {error}")
 
 
-def test_in_the_order_of_adding_and_gone_without_a_trace(bare: Any) -> None:
-    found, calls, hooks = registered(bare), list[str](), CellHooks(bare)
-    first, second = _Noting(calls, "1 "), _Noting(calls, "2 ")
+def test_in_the_order_of_adding_and_gone_without_a_trace(bare: Any, hooks: CellHooks) -> None:
+    found = registered(bare)
+    first, second = _Noting("1 "), _Noting("2 ")
     hooks.add(first)
     hooks.add(second)
     hooks.add(first)
@@ -63,11 +75,10 @@ def test_in_the_order_of_adding_and_gone_without_a_trace(bare: Any) -> None:
     assert len(calls) == 2
 
 
-def test_a_cell_within_a_cell(bare: Any) -> None:
+def test_a_cell_within_a_cell(bare: Any, hooks: CellHooks) -> None:
     """Each is given what `before` returned for the cell around it, if anything."""
-    calls, hooks = list[str](), CellHooks(bare)
     bare.user_ns["ip"] = bare
-    hooks.add(_Noting(calls))
+    hooks.add(_Noting())
     bare.run_cell("ip.run_cell('1')")
     assert calls == [
         "before ip.run_cell('1') in None",
@@ -76,7 +87,7 @@ def test_a_cell_within_a_cell(bare: Any) -> None:
     ]
     calls.clear()
     hooks.clear()
-    hooks.add(_Noting(calls, before=lambda info, outer: None))
+    hooks.add(_Noting(before=lambda info, outer: None))
     bare.run_cell("ip.run_cell('1')")
     assert calls == ["after None", "after None"]
 
@@ -85,9 +96,8 @@ def test_a_cell_within_a_cell(bare: Any) -> None:
     ("running", "expected"),
     [(False, ["after None"]), (True, ["before add() in None", "after add()"])],
 )
-def test_added_by_a_cell(bare: Any, running: bool, expected: list[str]) -> None:
-    calls, hooks = list[str](), CellHooks(bare)
-    hook = _Noting(calls)
+def test_added_by_a_cell(bare: Any, hooks: CellHooks, running: bool, expected: list[str]) -> None:
+    hook = _Noting()
     bare.user_ns["add"] = lambda: hooks.add(hook, running=running)
     bare.run_cell("add()")
     assert calls == expected
@@ -101,10 +111,9 @@ def _fail(*_: Any) -> Any:
 
 
 @pytest.mark.parametrize("where", ["before", "after"])
-def test_one_that_fails_is_removed(bare: Any, where: str) -> None:
-    calls, hooks = list[str](), CellHooks(bare)
+def test_one_that_fails_is_removed(bare: Any, hooks: CellHooks, where: str) -> None:
     options: dict[str, Any] = {where: _fail}
-    broken, other = _Noting(calls, "1 ", **options), _Noting(calls, "2 ")
+    broken, other = _Noting("1 ", **options), _Noting("2 ")
     hooks.add(broken)
     hooks.add(other)
     assert bare.run_cell("40 + 2").result == 42
@@ -118,22 +127,21 @@ def _interrupt(*_: Any) -> Any:
     raise KeyboardInterrupt
 
 
-def test_an_interrupt_before_a_cell_is_shown_and_the_hook_stays(bare: Any, capsys: Any) -> None:
+def test_an_interrupt_before_a_cell_is_shown_and_the_hook_stays(
+    bare: Any, hooks: CellHooks, capsys: Any
+) -> None:
     """Nothing is waited for there; IPython shows it, and runs the cell."""
-    calls, hooks = list[str](), CellHooks(bare)
-    hooks.add(_Noting(calls, "1 ", before=_interrupt))
-    hooks.add(_Noting(calls, "2 "))
+    hooks.add(_Noting("1 ", before=_interrupt))
+    hooks.add(_Noting("2 "))
     assert bare.run_cell("40 + 2").result == 42
     assert "KeyboardInterrupt" in capsys.readouterr().out
     assert calls == ["2 before 40 + 2 in None", "1 after None", "2 after 40 + 2"]
     assert len([*hooks]) == 2
-    hooks.clear()
 
 
-def test_cells_of_two_threads_at_the_same_time(bare: Any) -> None:
+def test_cells_of_two_threads_at_the_same_time(bare: Any, hooks: CellHooks) -> None:
     """A subshell's beside the main one: neither is a part of the other."""
-    calls, hooks = list[str](), CellHooks(bare)
-    hook = _Noting(calls, raised=lambda begun: calls.append(f"raised in {begun}"))
+    hook = _Noting(raised=lambda begun: calls.append(f"raised in {begun}"))
     hooks.add(hook)
     bare.user_ns["started"], bare.user_ns["go_on"] = started, go_on = Event(), Event()
     main = "started.set(); go_on.wait(60); 1 / 0"
@@ -151,13 +159,11 @@ def test_cells_of_two_threads_at_the_same_time(bare: Any) -> None:
         f"raised in {main}",
         f"after {main}",
     ]
-    hooks.clear()
 
 
-def test_an_interrupt_after_a_cell_is_the_cells(bare: Any, capsys: Any) -> None:
+def test_an_interrupt_after_a_cell_is_the_cells(bare: Any, hooks: CellHooks, capsys: Any) -> None:
     """Other hooks are called, and a front end does not run the cells that are queued."""
-    calls, hooks = list[str](), CellHooks(bare)
-    interrupted, other = _Noting(calls, "1 ", after=_interrupt), _Noting(calls, "2 ")
+    interrupted, other = _Noting("1 ", after=_interrupt), _Noting("2 ")
     hooks.add(interrupted)
     hooks.add(other)
     result = bare.run_cell("x = 1")
@@ -168,12 +174,10 @@ def test_an_interrupt_after_a_cell_is_the_cells(bare: Any, capsys: Any) -> None:
     assert "KeyboardInterrupt" in shown
     assert "Error in callback" not in shown
     assert isinstance(bare.run_cell("1 / 0").error_in_exec, ZeroDivisionError), "the first counts"
-    hooks.clear()
 
 
-def test_cancelled_cells_have_no_result(bare: Any) -> None:
-    calls, hooks = list[str](), CellHooks(bare)
-    hooks.add(_Noting(calls))
+def test_cancelled_cells_have_no_result(bare: Any, hooks: CellHooks) -> None:
+    hooks.add(_Noting())
     for source in ("outer", "inner"):
         bare.events.trigger("pre_run_cell", SimpleNamespace(raw_cell=source))
     bare.events.trigger("post_run_cell", None)
@@ -181,4 +185,3 @@ def test_cancelled_cells_have_no_result(bare: Any) -> None:
     calls.clear()
     bare.run_cell("1")
     assert calls == ["before 1 in None", "after 1"]
-    hooks.clear()
