@@ -19,7 +19,6 @@ in no scope.
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Iterator
 from threading import RLock
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -32,8 +31,8 @@ from gpumagic.results.memory import DeviceMemoryDelta
 _READ = ("_cuda_memoryStats", "_accelerator_getDeviceStats")
 _RESET = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 
-#: Where a counter is in the nested dictionary, for example ``("allocated_bytes", "all")``.
-_Path: TypeAlias = "tuple[Any, ...]"
+#: A reading of a device's counters, as torch nests them: each with its ``current`` and ``peak``.
+_Stats: TypeAlias = "dict[Any, Any]"
 
 
 class Counters(NamedTuple):
@@ -75,7 +74,7 @@ class Scope:
         self.error: Exception | None = None
 
 
-def _counters(stats: dict[str, Any]) -> Counters:
+def _counters(stats: _Stats) -> Counters:
     allocated = stats["allocated_bytes"]["all"]
     # By position: by name it takes twice as long.
     return Counters(
@@ -86,25 +85,15 @@ def _counters(stats: dict[str, Any]) -> Counters:
     )
 
 
-def _peak(stats: dict[str, Any]) -> int:
+def _peak(stats: _Stats) -> int:
     return int(stats["allocated_bytes"]["all"]["peak"])
 
 
-def _peaked(stats: dict[Any, Any], above: _Path = ()) -> Iterator[tuple[_Path, dict[str, int]]]:
-    """Return every counter that has a peak, at any depth."""
-    for key, value in stats.items():
-        if isinstance(value, dict):
-            if "peak" in value:
-                yield (*above, key), value
-            else:
-                yield from _peaked(value, (*above, key))
-
-
-def _at(stats: dict[Any, Any], path: _Path) -> dict[str, int]:
-    """Return the counter at ``path``; for one that is gone (a private pool's), the highest peak."""
-    for key in path:
-        stats = stats.get(key, {})
-    return stats or {"peak": sys.maxsize}
+def _pairs(now: _Stats, before: _Stats) -> Iterator[tuple[dict[str, int], dict[str, int]]]:
+    """Yield each counter that has a peak, of two readings; one that is gone (a pool's) is not."""
+    for key, value in before.items():
+        if key in now and isinstance(value, dict):
+            yield from [(now[key], value)] if "peak" in value else _pairs(now[key], value)
 
 
 class Ledger:
@@ -113,8 +102,8 @@ class Ledger:
     def __init__(self) -> None:
         self._lock = RLock()
         self._scopes: list[Scope] = []
-        #: By ordinal: the user's peaks that torch's counters no longer show.
-        self._user: dict[int, dict[_Path, int]] = {}
+        #: By ordinal: a reading with the user's peaks, which torch's counters no longer show.
+        self._user: dict[int, _Stats] = {}
         #: By name: torch's own function, and ours in its place.
         self._wrapped: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
         #: Where they are wrapped; not read from torch again, which the user may have unloaded.
@@ -170,7 +159,7 @@ class Ledger:
             self._scopes = [each for each in self._scopes if each is not scope]
             self._tidy()
 
-    def _change(self, scope: Scope, ordinal: int, stats: dict[str, Any]) -> DeviceMemoryDelta:
+    def _change(self, scope: Scope, ordinal: int, stats: _Stats) -> DeviceMemoryDelta:
         if scope.error is not None:
             raise scope.error
         self._catch_up(ordinal, stats)
@@ -188,24 +177,22 @@ class Ledger:
 
     # --- the ledger ------------------------------------------------------------------------------
 
-    def _fold(self, ordinal: int, stats: dict[str, Any]) -> None:
+    def _fold(self, ordinal: int, stats: _Stats) -> None:
         """Store the peaks that the reset that follows would lose."""
         self._fold_into_scopes(ordinal, stats)
-        held = self._user.setdefault(ordinal, {})
-        for path, counter in _peaked(stats):
-            # Where the peak is the current value, a reset loses nothing.
-            if counter["peak"] > max(counter["current"], held.get(path, 0)):
-                held[path] = counter["peak"]
+        for now, before in _pairs(stats, self._user.get(ordinal, {})):
+            now["peak"] = max(now["peak"], before["peak"])
+        self._user[ordinal] = stats
 
-    def _fold_into_scopes(self, ordinal: int, stats: dict[str, Any]) -> None:
+    def _fold_into_scopes(self, ordinal: int, stats: _Stats) -> None:
         for scope in self._scopes:
             scope.folded[ordinal] = max(_peak(stats), scope.folded.get(ordinal, 0))
 
-    def _catch_up(self, ordinal: int, stats: dict[str, Any]) -> None:
+    def _catch_up(self, ordinal: int, stats: _Stats) -> None:
         """Drop the user's peaks if torch's counters have reached them all again."""
-        held = self._user.get(ordinal, {})
+        pairs = _pairs(stats, self._user.get(ordinal, {}))
         # Stops at the first that is higher: an idle scope takes little more than its reading.
-        if all(_at(stats, path)["peak"] >= peak for path, peak in held.items()):
+        if all(now["peak"] >= before["peak"] for now, before in pairs):
             self._user.pop(ordinal, None)
 
     # --- torch's functions -----------------------------------------------------------------------
@@ -216,8 +203,8 @@ class Ledger:
         function = wrapped[0] if wrapped else getattr(torch_cuda.c_functions(), name)
         return function(ordinal)
 
-    def _read(self, ordinal: int) -> dict[str, Any]:
-        return cast("dict[str, Any]", self._call("_cuda_memoryStats", ordinal))
+    def _read(self, ordinal: int) -> _Stats:
+        return cast(_Stats, self._call("_cuda_memoryStats", ordinal))
 
     def _wrap(self) -> None:
         home = torch_cuda.c_functions()
@@ -249,9 +236,8 @@ class Ledger:
         with self._lock:
             stats = original(ordinal, *more, **named)
             self._catch_up(ordinal, stats)
-            for path, peak in self._user.get(ordinal, {}).items():
-                counter = _at(stats, path)
-                counter["peak"] = max(counter["peak"], peak)
+            for now, before in _pairs(stats, self._user.get(ordinal, {})):
+                now["peak"] = max(now["peak"], before["peak"])
             self._tidy()
             return stats
 
