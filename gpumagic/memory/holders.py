@@ -151,7 +151,7 @@ class Survey:
             if names is None or any(o.name in names and not o.by_notebook for o in owners)
             for owner in owners
         }
-        return [root for root in (*self.roots, ELSEWHERE) if root in found]
+        return [root for root in self.roots if root in found]
 
     def unreferenced(self, *, collected: bool = False) -> Unreferenced | None:
         """Return whose the blocks are that no root holds; None where that is not known.

@@ -26,15 +26,15 @@ from gpumagic.memory.objects.object_graph import ObjectGraph
 from gpumagic.memory.objects.torch_graph import TorchGraph
 from gpumagic.memory.objects.walk import ObjectId, Walk
 
-#: The objects of which a pass looks for what refers to them: each takes time, and each pass does.
-_AT_ONCE = 32
+#: The objects of which one pass looks for what refers to them: each takes time, and each pass does.
+_PER_PASS = 32
 
 
 class Unreferenced(NamedTuple):
     """The blocks that no variable leads to; in neither are those that C++ alone holds."""
 
-    garbage: Set[BlockIndex] = frozenset()
-    live: Set[BlockIndex] = frozenset()
+    garbage: Set[BlockIndex]
+    live: Set[BlockIndex]
 
 
 def unreferenced(
@@ -61,7 +61,7 @@ def unreferenced(
             in_use = graph.reached(held) | graph.staying()
             live = graph.blocks(in_use) - owned
             return Unreferenced(graph.blocks(graph.things.keys() - in_use) - owned - live, live)
-        newest = [*filter(unknown.__contains__, map(id, walk.things))][-_AT_ONCE:]
+        newest = [*filter(unknown.__contains__, map(id, walk.things))][-_PER_PASS:]
         searched.update(newest)
         _visit_referrers(walk, graph, newest, tensors)
     return None

@@ -17,10 +17,10 @@ from gpumagic.memory.objects.torch_graph import GRADIENTS, GRAPH
 from gpumagic.memory.objects.walk import AT_ONCE, ObjectId, Walk
 from gpumagic.system import introspection
 
-PARAMETERS = "parameters"
+_PARAMETERS = "parameters"
 #: What a block is to what leads to it, the clearest last: what autograd's graph refers to is also a
 #: variable's, or a model's.
-_ROLES = (GRAPH, "", PARAMETERS, GRADIENTS)
+_ROLES = (GRAPH, "", _PARAMETERS, GRADIENTS)
 #: The objects to which running code refers, beside those that were found.
 _OF_RUNNING_CODE = (types.FrameType, types.TracebackType, type)
 
@@ -46,7 +46,7 @@ class ObjectGraph:
                     below.append(to)
                     self._led_to[role].add(to)
             if id(type(thing)) in parameters:
-                self._led_to[PARAMETERS].add(here)
+                self._led_to[_PARAMETERS].add(here)
 
     def _leading_to_memory(self) -> dict[ObjectId, Any]:
         things, block_of = self._walk.things, self._walk.block_of
@@ -76,9 +76,9 @@ class ObjectGraph:
         ``named`` are the objects that variables refer to themselves.
         """
         found: dict[BlockIndex, str] = {}
-        self._led_to[""].update(named)
+        led_to = self._led_to | {"": self._led_to[""].union(named)}
         for role in _ROLES:
-            found.update(dict.fromkeys(self.blocks(self._led_to[role]), role))
+            found.update(dict.fromkeys(self.blocks(led_to[role]), role))
         return found
 
     # --- ways -------------------------------------------------------------------------------------
