@@ -36,11 +36,11 @@ class _Noting(CellHook[Any]):
     """Notes each call; returns the sources of a cell and of the cells around it."""
 
     def __init__(self, name: str = "", **methods: Any) -> None:
-        self._calls, self._name = calls, name
+        self._name = name
         vars(self).update(methods)
 
     def _note(self, what: str) -> None:
-        self._calls.append(self._name + what)
+        calls.append(self._name + what)
 
     def before(self, info: Any, outer: str | None) -> str:
         self._note(f"before {info.raw_cell} in {outer}")
