@@ -263,6 +263,21 @@ def test_what_ends_another_threads_capture(torch: Any, name: str, figure: Figure
     assert found == captures.ENDS[name]
 
 
+@pytest.mark.parametrize(
+    ("first", "cell"),
+    [("", "pass"), ("", "with __import__('gpumagic').cudatime(): pass"), ("%cudatime on", "pass")],
+    ids=["nothing", "cudatime()", "%cudatime on"],  # the first is the test of the test
+)
+def test_a_capture_elsewhere_survives(
+    torch: Any, run_cell: Callable[..., Any], figure: Figure, first: str, cell: str
+) -> None:
+    run_cell(first)
+    run_cell("pass")
+    with captures.capture_elsewhere(torch):
+        shown = run_cell(cell).text
+    figure(f"a capture elsewhere, {first or cell} meanwhile: our words", shown)
+
+
 def test_keep_waits_for_other_streams(
     kernel: Callable[..., Kernel], cycles: float, figure: Figure
 ) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import builtins
-import operator
 import os
 import signal
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -56,15 +55,10 @@ def state() -> dict[str, Any]:
         "sys.path": list(sys.path),
         "sys.meta_path": [id(finder) for finder in sys.meta_path],
         "sys.path_hooks": [id(hook) for hook in sys.path_hooks],
-        "hooks of sys": {
-            name: getattr(sys, name)
-            for name in ("excepthook", "displayhook", "unraisablehook", "breakpointhook")
-        },
+        "hooks of sys": (sys.excepthook, sys.displayhook, sys.unraisablehook, sys.breakpointhook),
         "threading.excepthook": threading.excepthook,
         "trace functions": (sys.gettrace(), sys.getprofile(), threading.gettrace()),
-        "standard streams": tuple(
-            id(getattr(sys, f"__{s}__")) for s in ("stdin", "stdout", "stderr")
-        ),
+        "standard streams": (id(sys.__stdin__), id(sys.__stdout__), id(sys.__stderr__)),
         "SIGINT": signal.getsignal(signal.SIGINT),
         "builtins": {name: id(value) for name, value in vars(builtins).items() if name != "_"},
         "__main__": id(sys.modules["__main__"]),
@@ -87,34 +81,15 @@ def _cuda() -> tuple[int, bool]:
     return torch._C._cuda_getDevice(), False
 
 
-#: What `torch_functions` has returned last.
-_found: dict[str, dict[str, Any]] = {}
-
-
 def torch_functions() -> dict[str, dict[str, Any]]:
-    """Return the attributes of torch's modules and classes, if torch is loaded.
-
-    Those of an owner are the same dictionary each time, until one of them changes: they are many.
-    """
+    """Return the attributes of torch's modules and classes, if torch is loaded."""
     found: dict[str, dict[str, Any]] = {}
     for owner in _TORCH:
-        holder: Any = sys.modules.get(owner)
-        if holder is None:
-            parent, _, name = owner.rpartition(".")
-            holder = getattr(sys.modules.get(parent), name, None)
+        parent, _, name = owner.rpartition(".")
+        holder: Any = sys.modules.get(owner) or getattr(sys.modules.get(parent), name, None)
         if holder is not None:
-            attributes, last = vars(holder), _found.get(owner)
-            found[owner] = dict(attributes) if last is None or _differ(last, attributes) else last
-    _found.clear()
-    _found.update(found)
+            found[owner] = dict(vars(holder))
     return found
-
-
-def _differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether these have other names, or other objects, without asking the objects."""
-    if list(one) != list(other):
-        return True
-    return not all(map(operator.is_, one.values(), other.values()))
 
 
 def _replaced(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]]) -> list[str]:
@@ -122,7 +97,6 @@ def _replaced(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]
     return [
         f"{owner}.{name}"
         for owner, names in before.items()
-        if after[owner] is not names
         for name, value in names.items()
         if after[owner].get(name) is not value
         if callable(value) and not isinstance(value, type)

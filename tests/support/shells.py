@@ -6,7 +6,7 @@ import builtins
 import gc
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -154,30 +154,29 @@ def _end(ip: InteractiveShell) -> None:
     ip.restore_sys_module_state()
 
 
+#: What IPython changes in the interpreter, by module.
+_CHANGED = {
+    sys: "excepthook displayhook last_type last_value last_traceback last_exc ps1 ps2 ps3",
+    builtins: "get_ipython display __IPYTHON__",
+}
+
+
 @contextmanager
 def _python_kept() -> Iterator[None]:
     """Put back what IPython itself changes in the interpreter and never restores."""
-    path, main = list(sys.path), sys.modules["__main__"]
-    hooks: dict[str, Callable[..., Any]] = {
-        n: getattr(sys, n) for n in ("excepthook", "displayhook")
-    }
-    missing = object()
-    last = {
-        n: getattr(sys, n, missing)
-        for n in ("last_type", "last_value", "last_traceback", "last_exc")
-    }
-    names = {n: getattr(builtins, n, missing) for n in ("get_ipython", "display", "__IPYTHON__")}
-    prompts = {n: getattr(sys, n, missing) for n in ("ps1", "ps2", "ps3")}
+    path, main, missing = list(sys.path), sys.modules["__main__"], object()
+    kept = [
+        (owner, name, getattr(owner, name, missing))
+        for owner, names in _CHANGED.items()
+        for name in names.split()
+    ]
     try:
         yield
     finally:
         sys.path[:] = path
         sys.modules["__main__"] = main
-        for name, hook in hooks.items():
-            setattr(sys, name, hook)
-        for owner, kept in ((sys, last), (builtins, names), (sys, prompts)):
-            for name, value in kept.items():
-                if value is not missing:
-                    setattr(owner, name, value)
-                elif hasattr(owner, name):
-                    delattr(owner, name)
+        for owner, name, value in kept:
+            if value is not missing:
+                setattr(owner, name, value)
+            elif hasattr(owner, name):
+                delattr(owner, name)

@@ -61,18 +61,6 @@ def test_every_command_is_one(path: Path) -> None:
             assert not line.code, f"{command} has no such verb"
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_links_and_pictures_exist(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    local = [
-        *re.findall(r"\]\((?!https?://|#)([^)#]+)", text),
-        *re.findall(r'(?:src|srcset)="(?!https?://)([^"]+)"', text),
-    ]
-    assert local
-    for target in local:
-        assert (path.parent / target).exists(), target
-
-
 def cells() -> list[str]:
     return re.findall(
         r"^```python\n(.*?)^```$", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL

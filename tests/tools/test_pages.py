@@ -19,12 +19,13 @@ from tests.tools.docs.pictures import PICTURES
 from tests.tools.docs.reference import README
 from tests.tools.docs.site import OTHER_PAGES
 
-#: A page, and what a link in it may name.
 TEXTS = {page: page.read_text(encoding="utf-8") for page in pages()}
+#: A page, or README, and what a link in it may name.
 PROSE = {
-    page: re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
-    for page, text in TEXTS.items()
+    page: re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for page in (README, *TEXTS)
 }
+_LINK = re.compile(r'(?:\]\(|src="|srcset=")(?!https?://)([^)\s"]+)')
 
 
 def anchors(page: Path) -> set[str]:
@@ -33,14 +34,16 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(DOCS)))
+@pytest.mark.parametrize("page", PROSE, ids=lambda page: str(page.relative_to(README.parent)))
 def test_links(page: Path) -> None:
-    for target in re.findall(r"\]\((?!https?://)([^)\s]+)\)", PROSE[page]):
+    for target in _LINK.findall(PROSE[page]):
         name, _, anchor = target.partition("#")
         found = (page.parent / name).resolve() if name else page
         assert found.is_file(), target
         if anchor:
             assert anchor in anchors(found), target
+        if page == README:
+            continue
         if found.suffix == ".ipynb":
             assert found in OTHER_PAGES.values(), target
         elif found == README:

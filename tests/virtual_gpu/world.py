@@ -196,7 +196,6 @@ def environment(scenario: Scenario, base: Mapping[str, str] | None = None) -> di
     """
     built = libraries()
     result = dict(os.environ if base is None else base)
-    remove_orphans()
     folder = tempfile.mkdtemp(prefix=f"virtual-gpu-{os.getpid()}-")
     _remove_at_exit(folder)
     path = str(Path(folder) / "state")
@@ -274,23 +273,6 @@ def _put_first(env: dict[str, str], variable: str, paths: list[Path]) -> None:
     env[variable] = ":".join([*map(str, paths), *others])
     if not env[variable]:
         del env[variable]
-
-
-def remove_orphans() -> None:
-    """A process that was killed could not remove its shared files."""
-    for folder in Path(tempfile.gettempdir()).glob("virtual-gpu-*-*"):
-        owner = folder.name.split("-")[2]
-        if owner.isdigit() and not _lives(int(owner)):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _lives(pid: int) -> bool:
-    """Whether a process runs; one that has ended and is not reaped yet does not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
 def _remove_at_exit(folder: str) -> None:
