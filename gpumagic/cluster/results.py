@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any
 
 from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Style, Styled
-from gpumagic.render.units import DASH, at_most, bytes_, cpu_seconds, percent, spans
+from gpumagic.render.units import DASH, at_most, bytes_, cpu_seconds, rounded, spans
 from gpumagic.results.base import Series
 from gpumagic.results.devices import Device, DeviceTable, errors, memory_cell
 from gpumagic.results.selection import status_cell
@@ -112,7 +112,7 @@ class ClusterTable(ClusterResult):
             ),
             Column("Name", lambda of: of[1].name or DASH, rank=1),
             Figures("Memory used / total", lambda of: memory_cell(of[1])),
-            Figures("Util", lambda of: percent(of[1].utilization), rank=2),
+            Figures("Util", lambda of: rounded(of[1].utilization, "%"), rank=2),
             Figures("Processes", lambda of: _count(of[1]), rank=3),
         )
         for host, engines in self.hosts.items():

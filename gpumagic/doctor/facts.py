@@ -1,4 +1,4 @@
-"""What several checks are about; each fact is read when a check first needs it."""
+"""The facts that the checks judge; each is read when a check first needs it."""
 
 from __future__ import annotations
 
@@ -91,5 +91,5 @@ class Facts:
 
     @property
     def torch_in(self) -> str:
-        """The process that torch was looked at in."""
+        """The process in which torch was examined, as a part of a sentence."""
         return "this process" if self.torch_loaded else "a child process"

@@ -32,7 +32,7 @@ _AROUND = 0.8
 
 
 class Plot:
-    """A picture that a notebook shows; ``figure`` is matplotlib's ``Figure``."""
+    """A picture for a notebook or a file; ``figure`` is matplotlib's ``Figure``."""
 
     def __init__(self, count: int, height: float) -> None:
         """Make ``count`` empty panels, each ``height`` inches high.
@@ -72,11 +72,10 @@ class Plot:
         self.panels[-1].set_xlim(-0.6, max(len(labels) - 0.4, 0.6))
         self.panels[-1].set_xlabel(axis)
 
-    def save(self, path: str | Path, **options: object) -> Path:
+    def save(self, path: str | Path) -> Path:
         """Write the picture to a file in the format of its suffix (``.png``, ``.svg``, ``.pdf``).
 
-        Returns the path of the file: without a suffix it gets ``.png``. ``options`` are those of
-        matplotlib's ``Figure.savefig``.
+        Returns the path of the file: without a suffix it gets ``.png``.
 
         Raises:
             SpecError: the file cannot be written.
@@ -84,23 +83,17 @@ class Plot:
         """
         target = output_path(path if Path(path).suffix else f"{path}.png")
         with replacing(target) as made:
-            self._draw(made, **options)
+            self._draw(made)
         return target
 
-    def _draw(self, to: Path | BinaryIO, **options: object) -> None:
+    def _draw(self, to: Path | BinaryIO, form: str | None = None) -> None:
         _style(self.figure)
-        self.figure.savefig(to, **{"transparent": True, **options})
-
-    def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, Any], dict[str, Any]]:
-        return self.bundle(repr(self))
-
-    def __repr__(self) -> str:
-        return "<Plot: .save(path) writes it to a file>"
+        self.figure.savefig(to, format=form, transparent=True)
 
     def bundle(self, text: str) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the picture with ``text`` as MIME data, and its metadata: the size to show."""
         buffer = io.BytesIO()
-        self._draw(buffer, format="png")
+        self._draw(buffer, "png")
         width, height = (int(inches * _CSS) for inches in self.figure.get_size_inches())
         data = {"image/png": buffer.getvalue(), "text/plain": text}
         return data, {"image/png": {"width": width, "height": height}}

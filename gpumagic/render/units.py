@@ -77,13 +77,8 @@ def cpu_seconds(value: float | None, loops: int = 1) -> str:
 
 
 def rounded(value: float | None, unit: str) -> str:
-    """Return a value without decimals, with its unit: ``250 W``."""
+    """Return a value without decimals, with its unit: ``250 W``, ``97 %``."""
     return DASH if value is None else f"{value:.0f} {unit}"
-
-
-def percent(value: float | None) -> str:
-    """Return a percentage: ``97 %``."""
-    return rounded(value, "%")
 
 
 def share(value: float, digits: int = 0, *, sign: bool = False) -> str:

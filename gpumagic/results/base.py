@@ -29,7 +29,7 @@ class Result:
     fields. The modules that draw the blocks are imported when a result is first shown.
     """
 
-    #: The columns that are the index of the DataFrame, and those that an empty one has.
+    #: The columns that are the index of the DataFrame; and the columns that it has without rows.
     _index: ClassVar[tuple[str, ...]] = ()
     _columns: ClassVar[tuple[str, ...]] = ()
     #: Remarks, a line each below what is shown: a field of the results that have some.
@@ -147,7 +147,7 @@ class Series(Result, Sequence[_Item]):
 
 
 def as_text(result: Result, width: int | None = None, *, color: bool = False) -> str:
-    """Return ``result`` as text of at most ``width`` columns (default: `text.columns`)."""
+    """Return ``result`` as text of at most ``width`` columns; by default those of the terminal."""
     from gpumagic.render import text
 
     return text.render(result.blocks(), width=width, color=color)

@@ -23,7 +23,7 @@ from gpumagic.system.paths import opened, shown
 
 #: The most characters of a file.
 _MOST_CHARACTERS = 64 * 2**20
-#: Numbers in a file are below it: those of clocks and counters are.
+#: Numbers in a file are below this, as the numbers of clocks and counters are.
 _LARGEST_NUMBER = 1e20
 #: The most notes of a result in a file.
 _MOST_NOTES = 300
@@ -32,7 +32,7 @@ _KINDS = {kind.__name__: kind for kind in (CudaTiming, MemoryDelta)}
 #: ``"noise"``: the difference is not larger than the noise.
 Verdict = Literal["faster", "slower", "noise"]
 Quantity = Literal["wall", "gpu"]
-#: How each is called.
+#: What each quantity is called on the screen.
 NAMES: Mapping[Quantity, str] = {"wall": "wall time", "gpu": "GPU time"}
 
 
@@ -80,13 +80,13 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Compared:
-    """A timing compared with the baseline, by both times; none for the baseline itself."""
+    """A timing, with its two ratios to the baseline; those of the baseline itself are empty."""
 
     name: str
     timing: CudaTiming
     wall: Ratio = Ratio()
     gpu: Ratio = Ratio()
-    #: The time that counts: the wall's, which is what people wait for; the GPU's where both
+    #: The time that counts: the wall time, which is what people wait for; the GPU time where both
     #: timings are GPU-bound.
     quantity: Quantity = "wall"
 
@@ -97,7 +97,7 @@ class Compared:
 
     @property
     def verdict(self) -> Verdict | None:
-        """That of the time that counts."""
+        """The verdict on the time that counts."""
         return self.headline.verdict
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled, Text, shortened
-from gpumagic.render.units import DASH, bytes_, percent, rounded, spans
+from gpumagic.render.units import DASH, bytes_, rounded, spans
 from gpumagic.results.base import Series
 from gpumagic.wording import grouped, plural
 
@@ -248,7 +248,7 @@ def device_grid(devices: Sequence[Device], gated: bool = False) -> Iterator[Bloc
         Figures("GPU", lambda d: Styled(str(d.index), "dim" if d.visible is False else "strong")),
         Column("Device", lambda d: ordinal_cell(d, gated)),
         Figures("Memory used / total", memory_cell),
-        Figures("Util", lambda d: percent(d.utilization), rank=1),
+        Figures("Util", lambda d: rounded(d.utilization, "%"), rank=1),
         Figures("Mine", lambda d: Styled.bytes(d.memory_own), rank=2),
         Figures("Others", lambda d: Styled.bytes(d.memory_others), rank=3),
         Figures("Temp", lambda d: rounded(d.temperature, "°C"), rank=5),

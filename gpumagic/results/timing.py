@@ -85,8 +85,8 @@ class CudaTiming(StorableResult):
     _index = ("repeat",)
 
     #: From the start of the cell until the last device had finished, by CUDA events: the GPU's own
-    #: time, or an upper bound (``gpu_at_most``). Of host-bound code that of the loops that were
-    #: ``queued``. None where there is no GPU time, and ``gpu_note`` says why.
+    #: time, or an upper bound (``gpu_at_most``). Of host-bound code it is the time of the loops
+    #: that were ``queued``. None where there is no GPU time, and ``gpu_note`` says why.
     gpu: Sample | None
     #: From the start of the cell until its code and its GPU work had finished.
     wall: Sample

@@ -28,7 +28,6 @@ def matplotlib() -> ModuleType:
 def test_a_plot_without_pyplot(matplotlib: ModuleType, tmp_path: Path) -> None:
     before = "matplotlib.pyplot" in sys.modules
     plot = Plot(1, 1.2)
-    assert plot._repr_mimebundle_()[0]["image/png"].startswith(PNG)
     plot.save(tmp_path / "plot.svg")
     assert "<svg" in (tmp_path / "plot.svg").read_text(encoding="utf-8")
     data, metadata = plot.bundle("a plot")

@@ -9,7 +9,7 @@ from gpumagic.render.units import (
     at_most,
     bytes_,
     cpu_seconds,
-    percent,
+    rounded,
     scaled,
     seconds,
     share,
@@ -60,7 +60,7 @@ def test_cpu_time_below_the_clocks_resolution(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_percent() -> None:
-    assert (percent(None), percent(96.7)) == ("–", "97 %")
+    assert (rounded(None, "%"), rounded(96.7, "%")) == ("–", "97 %")
     assert (share(0.967), share(-0.967), share(0.5, sign=True)) == ("97 %", "−97 %", "+50 %")
     # What is rounded to nothing has no sign.
     assert {share(x, 1, sign=True) for x in (0.0, 0.0004, -0.0004)} == {"0.0 %"}

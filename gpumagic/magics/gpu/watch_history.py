@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled
-from gpumagic.render.units import bytes_, percent, rounded, seconds
+from gpumagic.render.units import bytes_, rounded, seconds
 from gpumagic.results.base import Result
 from gpumagic.results.devices import Device, device_grid, ordinal_cell
 from gpumagic.wording import plural
@@ -97,8 +97,8 @@ class WatchHistory(Result):
                 self.devices,
                 Figures("GPU", lambda d: Styled(str(d.index), "strong")),
                 Column("Device", lambda d: ordinal_cell(d, self.samples[-1].gated)),
-                Figures("Util mean", lambda d: percent(self._mean(d.index))),
-                Figures("Util max", lambda d: percent(self._max(d, "utilization"))),
+                Figures("Util mean", lambda d: rounded(self._mean(d.index), "%")),
+                Figures("Util max", lambda d: rounded(self._max(d, "utilization"), "%")),
                 Figures("Mine max", lambda d: bytes_(self._max(d, "memory_own")), rank=1),
                 Figures("Others max", lambda d: bytes_(self._max(d, "memory_others")), rank=2),
                 Figures("Power max", lambda d: rounded(self._max(d, "power"), "W"), rank=3),
