@@ -1,4 +1,7 @@
-"""``%gpumem`` and ``%%gpumem``: GPU memory now, and its change by a statement or a cell."""
+"""``%gpumem`` and ``%%gpumem``: GPU memory now, and its change by a statement or a cell.
+
+Where the line has a verb, or ``--fit``, another module goes on, which is imported then.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ from gpumagic.cuda import failure
 from gpumagic.errors import SpecError
 from gpumagic.magics.delivery import hand_over
 from gpumagic.magics.forms import RESULT
-from gpumagic.magics.gpumem import fit, gpumem_verbs
 from gpumagic.magics.gpumem.gpumem_options import RunOptions
 from gpumagic.magics.outcome import Outcome
 from gpumagic.magics.parsing import MagicLine
@@ -37,6 +39,8 @@ def run(
     """
     options = line.options
     if not isinstance(options, RunOptions):
+        from gpumagic.magics.gpumem import gpumem_verbs
+
         return gpumem_verbs.run(line.verb, magics, options, local_ns)
     if cell is None and not line.code:
         for name in line.given:
@@ -51,6 +55,8 @@ def run(
     header = None if cell is None else f"%%gpumem {line.written}".rstrip()
     compiled = compile_cell(magics.shell, source, header=header, local_ns=local_ns)
     if options.fit is not None:
+        from gpumagic.magics.gpumem import fit
+
         return fit.run(magics, options, compiled, *options.fit)
     return _measure(magics, options, compiled)
 
