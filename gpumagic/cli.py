@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line, by default that of this process, and return the exit status."""
     options = parser().parse_args(arguments)
     try:
-        return _show(options)
+        return _show(options.command, as_json=options.command is not None and options.json)
     except GpuMagicError as error:
         from gpumagic.system.text import harmless_lines
 
@@ -49,21 +49,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _show(options: argparse.Namespace) -> int:
+def _show(command: str | None, *, as_json: bool) -> int:
     """Print what is asked for; return 1 where the doctor alone is asked, and something is wrong."""
     from gpumagic import doctor
     from gpumagic.selection import table
 
-    as_json = options.command is not None and options.json
-    if options.command != "doctor":
+    if command != "doctor":
         _print(table.devices(), as_json=as_json)
-    if options.command is None:
+    if command is None:
         Output().print("")
-    if options.command == "table":
+    if command == "table":
         return 0
     report = doctor.diagnose()
     _print(report, as_json=as_json)
-    return int(options.command == "doctor" and any(found.status == "bad" for found in report))
+    return int(command == "doctor" and any(found.status == "bad" for found in report))
 
 
 def _print(result: Result, *, as_json: bool) -> None:

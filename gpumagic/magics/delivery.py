@@ -13,9 +13,9 @@ from gpumagic.errors import GpuMagicWarning, SpecError
 from gpumagic.magics.forms import Options
 from gpumagic.magics.shell_state import ShellState, of
 from gpumagic.results.base import Result
-from gpumagic.system import text
 from gpumagic.system.output import Output
 from gpumagic.system.shell import Shell
+from gpumagic.system.text import named
 
 if TYPE_CHECKING:
     from gpumagic.render.blocks import Block
@@ -51,11 +51,12 @@ def show_below(shell: Shell, line: Result, metadata: dict[str, Any] | None = Non
         show(shell, line, metadata)
 
 
-def say(shell: Shell, line: str) -> None:
+def say(shell: Shell, line: str, *, quiet: bool = False) -> None:
     """Show a line of text: what is printed in a notebook is broken within words."""
-    from gpumagic.render.blocks import Line
+    if not quiet:
+        from gpumagic.render.blocks import Line
 
-    _show(shell, [Line.of(line)], printed=not hasattr(shell, "kernel"))
+        _show(shell, [Line.of(line)], printed=not hasattr(shell, "kernel"))
 
 
 def _show(
@@ -86,10 +87,7 @@ def _display(bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -> 
 
 
 def hand_over(
-    shell: Shell,
-    result: Result,
-    options: Options,
-    metadata: dict[str, Any] | None = None,
+    shell: Shell, result: Result, options: Options, metadata: dict[str, Any] | None = None
 ) -> Any:
     """Show, store and return ``result`` as the options ``-q``, ``-v`` and ``-o`` say."""
     if not options.quiet:
@@ -131,8 +129,7 @@ def show_picture(
             name = picture.save(file).name
         except ValueError as error:
             raise SpecError(f"cannot write {file}: {error}") from None
-        if not quiet:
-            say(shell, f"{title}: written to {Path(file).with_name(name)}")
+        say(shell, f"{title}: written to {Path(file).with_name(name)}", quiet=quiet)
     elif not quiet:
         from gpumagic.render.blocks import Line
 
@@ -161,4 +158,4 @@ def saying_failures(shell: Shell) -> Iterator[None]:
     try:
         yield
     except Exception as failure:
-        say(shell, f"gpumagic: cannot show the result ({text.named(failure)})")
+        say(shell, f"gpumagic: cannot show the result ({named(failure)})")

@@ -89,8 +89,7 @@ class Outcome:
 
     def say(self, line: str) -> None:
         """Show a line; nothing for ``-q``."""
-        if not self.options.quiet:
-            say(self.shell, line)
+        say(self.shell, line, quiet=self.options.quiet)
 
     def _say_not_written(self, why: str) -> None:
         if self._target is not None:

@@ -48,9 +48,8 @@ def run(
     try:
         event_timer.wait_for_earlier_work()
     except KeyboardInterrupt as interrupt:
-        if not options.quiet:
-            waited = "interrupted while waiting for earlier GPU work"
-            say(magics.shell, f"%cudatime: {waited}; nothing was run")
+        waited = "interrupted while waiting for earlier GPU work"
+        say(magics.shell, f"%cudatime: {waited}; nothing was run", quiet=options.quiet)
         raise interrupt.with_traceback(None) from None
     if not REPEATING.isdisjoint(line.given):
         return repeated.run(magics, options, source, header, local_ns)

@@ -45,8 +45,7 @@ def run(verb: str, magics: ShellState, options: Options) -> Any:
     else:
         timer.off()
         message = "No more lines after cells; '%cudatime log' sums up those before."
-    if not options.quiet:
-        say(shell, message)
+    say(shell, message, quiet=options.quiet)
     return store(shell, timer.log(), options)
 
 
@@ -64,9 +63,9 @@ def _of_named(verb: str, magics: ShellState, options: NamesOptions) -> Any:
         compared = compare({name: named[name] for name in names})
         return hand_over(magics.shell, compared, options)
     forgotten = {name: named.pop(name) for name in dict.fromkeys(names)}
-    if not options.quiet:
-        said = f"forgotten: {', '.join(map(shlex.quote, forgotten))}"
-        say(magics.shell, said if forgotten else "there are no named results")
+    said = f"forgotten: {', '.join(map(shlex.quote, forgotten))}"
+    said = said if forgotten else "there are no named results"
+    say(magics.shell, said, quiet=options.quiet)
     return store(magics.shell, forgotten, options)
 
 

@@ -59,9 +59,9 @@ def run(
             try:
                 ran, devices = _run_once(cell, name, value)
             except BaseException:
-                if search.runs and not options.quiet:
-                    until = _result(name, search).verdict
-                    say(shell, f"--fit ended at {name} = {value:,}. Until then: {until}")
+                if search.runs:
+                    until = f"Until then: {_result(name, search).verdict}"
+                    say(shell, f"--fit ended at {name} = {value:,}. {until}", quiet=options.quiet)
                 raise
             if not torch_cuda.contexts():
                 raise DeviceError("--fit: the cell uses no GPU: CUDA is not in use in this process")

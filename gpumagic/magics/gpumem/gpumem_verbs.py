@@ -40,13 +40,14 @@ def run(verb: str, magics: ShellState, options: Options, local_ns: Mapping[str, 
     meter = _meter(magics)
     if verb == "on":
         meter.on()
-        message = "A line with the change follows each cell that changed GPU memory; '%gpumem off' "
-        message += "ends that."
+        message = (
+            "A line with the change follows each cell that changed GPU memory; '%gpumem off' ends "
+            "that."
+        )
     else:
         meter.off()
         message = "No more lines after cells; '%gpumem log' shows the previous ones."
-    if not options.quiet:
-        say(magics.shell, message)
+    say(magics.shell, message, quiet=options.quiet)
     return store(magics.shell, meter.log(), options)
 
 
