@@ -52,9 +52,10 @@ def in_first_pid_namespace() -> bool:
 
 
 def described(process: Process, *, known: bool, command: bool) -> Process:
-    """Return a process that NVML lists, with what the system has of it, also its ``command``.
+    """Return a process that NVML lists, marked where it is this process or a child of it.
 
-    ``known``: whether NVML's pids are those of this process's namespace. If not, it is another's.
+    With ``command`` also its user, command and notebook, as far as the system tells. ``known`` says
+    whether NVML's pids are those of this process's namespace; if not, none is this process's.
     """
     if not known:
         return replace(process, own=False, child=False)

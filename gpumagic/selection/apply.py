@@ -111,7 +111,7 @@ def choose_devices(spec: Spec, wants: Wants, progress: Progress | None = None) -
 def _choose(spec: Spec, wants: Wants, table: DeviceTable) -> Selection:
     with snapshot.undone_on_error() as before:
         change, notes = _change(spec, wants, table)
-        if spec.kind == "reset" or not _is_so(change, table):
+        if spec.kind == "reset" or not _changes_nothing(change, table):
             environment.write(change)
         chosen = verify(spec, before.environment, table, options=wants.options)
         if chosen.status == "too-late" and not wants.restart:
@@ -126,15 +126,13 @@ def _choose(spec: Spec, wants: Wants, table: DeviceTable) -> Selection:
     return replace(chosen, notes=(*chosen.notes, *notes))
 
 
-def _is_so(change: Mapping[str, str | None], table: DeviceTable) -> bool:
-    """Return whether the variables show already what they would after a change, in its order."""
+def _changes_nothing(change: Mapping[str, str | None], table: DeviceTable) -> bool:
+    """Return whether the variables show the same devices now as after a change, in one order."""
     if table.no_gpu is not None:
         return True
-    views = [
-        visible_devices.view(values, table)
-        for values in (environment.now(), environment.changed_by(change))
-    ]
-    return table.error is None and views[0].indexes is not None and views[0] == views[1]
+    now = visible_devices.view(environment.now(), table)
+    then = visible_devices.view(environment.changed_by(change), table)
+    return table.error is None and now.indexes is not None and now == then
 
 
 def choose_as_started(spec: Spec) -> Selection | None:
@@ -171,15 +169,18 @@ def _change(
             return environment.started_with(), ()
         return {MASK: visible_devices.HIDE_ALL if spec.kind == "off" else None}, ()
     device_table.check(table)
+    others: claims.Others | None = None
     if spec.kind == "auto":
         chosen, others = _auto(spec, wants, table)
         STATE.choice.auto = AutoChoice(chosen, replace(wants, wait=0.0))
     else:
-        chosen, others = resolve(spec, table), None
+        chosen = resolve(spec, table)
+    notes: tuple[str, ...] = ()
     if wants.claim:
-        return visible_devices.choice(chosen, table), _claim(chosen, others, table)
-    claims.release()
-    return visible_devices.choice(chosen, table), ()
+        notes = _claim(chosen, others, table)
+    else:
+        claims.release()
+    return visible_devices.choice(chosen, table), notes
 
 
 def _auto(

@@ -59,9 +59,9 @@ if hasattr(os, "register_at_fork"):  # a forked worker may live longer than this
 
 
 def hold(uuids: tuple[str, ...]) -> dict[str, str]:
-    """Claim these devices for this process, whoever else does, and no others.
+    """Claim exactly these devices for this process, also those that other processes claim.
 
-    `STATE` has those that could be claimed; returned is why the others could not, by UUID.
+    Returns why a device could not be claimed, by its UUID; `STATE` has those that could.
     """
     failed = {}
     for uuid in {*_descriptors}.difference(uuids):

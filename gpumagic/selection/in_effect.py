@@ -38,8 +38,8 @@ def verify(
 ) -> Selection:
     """Return the effect of the variables just written; ``before`` are the earlier ones.
 
-    Where CUDA has not started here, a child process starts it to ``prove`` the effect. With
-    ``options``, as they are typed, the choice is made again.
+    Where CUDA has not started here, a child process starts it to ``prove`` the effect. ``options``
+    are those that the same choice needs again after a restart, as they are typed.
 
     Raises:
         DeviceError: CUDA does not start with them, or shows the child other GPUs than are chosen.

@@ -33,7 +33,7 @@ def restore(before: Snapshot, *, started: bool = False) -> None:
 
     The variables get their values of that time, also if the user has written them since; the
     number of threads only if a choice has set it since. Where CUDA has ``started`` since, this
-    process has its GPUs for good: it goes on to claim them.
+    process has its GPUs for good, and keeps their claims.
     """
     then = before.choice
     for name, value in before.environment.items():

@@ -26,6 +26,7 @@ _MEANT = {
     "on": "all enable enabled show cuda gpu true",
     "auto": "any best free idle",
 }
+#: What people type who want the table.
 _TABLE = ("status", "list", "ls", "info", "table", "smi", "top")
 #: No machine has more GPUs than four digits count.
 _RANGE = re.compile(r"(\d{1,4})(?:\s*-\s*(\d{1,4}))?")

@@ -83,8 +83,6 @@ def _show_table(magics: ShellState, options: TableOptions) -> Any:
 
 def _table(*, processes: bool) -> DeviceTable:
     """Return the table; check whether CUDA has failed where it may have, which can take seconds."""
-    from dataclasses import replace
-
     from gpumagic.cuda import failure
     from gpumagic.selection import remedies, soft_off
     from gpumagic.selection.table import devices

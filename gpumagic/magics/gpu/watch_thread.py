@@ -19,8 +19,13 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.cells.hooks import CellHook, CellHooks
 from gpumagic.cuda import device_table, driver, nvml, processes
 from gpumagic.errors import DeviceError
-from gpumagic.magics.gpu.watch_history import CellSpan, WatchHistory, WatchPanel, WatchSample
-from gpumagic.magics.gpu.watch_history import without_processes as kept
+from gpumagic.magics.gpu.watch_history import (
+    CellSpan,
+    WatchHistory,
+    WatchPanel,
+    WatchSample,
+    without_processes,
+)
 from gpumagic.results.devices import Device
 from gpumagic.selection import soft_off
 from gpumagic.system import text
@@ -126,9 +131,9 @@ class _SamplingThread(threading.Thread):
         self._show = show
         self._every = every
         self._stop_now = threading.Event()
-        #: That of CUDA's driver after the last cell.
+        #: The state of CUDA's driver after the last cell.
         self.state = driver.state()
-        #: What the panel shows.
+        #: The sample that the panel shows, without its time.
         self._shown: WatchSample | None = None
 
     def end(self, reason: str) -> None:
@@ -157,7 +162,8 @@ class _SamplingThread(threading.Thread):
         found = device_table.compose(self._session.read(), os.environ, self.state)
         if before or self._watch.current:
             found = tuple(map(_certain, found))
-        sample = WatchSample(time.time(), tuple(map(kept, found)), soft_off.is_closed())
+        found = tuple(map(without_processes, found))
+        sample = WatchSample(time.time(), found, soft_off.is_closed())
         self._watch.samples.append(sample)
         shown, self._shown = self._shown, replace(sample, time=0.0)
         if self._shown != shown:
