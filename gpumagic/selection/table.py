@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 
 from gpumagic.cuda import device_table
@@ -25,11 +26,13 @@ def devices(*, processes: bool = True) -> DeviceTable:
 
     .. versionadded:: 0.1.0
     """
+    locked = claims.locked
     with ThreadPoolExecutor(1) as beside:  # the one waits for NVML, the other for the kernel
-        locked = beside.submit(claims.locked)
+        with suppress(RuntimeError):  # no thread starts while the interpreter ends
+            locked = beside.submit(locked).result
         table = device_table.read(commands=processes, usage=True)
     uuids = (uuid for device in table for uuid in claims.all_uuids(device))
-    found = claims.all_of(uuids, locked.result())
+    found = claims.all_of(uuids, locked())
     claimed = (replace(device, claims=_claims_on(device, found)) for device in table)
     return replace(table, devices=tuple(claimed))
 

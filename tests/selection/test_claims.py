@@ -255,3 +255,11 @@ def test_whole_devices_and_instances_are_listed_at_their_gpu(
     first, second = devices()
     assert [(c.own, c.instance) for c in first.claims] == [(True, INSTANCE)]
     assert [(c.own, c.instance) for c in second.claims] == [(True, None)]
+
+
+def test_the_table_while_the_interpreter_ends() -> None:
+    """Threads can no longer be started then."""
+    program = "import atexit, gpumagic; gpumagic.devices()\n"
+    program += "atexit.register(lambda: print(len(gpumagic.devices())))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout.strip(), done.stderr) == (str(len(devices())), "")
