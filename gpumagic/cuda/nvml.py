@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from typing import Any, cast
+from typing import Any
 
 from gpumagic.cuda import driver
 from gpumagic.errors import DeviceError
@@ -36,10 +36,6 @@ _NEEDED = ("nvmlMemory_v2", "nvmlDeviceGetMigMode", "nvmlDeviceGetComputeRunning
 
 #: A cache: by index, the fields of a device that do not change, which a lost one keeps.
 _identities: dict[int, dict[str, Any]] = {}
-
-
-class _LostError(Exception):
-    """The device was lost while it was read, or it needs a reset."""
 
 
 class Session(AbstractContextManager["Session"]):
@@ -70,7 +66,7 @@ class Session(AbstractContextManager["Session"]):
         self._handles: dict[int, object] = {}
         self._whole: set[int] = set()
         self.driver_version: str | None = None
-        with suppress(_LostError):  # a lost device fails even calls that name none
+        with suppress(pynvml.NVMLError):  # a lost device fails even calls that name none
             self.driver_version = self._ask(pynvml.nvmlSystemGetDriverVersion)
 
     def close(self, *_: object) -> None:
@@ -84,13 +80,13 @@ class Session(AbstractContextManager["Session"]):
         """Return the result of a call of NVML; None where it fails.
 
         Raises:
-            _LostError: the device is lost or needs a reset.
+            NVMLError: the device is lost, or needs a reset.
         """
         try:
             return call(*arguments)
         except self._nvml.NVMLError as error:
             if error.value in _LOST:
-                raise _LostError(_LOST[error.value]) from error
+                raise
             return None
         except (UnicodeDecodeError, self._nvml.NVMLLibraryMismatchError):
             return None  # the latter, no NVMLError: the driver lacks a newer version of a call
@@ -104,12 +100,9 @@ class Session(AbstractContextManager["Session"]):
         lost or unknown.
         """
         nvml = self._nvml
-        with suppress(_LostError):
-            handle = self._ask(nvml.nvmlDeviceGetHandleByUUID, uuid)
-            if handle is not None:
-                return cast(
-                    "int | None", self._ask(nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
-                )
+        with suppress(nvml.NVMLError):
+            handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+            return int(nvml.nvmlDeviceGetTotalEnergyConsumption(handle))
         return None
 
     # --- all fields of all devices ---------------------------------------------------------------
@@ -143,8 +136,6 @@ class Session(AbstractContextManager["Session"]):
                 self._handles[index] = handle
             handle = self._handles[index]
             fields = self._measured(index, handle) | (self._usage(handle) if usage else {})
-        except _LostError as error:
-            fields = {"error": str(error), "lost": True}
         except self._nvml.NVMLError as error:
             fields = {"error": _reason(error), "lost": error.value in _LOST}
         # Without the measurements of a device that was lost meanwhile, which may be stale.
@@ -222,7 +213,7 @@ class Session(AbstractContextManager["Session"]):
             return False, ()
         except nvml.NVMLError as error:
             if error.value in _LOST:
-                raise _LostError(_LOST[error.value]) from error
+                raise
             return None, ()
         parts = map(self._instance, handles)
         return True, tuple(part for part in parts if part is not None)
