@@ -125,21 +125,11 @@ def candidates(devices: Sequence[Device], count: int) -> list[Device]:
     return found
 
 
-def freest(
-    devices: Sequence[Device], wants: Wants, others: Mapping[str, Sequence[Claim]]
-) -> list[Device]:
-    """Return the devices that fit, the best first.
-
-    By the number of ``others`` that claim a device, its free memory and its utilisation.
-    """
-
-    def key(device: Device) -> tuple[int, int, float, int]:
-        free = -1 if device.memory_free is None else device.memory_free
-        used = 100.5 if device.utilization is None else device.utilization
-        return (len(_claims(device, others)), -free, used, device.index)
-
-    fitting = (d for d in devices if refusal(d, wants, _claims(d, others)) is None)
-    return sorted(fitting, key=key)
+def _place(device: Device, claims: Sequence[Claim]) -> tuple[int, int, float, int]:
+    """Return the key by which the best device is first: few claims, free memory, little use."""
+    free = -1 if device.memory_free is None else device.memory_free
+    used = 100.5 if device.utilization is None else device.utilization
+    return (len(claims), -free, used, device.index)
 
 
 def _claims(device: Device, others: Mapping[str, Sequence[Claim]]) -> Sequence[Claim]:
@@ -152,7 +142,7 @@ def pick(
     wants: Wants = NO_WANTS,
     others: Mapping[str, Sequence[Claim]] | None = None,
 ) -> tuple[str, ...]:
-    """Return the UUIDs of the ``count`` devices, or the MIG instance, that fit best; see `freest`.
+    """Return the UUIDs of the ``count`` devices, or the MIG instance, that fit best.
 
     Raises:
         SpecError: more devices are requested than there are.
@@ -169,13 +159,12 @@ def pick(
             f"{number} requested, but only {len(found)} of {len(devices)} are whole, and CUDA "
             "shows a process one MIG instance; write: auto"
         )
-    fitting = freest(found, wants, others)
+    judged = [(device, refusal(device, wants, _claims(device, others))) for device in found]
+    fitting = [device for device, why in judged if why is None]
     if len(fitting) < count:
-        refused = {
-            d.instance or f"GPU {d.index}": refusal(d, wants, _claims(d, others)) for d in found
-        }
-        reasons = "; ".join(f"{name}: {why}" for name, why in refused.items() if why is not None)
+        reasons = "; ".join(f"{d.instance or f'GPU {d.index}'}: {why}" for d, why in judged if why)
         later = sum(may_fit_later(device, wants) for device in found) >= count
         fit = f"only {len(fitting)} of {len(found)} GPUs fit" if fitting else "no GPU fits"
         raise (NotYetError if later else DeviceError)(f"{fit}, {count} requested ({reasons})")
+    fitting.sort(key=lambda device: _place(device, _claims(device, others)))
     return tuple(device.instance or uuid_of(device) for device in fitting[:count])

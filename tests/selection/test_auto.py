@@ -8,7 +8,7 @@ import pytest
 
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.results.devices import Claim, Device, MigInstance, Process
-from gpumagic.selection.auto import NotYetError, Wants, freest, pick, without_own
+from gpumagic.selection.auto import NotYetError, Wants, pick, without_own
 
 GIB = 2**30
 
@@ -21,13 +21,14 @@ BUSY = (
 
 
 def test_auto_takes_the_most_free_memory_then_the_least_utilised() -> None:
-    assert [d.index for d in freest(BUSY, Wants(), {})] == [2, 1, 0, 3]
+    assert pick(BUSY, 4) == ("GPU-c", "GPU-b", "GPU-a", "GPU-d")
     assert pick(BUSY, 2) == ("GPU-c", "GPU-b")
 
 
 def test_auto_counts_the_unknown_as_unfit() -> None:
-    assert [d.index for d in freest(BUSY, Wants(min_free=20 * GIB), {})] == [2, 1]
-    assert [d.index for d in freest(BUSY, Wants(idle=True), {})] == [0]
+    large, idle = Wants(min_free=20 * GIB), Wants(idle=True)
+    for wants, fitting in ((large, ("GPU-c", "GPU-b")), (idle, ("GPU-a",))):
+        assert pick(BUSY, len(fitting), wants) == fitting
 
 
 def test_auto_says_what_does_not_fit() -> None:
@@ -101,7 +102,7 @@ def test_own_memory_does_not_make_a_device_busy() -> None:
 
 def test_the_least_claimed_come_first() -> None:
     others = {"GPU-c": [Claim(7), Claim(8)], "GPU-b": [Claim(7)]}
-    assert [d.index for d in freest(BUSY, Wants(), others)] == [0, 3, 1, 2]
+    assert pick(BUSY, 4, others=others) == ("GPU-a", "GPU-d", "GPU-b", "GPU-c")
     parts = (MigInstance("MIG-1a", None, 10, 8), MigInstance("MIG-2b", None, 10, 4))
     divided = Device(0, uuid="GPU-aa", mig=parts)
     assert pick([divided], 1, others={"MIG-2b": [Claim(7)]}) == ("MIG-1a",)
