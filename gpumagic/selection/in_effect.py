@@ -45,13 +45,7 @@ def verify(
         DeviceError: CUDA does not start with them, or shows the child other GPUs than are chosen.
     """
     now, state = environment.now(), driver.state()
-    wanted = visible_devices.view(now, table)
-    if table.no_gpu is not None:
-        wanted = visible_devices.NOTHING
-    # CUDA may see devices that NVML, which does not start, does not list.
-    unlisted = table.error is not None and table.no_gpu is None
-    if unlisted and now[MASK] != visible_devices.HIDE_ALL:
-        wanted = View()
+    wanted = _wanted(now, table)
     problem: str | None = None
     where: str | None = None
     notes: list[str] = []
@@ -61,7 +55,7 @@ def verify(
     seen = _devices(wanted, table) if known else ()
     if state.initialized:
         seen = tuple(device.as_seen() for device in table.visible)
-        known = not unlisted or state.uuids == ()
+        known = not _is_unlisted(table) or state.uuids == ()
         if _is_late(wanted, state, table):
             problem, where = f"Too late for '{spec.text}': {_library()}", initialization.location()
     elif state.initialized is None and table.no_gpu is None:
@@ -87,6 +81,20 @@ def verify(
         where=where,
         ways_out=() if problem is None else _ways_out(spec, options, seen),
     )
+
+
+def _wanted(variables: Mapping[str, str | None], table: DeviceTable) -> View:
+    """Return what the variables show, as far as it is known."""
+    if table.no_gpu is not None:
+        return visible_devices.NOTHING
+    if _is_unlisted(table) and variables[MASK] != visible_devices.HIDE_ALL:
+        return View()
+    return visible_devices.view(variables, table)
+
+
+def _is_unlisted(table: DeviceTable) -> bool:
+    """Return whether CUDA may see devices that NVML, which does not start, does not list."""
+    return table.error is not None and table.no_gpu is None
 
 
 def _proven(spec: Spec, wanted: View, table: DeviceTable) -> tuple[View, list[str]]:
