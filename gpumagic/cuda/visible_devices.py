@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from gpumagic.results.devices import MASK as MASK
+from gpumagic.results.devices import ORDER as ORDER
 from gpumagic.results.devices import Device
 
-MASK = "CUDA_VISIBLE_DEVICES"
-ORDER = "CUDA_DEVICE_ORDER"
 #: The variables that decide which devices a process sees, and in which order.
 VARIABLES = (MASK, ORDER)
 #: Hides every device, as ``""`` does, which is less easily seen.

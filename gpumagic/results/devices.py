@@ -13,7 +13,8 @@ from gpumagic.wording import grouped, plural
 
 NO_GPU = "This machine has no GPU that CUDA can use"
 VIRTUAL = "To try gpumagic without one: make demo, in its repository, has a virtual GPU"
-_MASK, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
+#: The variables that choose devices.
+MASK, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 #: Whether what a process sees can still be changed, by whether CUDA is initialised in it.
 _STATES = {
     None: "the CUDA driver does not report whether it is initialised",
@@ -333,10 +334,10 @@ def _number(table: DeviceTable) -> str:
 
 def variables(environment: Mapping[str, str | None]) -> str:
     """Return the variables that choose devices, as text."""
-    mask = environment.get(_MASK)
-    text = f"{_MASK} is not set" if mask is None else f"{_MASK}={mask}"
-    order = environment.get(_ORDER)
-    return text if order is None else f"{text}, {_ORDER}={order}"
+    mask = environment.get(MASK)
+    text = f"{MASK} is not set" if mask is None else f"{MASK}={mask}"
+    order = environment.get(ORDER)
+    return text if order is None else f"{text}, {ORDER}={order}"
 
 
 def errors(devices: Iterable[Device], where: str = "") -> Iterator[Line]:
