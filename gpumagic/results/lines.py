@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from math import fsum
-from typing import Any
+from typing import Any, TypeVar
 
 from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Style, Styled, Text
 from gpumagic.render.source_code import source_cells
@@ -21,6 +21,9 @@ _LONGEST_GAP = 8
 _EDGE = 2
 #: What is said of time that belongs to no line.
 BETWEEN = "(between the lines)"
+
+
+_Item = TypeVar("_Item")
 
 
 def _one(number: int) -> range:
@@ -53,12 +56,18 @@ class Source:
                 lines[_EDGE:-_EDGE] = [range(lines[_EDGE].start, lines[-_EDGE].start)]
             yield from lines
 
-    def grid(self, rows: Iterable[range], figures: Sequence[Column[range]]) -> Grid:
-        """Return a table; the row with no line has what is between the lines."""
+    def grid(self, items: Mapping[range, _Item | None], *figures: Column[_Item]) -> Grid:
+        """Return a table of the figures of rows; the row with no line is between the lines."""
         texts = source_cells(self.text)
 
         def number(lines: range) -> Styled:
             return Styled({0: DASH, 1: str(lines.start)}.get(len(lines), ""), "dim")
+
+        def of_item(figure: Column[_Item]) -> Column[range]:
+            def cell(lines: range) -> Text:
+                return "" if (item := items[lines]) is None else figure.cell(item)
+
+            return Figures(figure.header, cell, figure.rank)
 
         def text(lines: range) -> Styled:
             if len(lines) == 1:
@@ -67,7 +76,7 @@ class Source:
 
         # A line of source is known by its beginning: it gives way before figures do.
         source = Column("Source", text, least=20)
-        return Grid.of(rows, Figures("Line", number), *figures, source)
+        return Grid.of(items, Figures("Line", number), *map(of_item, figures), source)
 
 
 @dataclass(frozen=True)
@@ -130,20 +139,21 @@ class LineReport(Result):
 
 def _memory_grid(source: SourceLines, memory: Mapping[int, LineMemory]) -> Grid:
     highest = max((line.peak for line in memory.values()), default=0) or 1
+    # A row's hits and memory.
+    items = {
+        row: (source.runs.get(row.start), memory.get(row.start)) if len(row) == 1 else None
+        for row in source.rows(memory)
+    }
 
-    def hits(lines: range) -> Styled:
-        count = source.runs.get(lines.start) if len(lines) == 1 else None
-        return Styled("" if count is None else f"{count:,}", "dim")
+    def peak(line: LineMemory) -> Styled:
+        return Styled.bytes(line.peak, sign=True, bar=line.peak / highest)
 
-    def figures(header: str, of: Callable[[LineMemory], Text]) -> Column[range]:
-        return Figures(header, lambda row: of(memory[row.start]) if row.start in memory else "")
-
-    columns = [
-        Figures("Hits", hits, rank=2),
-        figures("Change", lambda each: Styled.bytes(each.change, sign=True)),
-        figures("Peak", lambda each: Styled.bytes(each.peak, sign=True, bar=each.peak / highest)),
-    ]
-    return source.grid(source.rows(memory), columns)
+    return source.grid(
+        items,
+        Figures("Hits", lambda of: Styled("" if of[0] is None else f"{of[0]:,}", "dim"), rank=2),
+        Figures("Change", lambda of: Styled.bytes(of[1].change, sign=True) if of[1] else ""),
+        Figures("Peak", lambda of: peak(of[1]) if of[1] else ""),
+    )
 
 
 #: A line with less than this part of the time of all lines is dim, and may be left out.
@@ -245,73 +255,72 @@ class LineTimings(Series[LineTiming]):
             yield {"function": name, **figures, **devices}
 
 
-def _timing_grid(source: SourceTimings, between: LineTiming | None) -> Grid:
-    """Return the table of a source; ``between`` is a row below its lines."""
-    every = [*source.lines, *([] if between is None else [between])]
-    has_gpu = any(line.gpu is not None for line in source.lines)
-    # Where most GPU times are upper bounds, the host's say which line is slow.
-    bounds = fsum(line.gpu or 0.0 for line in every if line.at_most)
-    by_gpu = has_gpu and bounds <= fsum(line.gpu or 0.0 for line in every) / 2
+class _Cost:
+    """What lines cost: the GPU's time, or the host's where it says better which line is slow."""
 
-    def cost(line: LineTiming) -> float:
-        return (line.gpu or 0.0) if by_gpu else line.host
+    def __init__(self, source: SourceTimings, between: LineTiming | None) -> None:
+        lines = [*source.lines, *([] if between is None else [between])]
+        bounds = fsum(line.gpu or 0.0 for line in lines if line.at_most)
+        self.has_gpu = any(line.gpu is not None for line in source.lines)
+        #: Where most GPU times are upper bounds, the host's say more.
+        self.by_gpu = self.has_gpu and bounds <= fsum(line.gpu or 0.0 for line in lines) / 2
+        self._longest = max(map(self.of, lines)) or 1.0
+        self._all = fsum(map(self.of, lines)) or 1.0
+        #: Where the host has little to do beside the GPU, parts of its time are noise.
+        self._hosts = max(fsum(line.host for line in lines), self._all)
 
-    longest, whole = max(map(cost, every)) or 1.0, fsum(map(cost, every)) or 1.0
-    # Where the host has little to do beside the GPU, parts of its time are noise.
-    hosts = max(fsum(line.host for line in every), whole)
-    by_number = {line.line: line for line in source.lines}
-    relevant = {
-        number
-        for number, line in by_number.items()
-        if line.syncs or max(cost(line) / whole, line.host / hosts) >= _NEGLIGIBLE
-    }
-    times = {
-        row: by_number.get(row.start)
-        if len(row) == 1
-        else _together([by_number[number] for number in row if number in by_number])
-        for row in source.rows(relevant)
-    }
-    if between is not None:
-        times[range(0)] = between
+    def of(self, line: LineTiming) -> float:
+        """Return the seconds that a line costs."""
+        return (line.gpu or 0.0) if self.by_gpu else line.host
 
-    def with_bar(text: str, line: LineTiming) -> Styled:
-        part = cost(line) / whole
-        style: Style = "strong" if part >= _HOT else "dim" if part < _NEGLIGIBLE else ""
-        return Styled(text, style, min(1.0, cost(line) / longest))
+    def has_row(self, line: LineTiming) -> bool:
+        """Return whether a line has a row, however many lines there are."""
+        part = max(self.of(line) / self._all, line.host / self._hosts)
+        return line.syncs > 0 or part >= _NEGLIGIBLE
 
-    def gpu(line: LineTiming) -> Text:
-        text = at_most(line.gpu, line.at_most) if has_gpu else ""
-        return with_bar(text, line) if by_gpu else text
+    def gpu(self, line: LineTiming) -> Text:
+        text = at_most(line.gpu, line.at_most) if self.has_gpu else ""
+        return self._with_bar(text, line) if self.by_gpu else text
 
-    def host(line: LineTiming) -> Text:
+    def host(self, line: LineTiming) -> Text:
         # The host's time of a line that ran is never 0, only not known as exactly.
         text = "< 1 µs" if line.hits and line.host < _RESOLUTION else seconds(line.host)
-        return text if by_gpu else with_bar(text, line)
+        return text if self.by_gpu else self._with_bar(text, line)
 
-    def figures(header: str, of: Callable[[LineTiming], Text], rank: int = 0) -> Column[range]:
-        return Figures(header, lambda row: "" if (line := times[row]) is None else of(line), rank)
+    def _with_bar(self, text: str, line: LineTiming) -> Styled:
+        part = self.of(line) / self._all
+        style: Style = "strong" if part >= _HOT else "dim" if part < _NEGLIGIBLE else ""
+        return Styled(text, style, min(1.0, self.of(line) / self._longest))
 
-    def on(i: int) -> Column[range]:
-        return figures(
-            f"cuda:{i}", lambda line: at_most(line.per_device.get(i), i in line.bounds), 4
-        )
 
+def _timing_grid(source: SourceTimings, between: LineTiming | None) -> Grid:
+    """Return the table of a source; ``between`` is a row below its lines."""
+    cost = _Cost(source, between)
+    lines = {line.line: line for line in source.lines}
+    rows = source.rows({number for number, line in lines.items() if cost.has_row(line)})
+    items = {row: _together([lines[number] for number in row if number in lines]) for row in rows}
+    if between is not None:
+        items[range(0)] = between
     devices = sorted({i for line in source.lines for i in line.per_device})
-    columns = [
-        figures("Hits", lambda line: f"{line.hits:,}" if line.hits else "", rank=2),
-        figures("GPU", gpu),
+
+    def on(i: int) -> Column[LineTiming]:
+        return Figures(f"cuda:{i}", lambda of: at_most(of.per_device.get(i), i in of.bounds), 4)
+
+    return source.grid(
+        items,
+        Figures("Hits", lambda line: f"{line.hits:,}" if line.hits else "", rank=2),
+        Figures("GPU", cost.gpu),
         *(map(on, devices) if len(devices) > 1 else ()),
-        figures("Host", host),
+        Figures("Host", cost.host),
         # A line below the table says it, too.
-        figures("Waited", lambda line: seconds(line.sync_time) if line.syncs else "", rank=3),
-    ]
-    return source.grid(times, columns)
+        Figures("Waited", lambda line: seconds(line.sync_time) if line.syncs else "", rank=3),
+    )
 
 
 def _together(lines: Sequence[LineTiming]) -> LineTiming | None:
-    """Return the sums of the times of lines that are left out; None where none of them ran."""
-    if not lines:
-        return None
+    """Return the times of a row: of one line, or the sums of those that are left out."""
+    if len(lines) < 2:
+        return lines[0] if lines else None
     gpu = [line.gpu for line in lines if line.gpu is not None]
     host, is_bound = fsum(line.host for line in lines), any(line.at_most for line in lines)
     return LineTiming(0, "", gpu=fsum(gpu) if gpu else None, host=host, at_most=is_bound)
