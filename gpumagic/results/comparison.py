@@ -155,10 +155,9 @@ class Comparison(Series[Compared]):
             if entry is self.entries[0]:
                 return Styled("baseline", "dim")
             found = entry.gpu if quantity == "gpu" else entry.wall
-            if not found.text:
-                return Styled("not known" if quantity == entry.quantity else DASH, "dim")
-            if quantity != entry.quantity or not found.differs:
-                return Styled(found.text, "dim")
+            counts = quantity == entry.quantity
+            if not (found.text and counts and found.differs):
+                return Styled(found.text or ("not known" if counts else DASH), "dim")
             return Styled(found.text, "good" if found.verdict == "faster" else "warn")
 
         counts = [entry.name for entry in self if entry.quantity == "gpu"]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 
 from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled, Text, shortened
 from gpumagic.render.units import DASH, bytes_, rounded, spans
@@ -172,7 +171,7 @@ class Device:
             return self
         part = next((part for part in self.mig if part.uuid == self.instance), MigInstance(""))
         total, used = part.memory_total, part.memory_used
-        return dataclasses.replace(
+        return replace(
             self,
             name=part.name or self.name,
             memory_total=total,
@@ -190,7 +189,7 @@ class DeviceTable(Series[Device]):
 
     _sequence = "devices"
     _index = ("index",)
-    _columns = tuple(each.name for each in dataclasses.fields(Device))
+    _columns = tuple(each.name for each in fields(Device))
 
     devices: tuple[Device, ...] = ()
     #: ``CUDA_VISIBLE_DEVICES`` and ``CUDA_DEVICE_ORDER`` of this process, as far as they are set.
@@ -297,7 +296,7 @@ def _uuid(device: Device, part: MigInstance) -> Styled:
 
 def _claims(devices: Iterable[Device]) -> Iterator[Line]:
     """Yield a line for each process that claims GPUs, with these."""
-    claims = ((dataclasses.replace(c, instance=None), d.index) for d in devices for c in d.claims)
+    claims = ((replace(c, instance=None), d.index) for d in devices for c in d.claims)
     for claim, found in [*grouped(claims).items()][:_MOST]:
         yield Line.of(f"GPU {spans(found)}: claimed by {claim}.", "dim")
 
