@@ -21,8 +21,8 @@ from gpumagic.wording import plural
 
 #: The most exceptions that are searched: one, its causes and contexts.
 _EXCEPTIONS = 100
-#: The most characters of each that are searched.
-_CHARACTERS = 20_000
+#: The most characters of each that are searched, its last: a worker's error is below its traceback.
+_CHARACTERS = 50_000
 #: Bytes of a device that its context and the libraries of torch need at least.
 _ROOM = 2**30
 _LINE_OF_FAILURE = (
@@ -55,13 +55,7 @@ def explain(error: BaseException) -> Explanation | None:
 def full_text(error: BaseException) -> str:
     """Return the messages of an exception, its causes and contexts, within limits."""
     some = itertools.islice(introspection.linked(error), _EXCEPTIONS)
-    return "\n".join(_excerpt(introspection.message(each)) for each in some)
-
-
-def _excerpt(text: str) -> str:
-    """Return a text, or both ends of a long one: a worker's error is below its traceback."""
-    half = _CHARACTERS // 2
-    return text if len(text) <= _CHARACTERS else f"{text[:half]}\n{text[-half:]}"
+    return "\n".join(introspection.message(each)[-_CHARACTERS:] for each in some)
 
 
 # --- the lines, of which each gets the exception's text ------------------------------------------
