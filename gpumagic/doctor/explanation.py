@@ -29,6 +29,8 @@ _LINE_OF_FAILURE = (
     "CUDA reports it asynchronously: CUDA_LAUNCH_BLOCKING=1, set before CUDA starts, shows the "
     "line that failed"
 )
+_FORKED = f"the worker was forked from this process ({{place}}); {process.FORK_REMEDY}"
+_TOO_EARLY = "{place}. To do: %gpu restart; what it keeps on a GPU would initialise CUDA again"
 
 
 def explain(error: BaseException) -> Explanation | None:
@@ -123,16 +125,8 @@ _NO_START = (
 #: Pattern and line, or what returns it; the first that matches is used. Meanings as in the CUDA
 #: runtime's documentation (cudaError_t). `gpumagic.memory` explains out of memory.
 _LINES: list[tuple[str, str | Callable[[str], str]]] = [
-    (
-        "Cannot re-initialize CUDA in forked subprocess",
-        _with_place(f"the worker was forked from this process ({{place}}); {process.FORK_REMEDY}"),
-    ),
-    (
-        "CUDA has been initialized before the `notebook_launcher`",
-        _with_place(
-            "{place}. To do: %gpu restart; what it keeps on a GPU would initialise CUDA again"
-        ),
-    ),
+    ("Cannot re-initialize CUDA in forked subprocess", _with_place(_FORKED)),
+    ("CUDA has been initialized before the `notebook_launcher`", _with_place(_TOO_EARLY)),
     (
         "no kernel image is available",
         _diagnosed("torch has kernels for this GPU, as far as known, so check extensions"),

@@ -18,6 +18,7 @@ from gpumagic.results.lines import LineTimings
 from gpumagic.wording import plural
 
 Limit = Literal["gpu", "host"]
+_LIMITS = {"gpu": "GPU-bound", "host": "host-bound: the GPU waits for work to be launched"}
 StoppedBy = Literal["precision", "max-time"]
 
 #: A time is exact, within 5 %, if the GPU has surely worked for this part of it.
@@ -173,11 +174,7 @@ class CudaTiming(StorableResult):
         if self.gpu_note is not None:
             yield Line.of(self.gpu_note, "dim")
         if self._is_repeated and self.limited_by is not None:
-            limits = {
-                "gpu": "GPU-bound",
-                "host": "host-bound: the GPU waits for work to be launched",
-            }
-            yield Line.of(f"{limits[self.limited_by]} ({self.limit_evidence})", "dim")
+            yield Line.of(f"{_LIMITS[self.limited_by]} ({self.limit_evidence})", "dim")
         if self.compile_time > _LONG_COMPILE:
             yield Line.of(f"compiled in {seconds(self.compile_time)}, which is not counted", "dim")
         yield from super()._remarks()
