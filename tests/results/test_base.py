@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
@@ -19,7 +18,6 @@ from gpumagic.results.base import Series, as_html, as_text
 class Example(Series[str]):
     _sequence = "words"
     words: tuple[str, ...] = ("a", "b", "c")
-    sizes: Mapping[int, int] = field(default_factory=lambda: {0: 1})
 
     def _blocks(self) -> list[Block]:
         return [Line.of(" ".join(self.words), "dim")]
@@ -41,12 +39,6 @@ def test_a_sequence_of_items() -> None:
     result = Example()
     assert [*result] == ["a", "b", "c"]
     assert (len(result), result[0], result[1:]) == (3, "a", ("b", "c"))
-
-
-def test_as_data() -> None:
-    result = Example()
-    assert result.to_dict() == {"words": ("a", "b", "c"), "sizes": {0: 1}}
-    assert json.loads(result.to_json(indent=1)) == {"words": ["a", "b", "c"], "sizes": {"0": 1}}
 
 
 @dataclass(frozen=True, repr=False)
