@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -50,7 +50,9 @@ def run(
     if kind is not int:
         is_now = f"{name} is a {introspection.name_of(kind)}"
         raise SpecError(f"--fit: {is_now}, which a number would replace; rename one of them")
-    search, shell = FitSearch(low, high, allocated=_allocated()), magics.shell
+    search, shell = FitSearch(low, high), magics.shell
+    #: The bytes that were allocated before the first run, and those after each.
+    held = [_allocated()]
     with LiveDisplay(shell, quiet=options.quiet, stream=sys.stderr) as live:
         while (value := search.next()) is not None:
             fits = "" if search.largest is None else f"; {search.largest:,} fits"
@@ -60,7 +62,7 @@ def run(
                 ran, devices = _run_once(cell, name, value)
             except BaseException:
                 if search.runs:
-                    until = f"Until then: {_result(name, search).verdict}"
+                    until = f"Until then: {_result(name, search, held).verdict}"
                     say(shell, f"--fit ended at {name} = {value:,}. {until}", quiet=options.quiet)
                 raise
             if not torch_cuda.contexts():
@@ -68,14 +70,14 @@ def run(
             used = max(devices, key=lambda i: devices[i].peak, default=None)
             peak = devices[used].peak if used is not None else 0
             search.runs.append(FitRun(value, peak if ran else None))
-            search.left.append(_allocated())
+            held.append(_allocated())
             if used is not None:
                 # Less where the first run has created what stays: an optimizer's state.
                 search.available = _available(used)
             LIMIT.apply()
     if search.largest is not None:
         shell.user_ns[name] = search.largest
-    found = _result(name, search)
+    found = _result(name, search, held)
     if not all(run.fits for run in search.runs):
         found = replace(found, notes=(*_held_by_notebook(shell), *found.notes))
     return hand_over(shell, found, options)
@@ -157,19 +159,18 @@ def _held_by_notebook(shell: Shell) -> Iterator[str]:
         )
 
 
-def _result(name: str, search: FitSearch) -> Fit:
-    times, largest = plural(len(search.runs), "time"), search.largest
+def _result(name: str, search: FitSearch, held: Sequence[int]) -> Fit:
+    times, largest, notes = plural(len(search.runs), "time"), search.largest, list[str]()
+    # Above what the first run has made for all others: gradients, an optimizer's state.
+    lacked = max(held[1:-1], default=0) - held[1]
+    if lacked > PRECISION * max((run.peak or 0 for run in search.runs), default=0):
+        notes.append(
+            f"the runs left {bytes_(held[-1] - held[0])} allocated, which later runs lacked: "
+            "without it more may fit; %gpumem vars shows what holds it"
+        )
     left = "all" if largest is None else f"{name} is left at {largest:,}, all other"
-    notes = [
+    notes += [
         f"{left} variables are as before",
         f"the cell ran {times}; what it changes in place stays changed, as a model that it trains",
     ]
-    # Above what the first run has made for all others: gradients, an optimizer's state.
-    lacked = max(search.left[:-1], default=0) - search.left[0]
-    if lacked > PRECISION * max((run.peak or 0 for run in search.runs), default=0):
-        notes.insert(
-            0,
-            f"the runs left {bytes_(search.left[-1] - search.allocated)} allocated, which later "
-            "runs lacked: without it more may fit; %gpumem vars shows what holds it",
-        )
     return Fit(name, largest, tuple(search.runs), search.is_exact, tuple(notes))

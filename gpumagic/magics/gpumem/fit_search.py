@@ -33,9 +33,6 @@ class FitSearch:
     #: The bytes that the code may allocate above its start; None where not known.
     available: int | None = None
     runs: list[FitRun] = field(default_factory=list)
-    #: The bytes that were allocated before the first run, and those after each.
-    allocated: int = 0
-    left: list[int] = field(default_factory=list)
 
     @property
     def largest(self) -> int | None:
