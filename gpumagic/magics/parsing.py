@@ -128,17 +128,15 @@ class Grammar:
             opening, after = _take_word(statement)
             statement = f"{expanded(opening, known)} {after}"
         first, *behind = statement.split(None, 1) or [""]
-        after = "".join(behind)
-        is_verb = first in self.verbs
-        if not self._takes_code:
-            if first.lower() == "auto":
-                return "auto", f"auto {after}"
-            return (first, after) if is_verb else (SPEC if first or cell else PLAIN, statement)
-        if cell and is_verb and not after:
-            raise SpecError(f"{first} is for a line: write {self.magic} {first}")
-        if cell or is_code or not is_verb or _is_code(first, after, known):
-            return PLAIN, statement
-        return first, after
+        after, is_verb = "".join(behind), first in self.verbs
+        if self._takes_code:
+            if cell and is_verb and not after:
+                raise SpecError(f"{first} is for a line: write {self.magic} {first}")
+            is_code = is_code or cell or not is_verb or _is_code(first, after, known)
+            return (PLAIN, statement) if is_code else (first, after)
+        if first.lower() == "auto":
+            return "auto", f"auto {after}"
+        return (first, after) if is_verb else (SPEC if first or cell else PLAIN, statement)
 
     def _check_statement(self, code: str, known: Container[str]) -> None:
         """Refuse a mistyped option or verb: of IPython's ``reset`` it would be a magic.
