@@ -6,7 +6,6 @@ import gc
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -342,9 +341,3 @@ def test_what_is_short_is_no_rounded_figure(cells: Any) -> None:
     found = re.search(r"at least ([\d.]+) MiB short", said.text)
     assert found is not None
     assert 4 < float(found[1]) <= 6
-
-
-def test_where_others_hold_the_gpu_another_one_is_named(cells: Any, virtual_gpu: Any) -> None:
-    found = OutOfMemory(0, "H100", 4 * GIB, total=80 * GIB, free=GIB, others=60 * GIB)
-    assert "%gpu auto --restart takes another GPU: other processes hold 60.0 GiB" in str(found)
-    assert "another GPU" not in str(replace(found, others=GIB))

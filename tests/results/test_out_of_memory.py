@@ -36,3 +36,9 @@ def test_the_holders_add_up() -> None:
     rows = [line for line in str(more).splitlines() if line.startswith("2 more")]
     assert len(rows) == 1
     assert "45.0 GiB" in rows[0]
+
+
+def test_where_others_hold_the_gpu_another_one_is_named() -> None:
+    found = OutOfMemory(0, "H100", 4 * GIB, total=80 * GIB, free=GIB, others=60 * GIB)
+    assert "%gpu auto --restart takes another GPU: other processes hold 60.0 GiB" in str(found)
+    assert "another GPU" not in str(replace(found, others=GIB))

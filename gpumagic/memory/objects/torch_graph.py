@@ -55,21 +55,17 @@ class TorchGraph:
 
     def rule(self, kind: type) -> Rule | None:
         """Return the function for objects of a type; None where they keep nothing in C++."""
-        if self.is_tensor(kind):
+        if introspection.derives(kind, self._torch.Tensor):
             return self._of_tensor
-        if self.is_storage(kind):
+        if introspection.derives(kind, self._torch.UntypedStorage):
             return lambda storage: ()
         if introspection.derives(kind, self._torch._C.ScriptModule):
             return self._of_script
         return partial(self._of_node, _fields(kind)) if self.is_node(kind) else None
 
-    def is_tensor(self, kind: type) -> bool:
-        """Return whether a type is one of tensors."""
-        return introspection.derives(kind, self._torch.Tensor)
-
-    def is_storage(self, kind: type) -> bool:
-        """Return whether a type is one of storages of bytes."""
-        return introspection.derives(kind, self._torch.UntypedStorage)
+    def has_memory(self, kind: type) -> bool:
+        """Return whether a type is one of tensors, or of storages of bytes."""
+        return introspection.derives(kind, self._torch.Tensor, self._torch.UntypedStorage)
 
     def is_node(self, kind: type) -> bool:
         """Return whether a type is one of autograd's nodes."""
@@ -77,7 +73,7 @@ class TorchGraph:
 
     def address(self, thing: Any) -> int:
         """Return where the storage of a tensor begins, or a storage; 0 without memory."""
-        is_storage = self.is_storage(type(thing))
+        is_storage = introspection.is_a(thing, self._torch.UntypedStorage)
         read = self._torch._C.StorageBase.data_ptr if is_storage else self._address
         try:
             return int(read(thing))

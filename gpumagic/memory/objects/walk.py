@@ -198,7 +198,7 @@ class Walk:
             leads_on=hidden is not None or bool(_flags(kind) & _HAVE_GC),
             is_class=introspection.derives(kind, type),
             hidden=hidden,
-            has_memory=graph.is_tensor(kind) or graph.is_storage(kind),
+            has_memory=graph.has_memory(kind),
         )
 
 
