@@ -117,12 +117,8 @@ def _first_use(runs: Sequence[Times]) -> str | None:
     new = [i for i, reading in runs[0].readings.items() if reading.new]
     if len(runs) > 1 or not new:
         return None
-    if len(new) == len(runs[0].readings):
-        return "CUDA was initialised in this cell, and its time includes that; run the cell again"
     named = " and ".join(f"cuda:{i}" for i in new)
-    are = "were" if len(new) > 1 else "was"
-    used = f"{named} {are} first used in this cell, and its time includes starting CUDA there"
-    return f"{used}; run the cell again"
+    return f"the time includes starting CUDA on {named}, first used in this cell; run it again"
 
 
 def _not_waited_for() -> str:

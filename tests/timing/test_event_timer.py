@@ -131,7 +131,7 @@ def test_a_device_that_is_first_used_inside_is_bounded_and_named() -> None:
         torch.cuda.synchronize(0)
     assert 0.98 * 0.02 <= timed.gpu.median <= 0.025
     assert timed.gpu_at_most
-    assert timed.gpu_note.startswith("cuda:3 was first used in this cell, and ")
+    assert "starting CUDA on cuda:3, first used" in timed.gpu_note
     assert list(timed.per_device) == [3], "the other one was done"
     assert not repeated.gpu_at_most
     assert [len(sample.all) for sample in repeated.per_device.values()] == [4, 4]

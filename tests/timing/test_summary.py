@@ -58,7 +58,7 @@ SAID: dict[str, tuple[Times, ...]] = {
     "the GPU may have waited for Python": (OPEN,),
     "no GPU work seen (≤ 1.00 s)": (NO_SIGN, MAYBE),
     "another library may have used the GPU": (MAYBE,),
-    "CUDA was initialised in this cell, and its time includes that": (NEW,),
+    "includes starting CUDA on cuda:0, first used in this cell": (NEW,),
     "≤": (OPEN, NO_SIGN, MAYBE, NEW),
     ", at least": (OPEN,),
 }

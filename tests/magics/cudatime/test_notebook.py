@@ -41,7 +41,7 @@ def test_a_notebook(kernel: Any) -> None:
 
     # CUDA comes to be inside the cell: no false figure
     reply = k.run(f"%%cudatime -v t\ntorch.cuda.init()\n{SLEEP}")
-    assert "CUDA was initialised in this cell" in reply.text
+    assert "starting CUDA on cuda:0, first used in this cell" in reply.text
     assert k.run("t.gpu_at_most and t.gpu.median >= 0.29").value == "True"
     assert k.run("t.wall.median >= 0.3").value == "True"
     reply = k.run(f"%%cudatime -v t\n{SLEEP}")
@@ -50,7 +50,7 @@ def test_a_notebook(kernel: Any) -> None:
 
     # the same on another device, and none on one that is not used
     reply = k.run(f"%%cudatime -v t\nwith torch.cuda.device(1): {SLEEP}")
-    assert "cuda:1 was first used in this cell" in reply.text
+    assert "starting CUDA on cuda:1, first used in this cell" in reply.text
     assert k.run("t.gpu_at_most and t.gpu.median >= 0.29").value == "True"
     reply = k.run(f"%%cudatime -v t\nwith torch.cuda.device(1): {SLEEP}")
     assert k.run("list(t.per_device)").value == "[1]"
