@@ -53,8 +53,8 @@ def keep_numbers(compiler: Any) -> Callable[[], None]:
 class CompiledCell:
     """A compiled cell, which can be run any number of times."""
 
-    body: CodeType | None
-    last: CodeType | None
+    #: To be evaluated one after the other: the statements, and the last expression.
+    codes: tuple[CodeType, ...]
     globals: dict[str, Any]
     locals: dict[str, Any]
     #: Whether a trailing ``;`` suppresses the display of the value.
@@ -70,13 +70,14 @@ class CompiledCell:
     @property
     def is_async(self) -> bool:
         """Whether the cell awaits at its top level."""
-        return awaits(self.body) or awaits(self.last)
+        return any(map(awaits, self.codes))
 
     def run(self, scope: AbstractContextManager[Any]) -> Any:
         """Run the cell inside ``scope``; return its last expression's value, None if ``silent``."""
+        value = None
         with scope:
-            for code in (self.body, self.last):
-                value = None if code is None else eval(code, self.globals, self.locals)
+            for code in self.codes:
+                value = eval(code, self.globals, self.locals)
             if self.silent:  # nobody gets it: it is released as a part of the cell
                 value = None
         return value
@@ -93,10 +94,11 @@ class CompiledCell:
         self, scope: AbstractContextManager[Any], finish: Callable[[Any], Any]
     ) -> Any:
         __tracebackhide__ = True
+        value: Any = None
         try:
             with scope:
-                for code in (self.body, self.last):
-                    value: Any = None if code is None else eval(code, self.globals, self.locals)
+                for code in self.codes:
+                    value = eval(code, self.globals, self.locals)
                     if awaits(code):
                         value = await value
                 if self.silent:
@@ -135,23 +137,19 @@ def compile_cell(
     shown: str = shell.ast_node_interactivity
     if statements and shown == "last_expr_or_assign":
         statements += _assigned(statements[-1])
-    body: Any = None
-    last: Any = None
+    parts: list[Any] = []
     if statements and isinstance(statements[-1], ast.Expr):
-        last = ast.Expression(statements.pop().value)
+        parts = [ast.Expression(statements.pop().value)]
     elif statements and shown == "last":  # a loop shows the values of the expressions in it
-        last = ast.Interactive([statements.pop()])
+        parts = [ast.Interactive([statements.pop()])]
     if statements:
         body = ast.Interactive(statements) if shown == "all" else ast.Module(statements, [])
+        parts.insert(0, body)
     kinds = {ast.Interactive: "single", ast.Module: "exec", ast.Expression: "eval"}
     with await_allowed(shell):
-        body_code, last_code = (
-            None if part is None else shell.compile(part, name, kinds[type(part)])
-            for part in (body, last)
-        )
+        codes = tuple(shell.compile(part, name, kinds[type(part)]) for part in parts)
     compiled = CompiledCell(
-        body=body_code,
-        last=last_code,
+        codes=codes,
         globals=shell.user_ns,
         locals=shell.user_ns if local_ns is None else local_ns,
         # An indentation's end would be taken for the last token.
@@ -188,9 +186,9 @@ def parse(shell: Shell, source: str, header: str | None) -> tuple[ast.Module, st
         return shell.compile.ast_parse("\n" * above.count("\n") + transformed, name), name
 
 
-def awaits(code: CodeType | None) -> bool:
+def awaits(code: CodeType) -> bool:
     """Return whether the code awaits, so that evaluating it gives a coroutine."""
-    return code is not None and bool(code.co_flags & inspect.CO_COROUTINE)
+    return bool(code.co_flags & inspect.CO_COROUTINE)
 
 
 def source_awaits(shell: Shell, source: str, header: str | None) -> bool:

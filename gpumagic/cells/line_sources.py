@@ -112,15 +112,14 @@ def selected_sources(cell: CompiledCell, functions: Iterable[str]) -> list[CodeS
     Raises:
         SpecError: there is no such function.
     """
-    codes = [code for code in (cell.body, cell.last) if code is not None]
     found: dict[int, CodeSource] = {}
     for name in dict.fromkeys(functions):
-        code = defined_code(codes, name) or _code_of(name, _value(name, cell))
+        code = defined_code(cell.codes, name) or _code_of(name, _value(name, cell))
         if not code.co_flags & inspect.CO_OPTIMIZED:
             raise SpecError(_CLASS.format(name))
         if id(code) not in found:  # its lines are traced once, whatever its names
             found[id(code)] = function_source(name, code)
-    return [cell_source(codes, cell.source, cell.first_line, cell.tree), *found.values()]
+    return [cell_source(cell.codes, cell.source, cell.first_line, cell.tree), *found.values()]
 
 
 def defined_code(codes: Iterable[CodeType], name: str) -> CodeType | None:
