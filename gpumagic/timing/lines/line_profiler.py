@@ -172,13 +172,11 @@ def tracing_cost() -> float:
 def _cost_of_a_line() -> float:
     tree = ast.parse(_EMPTY)
     code = compile(tree, "<empty>", "exec")
-    source, clock = cell_source([code], _EMPTY, 1, tree), LineClock()
-    tracer = LineTracer([source], clock.switch, TimeSpent)
-    clock.start()
+    profiler = LineProfiler([source := cell_source([code], _EMPTY, 1, tree)])
     try:
-        tracer.start()
+        profiler.start()
         exec(code, {})
     finally:
-        tracer.stop()
+        profiler.close()
     ran = source.ran()  # nothing under another tracer
     return fsum(line.figures.host for line in ran) / max(sum(line.hits for line in ran), 1)
