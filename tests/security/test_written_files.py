@@ -7,8 +7,10 @@ in a folder in which another user may do everything.
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,8 +20,9 @@ import pytest
 from IPython.core.error import UsageError
 
 from gpumagic.errors import SpecError
+from gpumagic.system import writing
 from gpumagic.system.writing import replacing
-from tests.support.other_user import BECOME, needs_root, run_as_other_user
+from tests.support.other_user import BECOME, UID, needs_root, run_as_other_user
 
 pytestmark = needs_root
 
@@ -130,6 +133,62 @@ def test_nobody_else_opens_a_private_file_while_it_is_made(
     write(path)
     assert seen == [0o600]
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+#: The version of an access control list, then kind, permissions and id of each entry, of which the
+#: last but two is the other user's: ``u::rwx,u:OTHER:rwx,g::r-x,m::rwx,o::r-x``.
+_ENTRIES = ((1, 7, -1), (2, 7, UID), (4, 5, -1), (16, 7, -1), (32, 5, -1))
+_OPEN_TO_OTHER = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *each) for each in _ENTRIES)
+
+
+def test_no_folder_opens_a_private_file(group_folder: Path) -> None:
+    """Its default ACL is for what is made in it; what the user has allowed by an ACL stays."""
+    path, acl = group_folder / "file.svg", "system.posix_acl_access"
+    path.touch(0o640)
+    path.chmod(0o640)
+    try:
+        os.setxattr(group_folder, "system.posix_acl_default", _OPEN_TO_OTHER)
+    except OSError:
+        pytest.skip("this file system has no access control lists")
+    with replacing(path) as made:
+        made.write_text("new")
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert acl not in os.listxattr(path)
+    os.setxattr(path, acl, _OPEN_TO_OTHER)
+    with replacing(path) as made:
+        made.write_text("newer")
+    assert os.getxattr(path, acl) == _OPEN_TO_OTHER
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_the_folder_of_temporary_files_is_another_users(
+    kind: str, write: Any, group_folder: Path, precious: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """He has put another folder in the place of ours, or a link, while the file was made."""
+    theirs, make = group_folder / "tmp", writing.secrets.token_hex
+    theirs.mkdir()
+    os.chown(theirs, UID, UID)
+    monkeypatch.setattr(tempfile, "tempdir", str(theirs))
+
+    def replaced(size: int) -> str:
+        for private in [*theirs.glob("gpumagic-*")]:
+            to, name = precious.parent if kind == "link" else theirs / "own", private.name
+            source = f"os.rename({str(private)!r}, {str(theirs / 'moved')!r})\n"
+            if kind == "file":
+                source += (
+                    f"os.mkdir({str(to)!r}); open({str(to / 'file.svg')!r}, 'x').write('his')\n"
+                )
+                source += f"os.rename({str(to)!r}, {str(private)!r})"
+            else:
+                source += f"os.symlink({str(to)!r}, {str(theirs / name)!r})"
+            run_as_other_user(source)
+        return make(size)
+
+    monkeypatch.setattr(writing.secrets, "token_hex", replaced)
+    path = group_folder / "file.svg"
+    write(path)
+    assert (theirs / "moved").is_dir()
+    assert path.read_bytes() not in (b"his", b"mine")
 
 
 _RACE = """
