@@ -9,8 +9,8 @@ ipyparallel starts the engines, and carries messages and output. From a script::
     cluster.pin(engines)
     timing = cluster.cudatime(engines, "model(x)")
 
-`connection` finds the cluster, `engine` has what runs on an engine, `selection` calls it there to
-list and to choose the engines' GPUs, `cells` measures a cell on all of them.
+`connection` finds the cluster, `engine` has what runs on an engine, `calls` calls it there;
+`selection` lists and chooses the engines' GPUs, `cells` measures a cell on all of them.
 """
 
 from gpumagic.cluster.cells import cudatime, gpumem

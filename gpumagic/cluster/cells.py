@@ -6,12 +6,11 @@ import signal
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpumagic._version import __version__
+from gpumagic.cluster import calls, engine
 from gpumagic.cluster.connection import Cluster, package
-from gpumagic.cluster.engine import RESULT, result_of
 from gpumagic.cluster.results import ClusterMemory, ClusterTiming, EngineResult
-from gpumagic.cluster.selection import described
 from gpumagic.errors import DeviceError
+from gpumagic.results.base import Result
 
 if TYPE_CHECKING:
     from ipyparallel import AsyncResult, Client
@@ -67,12 +66,11 @@ def run(
         DeviceError: there is no engine.
     """
     wanted = cluster.ids if engines is None else engines
-    present = [engine for engine in wanted if engine in cluster.client.ids]
+    present = [each for each in wanted if each in cluster.client.ids]
     if not present:
         raise DeviceError("the engines are gone; see %gpu cluster")
-    line = f"{options} -q -v {RESULT} -- {code}" if code else f"{options} -q -v {RESULT}"
-    arguments = (__version__, magic, line, cell)
-    source = f"__import__('gpumagic.cluster.engine', fromlist=['run_cell']).run_cell{arguments!r}"
+    line = f"{options} -q -v {engine.RESULT}{f' -- {code}' if code else ''}"
+    source = calls.source(engine.run_cell, magic, line, cell)
     interrupted: KeyboardInterrupt | None = None
     result = cluster.client.direct_view(present).execute(source, silent=False, block=False)
     with result.stream_output():
@@ -83,35 +81,22 @@ def run(
         except KeyboardInterrupt as interrupt:
             interrupted = interrupt
             _interrupt(cluster.client, result, present)
-    replies = dict(zip(present, result._children, strict=True))
-    rows = [_row(engine, replies.get(engine)) for engine in wanted]
-    raised = [reply.result() for reply in replies.values() if reply.done()]
-    raised = [each for each in raised if isinstance(each, Exception)]
+    outcomes = dict.fromkeys(wanted, calls.GONE) | {
+        each: reply.result() if reply.done() else "it has not ended after the interrupt"
+        for each, reply in zip(present, result._children, strict=True)
+    }
+    rows = [calls.result(each, outcomes[each], Result) for each in wanted]
+    raised = [each for each in outcomes.values() if isinstance(each, Exception)]
     return tuple(rows), interrupted or _composite(raised, result)
 
 
 def _interrupt(client: Client, result: AsyncResult, engines: Sequence[int]) -> None:
     """Interrupt engines that run the cell, and withdraw it from those that have not begun."""
-    present = [engine for engine in engines if engine in client.ids]
+    present = [each for each in engines if each in client.ids]
     if present:
         client.abort(result, targets=present, block=False)
         client.send_signal(signal.SIGINT, targets=present, block=False)
         result.wait(_INTERRUPT_TIMEOUT)
-
-
-def _row(engine: int, reply: AsyncResult | None) -> EngineResult:
-    if reply is None:
-        return EngineResult(engine, error="the engine is gone")
-    if not reply.done():
-        return EngineResult(engine, error="it has not ended after the interrupt")
-    outcome = reply.result()
-    if isinstance(outcome, Exception):
-        return EngineResult(engine, error=described(outcome))
-    found = result_of(outcome)
-    if found is None or found[1] is None:
-        return EngineResult(engine, error="it has left no result")
-    host, value = found
-    return EngineResult(engine, host, value)
 
 
 def _composite(exceptions: list[Exception], result: object) -> BaseException | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import DependencyError, DeviceError, SpecError
 from gpumagic.render.units import spans
+from gpumagic.system.paths import opened
 from gpumagic.system.shell import Shell
 from gpumagic.system.text import named
 
@@ -20,9 +22,8 @@ if TYPE_CHECKING:
 
 #: Seconds for the controller to answer.
 _TIMEOUT = 5.0
-#: The client in use by connection file, and all that were created here: each registered its %px.
-_clients: dict[Path, Any] = {}
-_created: list[Any] = []
+#: The clients that were created here, with their connection files. The first registers ``%px``.
+_created: list[tuple[Path, Any]] = []
 
 _SLICE = re.compile(r"(-?\d{1,9})?:(-?\d{1,9})?(?::(-?\d{1,9})?)?")
 
@@ -137,51 +138,60 @@ def _connection_file(profile: str) -> Path:
 
 def _client(file: Path) -> Any:
     """Return the client for a controller's connection file, created once."""
-    client = _clients.get(file)
-    if client is not None and not client._closed:
-        return client
-    status = file.stat()
-    if os.name != "nt" and (status.st_uid != os.geteuid() or status.st_mode & 0o022):
-        raise SpecError(
-            f"{file} is not used, since other users can write it (owner {status.st_uid}, mode "
-            f"{stat.S_IMODE(status.st_mode):04o}): who can write it chooses where your code is "
-            "sent; make a copy of mode 0600 if you trust it"
-        )
+    for known, client in _created:
+        if known == file and not client._closed:
+            return client
     try:
-        client = package().Client(str(file), timeout=_TIMEOUT)
+        client = package().Client(_connection(file), timeout=_TIMEOUT)
     except TimeoutError:
         raise DeviceError(
             f"the controller that wrote {file.name} does not answer: has it ended?"
         ) from None
+    except SpecError:
+        raise
     except Exception as error:  # of many types: sockets, ssh, JSON, traits
         raise DeviceError(f"cannot connect by {file.name}: {named(error)}") from None
-    _clients[file] = client
-    _created.append(client)
+    _created.append((file, client))
     return client
+
+
+def _connection(file: Path) -> dict[str, Any]:
+    """Return what a connection file has.
+
+    Raises:
+        SpecError: another user may have written it.
+    """
+    with opened(file) as text:
+        status = os.fstat(text.fileno())
+        if os.name != "nt" and (status.st_uid != os.geteuid() or status.st_mode & 0o022):
+            raise SpecError(
+                f"{file} is not used, since other users can write it (owner {status.st_uid}, mode "
+                f"{stat.S_IMODE(status.st_mode):04o}): who can write it chooses where your code is "
+                "sent; make a copy of mode 0600 if you trust it"
+            )
+        return dict(json.load(text))  # a text would be the name of another file
 
 
 def forget(client: Client) -> None:
     """Connect anew the next time, if the client was created here: nobody answers it."""
-    if client in _created:
+    if any(client is created for _, created in _created):
         client.close(linger=0)
 
 
 def close(shell: Shell) -> None:
     """Close the clients that were created here, and unregister their ``%px``."""
-    manager = shell.magics_manager
-    for client in _created:
+    manager, clients = shell.magics_manager, [client for _, client in _created]
+    for client in clients:
         client.close(linger=0)
-        registered = [m for m in shell.configurables if _client_of(m) is client]
-        for magics in manager.magics.values():
-            for name in [
-                n for n, f in magics.items() if getattr(f, "__self__", None) in registered
-            ]:
+    ours = [each for each in shell.configurables if _client_of(each) in clients]
+    for magics in manager.magics.values():
+        for name, function in [*magics.items()]:
+            if getattr(function, "__self__", None) in ours:
                 del magics[name]
-        for each in registered:
-            shell.configurables.remove(each)
-            if manager.registry.get(type(each).__name__) is each:
-                del manager.registry[type(each).__name__]
-    _clients.clear()
+    for each in ours:
+        shell.configurables.remove(each)
+        if manager.registry.get(type(each).__name__) is each:
+            del manager.registry[type(each).__name__]
     _created.clear()
 
 

@@ -84,10 +84,11 @@ def _with_command(process: Process) -> Process:
     try:
         found = psutil.Process(process.pid)
         with found.oneshot():
-            user, command = found.username(), command_name(*_command_line(found))
+            user = harmless(found.username(), _NAME)
+            command = harmless(command_name(*_command_line(found)))
             mine = found.uids().real == os.getuid()
             name = notebook(found) if mine or process.own else None
-            return replace(process, user=user[:_NAME], command=command, mine=mine, notebook=name)
+            return replace(process, user=user, command=command, mine=mine, notebook=name)
     except (psutil.Error, OSError, KeyError):
         return process
 

@@ -32,7 +32,6 @@ import zmq
 from gpumagic.errors import RestartError
 from gpumagic.restart import handover, losses, ports
 from gpumagic.system import import_path
-from gpumagic.system.paths import working_folder
 from gpumagic.system.shell import Shell
 
 #: The option that names the connection file, with its value or before it.
@@ -315,7 +314,9 @@ def _replace(
     if hasattr(shell, "kernel"):
         atexit.unregister(app.cleanup_connection_file)  # the new program uses it
     files = _flush(getattr(app, "iopub_thread", None))
-    if working_folder() is None:  # IPython's own exit function asks for it
+    try:
+        Path.cwd()
+    except OSError:  # it was removed; IPython's own exit function asks for it
         os.chdir("/")
     # IPython's would delete the variables: an object that goes on would be finalised (`__del__`).
     app.shell.reset = lambda *_, **__: None

@@ -208,7 +208,7 @@ def _claim(pid: int) -> Claim | None:
 
     try:
         process = psutil.Process(pid)
-        mine = process.uids().effective == os.geteuid()
+        mine = process.uids().real == os.getuid()
         user = process.username()
     except psutil.Error:
         return None

@@ -15,56 +15,57 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import Any
+from typing import IO, Any, cast
 
 #: The first statement of a child's program: ``-P``, which does the same, needs Python 3.11.
 REMOVE_WORKING_FOLDER = "import sys; sys.path[:] = [entry for entry in sys.path if entry]"
 
-Done = subprocess.CompletedProcess[str]
 TimeoutExpired = subprocess.TimeoutExpired
 
 
 def run(
-    command: Sequence[str], environment: Mapping[str, str], timeout: float, **more: Any
-) -> Done:
+    command: Sequence[str], environment: Mapping[str, str], timeout: float
+) -> subprocess.CompletedProcess[str]:
     """Run a program to its end, outside the working folder, and return its output.
 
-    ``more`` are options of `subprocess.Popen`.
+    It is killed where this is interrupted.
 
     Raises:
         OSError, TypeError, ValueError: the process cannot be started.
         TimeoutExpired: it took longer than ``timeout`` seconds, and was killed.
     """
-    pipes = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    with _started(command, environment, **pipes, errors="replace", **more) as process:
-        try:
-            out, errors = process.communicate(timeout=timeout)
-        except (
-            BaseException
-        ):  # Ctrl-C, for example: it is not left behind, as `subprocess.run` does
-            process.kill()
-            process.wait()
-            raise
-    return Done(command, process.returncode, out, errors)
+    with _not_debugged():
+        return subprocess.run(
+            command,
+            **_elsewhere(environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            errors="replace",
+            timeout=timeout,
+            check=False,
+        )
 
 
 def python(
-    source: str, *arguments: str, environment: Mapping[str, str], timeout: float, **more: object
-) -> Done:
+    source: str, environment: Mapping[str, str], timeout: float
+) -> subprocess.CompletedProcess[str]:
     """Run ``source`` in a new Python process; see `run`."""
-    return run(_python(source, *arguments), environment, timeout, **more)
+    return run(_python(source), environment, timeout)
 
 
 @contextmanager
 def conversation(
-    source: str, *arguments: str, environment: Mapping[str, str], **more: object
-) -> Iterator[Any]:
+    source: str, *arguments: str, environment: Mapping[str, str], **more: Any
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run ``source`` in a new Python process with pipes to it and from it, until the scope ends.
 
-    Then it is killed, with its own children. A terminal's interrupt does not reach them.
+    Then it is killed, with its own children. A terminal's interrupt does not reach them. ``more``
+    are options of `subprocess.Popen`.
     """
-    options = {"stdin": subprocess.PIPE, "start_new_session": True, **more}
-    process = _started(_python(source, *arguments), environment, **options)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    options = {**_elsewhere(environment), **pipes, "start_new_session": True, **more}
+    with _not_debugged():
+        process = subprocess.Popen(_python(source, *arguments), **options)
     try:
         yield process
     finally:
@@ -73,7 +74,7 @@ def conversation(
         process.wait()
         for pipe in (process.stdin, process.stdout):
             with suppress(OSError):  # of what it has not read
-                pipe.close()
+                cast("IO[bytes]", pipe).close()
 
 
 def _python(source: str, *arguments: str) -> list[str]:
@@ -81,11 +82,9 @@ def _python(source: str, *arguments: str) -> list[str]:
     return [sys.executable, "-c", program, *arguments]
 
 
-def _started(command: Sequence[str], environment: Mapping[str, str], **more: Any) -> Any:
-    with _not_debugged():
-        return subprocess.Popen(
-            command, cwd=sys.prefix, env=_absolute(environment), stdout=subprocess.PIPE, **more
-        )
+def _elsewhere(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options of `subprocess` for a process outside the working folder."""
+    return {"cwd": sys.prefix, "env": _absolute(environment)}
 
 
 def _absolute(environment: Mapping[str, str]) -> dict[str, str]:

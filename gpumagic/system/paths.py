@@ -12,14 +12,6 @@ from gpumagic.errors import SpecError
 from gpumagic.system.text import harmless
 
 
-def working_folder() -> str | None:
-    """Return the working folder; None if it was removed."""
-    try:
-        return str(Path.cwd())
-    except OSError:
-        return None
-
-
 def user_path(text: str | Path) -> Path:
     """Return the path that a user has typed, with ``~`` expanded; it need not exist.
 

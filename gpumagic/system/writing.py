@@ -14,8 +14,9 @@ import secrets
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -50,7 +51,8 @@ def replacing(target: Path) -> Iterator[Path]:
         undo.callback(_remove, new, folder)
         old = _own_old(folder, name, undo)
         mode = 0o666 if old is None else 0o600  # nobody else opens it before it has its permissions
-        with made.open("rb") as source, open(new, "xb", opener=_opener(folder, mode)) as copy:
+        opener = partial(os.open, mode=mode, dir_fd=folder)
+        with made.open("rb") as source, open(new, "xb", opener=opener) as copy:
             if old is not None:
                 _keep_permissions(copy.fileno(), old)
             shutil.copyfileobj(source, copy)
@@ -201,10 +203,6 @@ def _keep_permissions(new: int, old: int) -> None:
     os.fchmod(new, mode)
     if acl is not None:
         os.setxattr(new, _ACL, acl)
-
-
-def _opener(folder: int | None, mode: int) -> Callable[[str, int], int]:
-    return lambda name, flags: os.open(name, flags, mode, dir_fd=folder)
 
 
 def _remove(new: Path, folder: int | None) -> None:

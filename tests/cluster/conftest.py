@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from gpumagic.cluster import cells, selection
+from gpumagic.cluster import calls, cells
 from gpumagic.system import system_files
 from tests.support import leaks
 from tests.support.clusters import Cluster
@@ -147,7 +147,7 @@ while not pathlib.Path({end!r}).exists():
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines take as long as the machine does: a test of one that does not reply sets a limit."""
-    monkeypatch.setattr(selection, "TIMEOUT", _REPLY)
+    monkeypatch.setattr(calls, "TIMEOUT", _REPLY)
     monkeypatch.setattr(cells, "_INTERRUPT_TIMEOUT", _REPLY)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from IPython.core.error import UsageError
 
-from gpumagic.cluster import connection, selection
+from gpumagic.cluster import calls, connection, engine
 from tests.support.clusters import Cluster
 from tests.support.shells import Ran
 from tests.support.waiting import until
@@ -21,7 +21,7 @@ def test_a_busy_engine_does_not_delay_others(
 ) -> None:
     run(two_engines, "%gpu cluster -q")
     with busy_engine(two_engines, 1), monkeypatch.context() as patch:
-        patch.setattr(selection, "TIMEOUT", 8.0)
+        patch.setattr(calls, "TIMEOUT", 8.0)
         table = run(two_engines, "%gpu cluster -o").value
     assert table[0].error is None
     assert table[1].error == "no answer within 8 s: it is busy, or has lost its connection"
@@ -55,7 +55,7 @@ def test_a_controller_that_has_ended(
 ) -> None:
     cluster = cluster_of(1)
     run(cluster, "%gpu cluster -q")
-    monkeypatch.setattr(selection, "TIMEOUT", 0.5)
+    monkeypatch.setattr(calls, "TIMEOUT", 0.5)
     monkeypatch.setattr(connection, "_TIMEOUT", 1.0)
     cluster.end_controller()
     assert "no answer within 0.5 s" in run(cluster, "%gpu cluster -o").value[0].error
@@ -63,12 +63,21 @@ def test_a_controller_that_has_ended(
         run(cluster, "%gpu cluster")
 
 
+def test_what_one_engine_sends_ends_no_table(cluster_of: Callable[..., Cluster], run: Run) -> None:
+    """It may be anything: the others are shown all the same."""
+    two_engines = cluster_of(2)
+    two_engines.run(0, "import gpumagic.cluster.engine as e; e.Visible = lambda *_: 'nonsense'")
+    table = run(two_engines, "%gpu cluster -o").value
+    assert table.failed == {0: "it has left no result"}
+    assert len(table[1].value) == 4
+
+
 def test_an_engine_that_goes_between_two_questions(cluster_of: Callable[..., Cluster]) -> None:
     cluster = cluster_of(2)
     known = connection.connect(cluster.client)
     cluster.kill(1)
     until(lambda: 1 not in cluster.client.ids)
-    replies = selection.call(known, "devices", {0: {}, 1: {}})
+    replies = calls.call(known, dict.fromkeys((0, 1), calls.source(engine.devices)), engine.Visible)
     assert [each.error for each in replies] == [None, "the engine is gone"]
 
 
@@ -92,7 +101,7 @@ HOSTILE = "\x1b]0;owned\x07\u202e"
 )
 def test_why_there_is_no_answer_is_one_short_line(error: Exception) -> None:
     """In the result too, not only where it is shown."""
-    described = selection.described(error)
+    described = calls.described(error)
     assert described.isprintable()
     assert len(described) <= 700
     assert "second" not in described

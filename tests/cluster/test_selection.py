@@ -10,7 +10,7 @@ import pytest
 from IPython.core.error import UsageError
 
 from gpumagic import GpuMagicWarning
-from gpumagic.cluster import selection
+from gpumagic.cluster import calls
 from gpumagic.cluster.results import ClusterSelection, ClusterTable
 from tests.cluster.conftest import INITIALISE_CUDA
 from tests.support.clusters import Cluster
@@ -104,7 +104,7 @@ def test_engines_that_do_not_answer_change_nothing(
 ) -> None:
     run(two_engines, "%gpu cluster -q")
     with busy_engine(two_engines, 1):
-        monkeypatch.setattr(selection, "TIMEOUT", 8.0)
+        monkeypatch.setattr(calls, "TIMEOUT", 8.0)
         with pytest.raises(UsageError, match=r"engine 1: no answer .* nothing was changed"):
             run(two_engines, "%gpu pin")
         assert two_engines.value(0, COUNT) == 4

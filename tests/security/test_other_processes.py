@@ -74,6 +74,8 @@ def test_no_name_controls_the_screen_or_hides(virtual_gpu: Any, run_cell: Any) -
     assert "&lt;img" in shown.html
     assert "<img" not in shown.html
     assert "x" * 99 not in shown.text + shown.html
+    (listed,) = (each for each in shown.value[0].processes if each.pid == process.pid)
+    assert listed.command.isprintable()  # nor in what is made of the result
 
 
 def test_the_report_on_an_out_of_memory_error_only_counts_them(virtual_gpu: Any) -> None:

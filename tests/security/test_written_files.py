@@ -161,7 +161,7 @@ def test_no_folder_opens_a_private_file(group_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "link"])
-def test_the_folder_of_temporary_files_is_another_users(
+def test_the_folder_of_temporary_files_may_be_another_users(
     kind: str, write: Any, group_folder: Path, precious: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """He has put another folder in the place of ours, or a link, while the file was made."""
