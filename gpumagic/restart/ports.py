@@ -8,7 +8,6 @@ this file is also the IPython configuration that gives them to it.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -21,38 +20,29 @@ if TYPE_CHECKING:
     from ipykernel.kernelapp import IPKernelApp
 
 
-def option(app: IPKernelApp) -> list[str]:
-    """Return the command-line option by which the new program reads this file.
-
-    None where the user's own file has its place: then the ports are free for some time, and the
-    connection file is read again.
-    """
-    mine = app.extra_config_file in ("", __file__) and os.access(__file__, os.R_OK)
-    return [f"--IPKernelApp.extra_config_file={__file__}"] if mine else []
+def option() -> str:
+    """Return the command-line option by which the new program reads this file."""
+    return f"--IPKernelApp.extra_config_file={__file__}"
 
 
 def check(app: IPKernelApp) -> None:
-    """Return if no other user can put a socket in the place of one of the kernel's.
+    """Return if the connection can be held.
 
     Raises:
-        RestartError: its sockets are files in a folder in which others may write.
+        RestartError: its sockets are files, which others may replace, or the user's configuration
+            is in the place of this one.
     """
-    if app.transport != "tcp":
-        folder = Path(app.ip).parent
-        found = folder.stat()
-        mine = found.st_uid == os.geteuid() and not found.st_mode & 0o022
-        if not (mine and folder.is_absolute()):
-            raise RestartError(
-                f"the sockets of this kernel are files in {folder}, where others could replace "
-                "them meanwhile: restart the notebook process (Kernel > Restart)"
-            )
+    if app.transport != "tcp" or app.extra_config_file not in ("", __file__):
+        raise RestartError(
+            "only a kernel whose sockets are ports (transport tcp), and that is started without "
+            "--config, keeps its connection: restart the notebook process (Kernel > Restart)"
+        )
 
 
 def hold(app: IPKernelApp) -> dict[int, int]:
     """Keep the sockets through an ``execve``; return their descriptors by port."""
     names = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
-    ports = {getattr(app, name) for name in names} if app.transport == "tcp" else ()
-    found = connections(*ports) if option(app) else ()
+    found = connections(*(getattr(app, name) for name in names))
     return {each.laddr.port: os.dup(each.fd) for each in found if each.status == psutil.CONN_LISTEN}
 
 
@@ -74,7 +64,7 @@ def _take() -> None:
     state = handover.look()
     if state is None:
         return
-    held = dict(state["listening"])
+    held = dict(state.listening)
     app: Any = IPKernelApp.instance()
     kind: Any = Heartbeat
     bind, bind_heartbeat = app._bind_socket, kind._try_bind_socket
@@ -95,7 +85,7 @@ def _take() -> None:
         return bind_heartbeat(heartbeat)
 
     # The file is not written either: the front ends know what is in it.
-    app.init_connection_file = lambda: app.load_connection_info(state["connection"])
+    app.init_connection_file = lambda: app.load_connection_info(state.connection)
     app.write_connection_file = lambda **_: None
     app._bind_socket = bind_held
     kind._try_bind_socket = bind_heartbeat_held

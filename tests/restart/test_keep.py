@@ -204,7 +204,7 @@ BAD = {
     "shared": (
         "from multiprocessing import shared_memory\n"
         "shared = shared_memory.SharedMemory(create=True, size=8)",
-        "shared memory or a lock of multiprocessing",
+        "shared memory or a connection of multiprocessing",
     ),
     "pool": (
         "from concurrent.futures import ThreadPoolExecutor\nclass Trainer: pass\n"

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from gpumagic.errors import RestartError
-from gpumagic.restart import before, ports
+from gpumagic.restart import ports, program
 from tests.restart import FREEZE, PID
 from tests.support.kernels import Kernel, running_kernel
 from tests.support.other_user import UID, needs_root, run_as_other_user
@@ -76,7 +76,7 @@ def test_the_connection_file_is_named_in_full(
     monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "ipykernel_launcher", "--debug", *words])
     app: Any = SimpleNamespace(argv=words, extra_extensions=[], extra_config_file="", kernel=None)
     app.abs_connection_file, app.shell = "./k.json", SimpleNamespace(starting_dir="/started")
-    made = before.command(app, "ours")
+    made = program.command(app, "ours")
     assert made[made.index("-f") + 1] == "/started/k.json"
     assert [word for word in made if "k.json" in word] == ["/started/k.json"]
     assert made[1:4] == ["-m", "ipykernel_launcher", "--debug"]
@@ -169,15 +169,11 @@ def test_nobody_else_can_listen_on_the_ports(kernel: Kernels) -> None:
     assert k.value("x") == 1
 
 
-def test_sockets_in_a_folder_of_others_are_refused(tmp_path: Path) -> None:
-    """Their names are free for a moment: in a private folder for nobody else."""
-    private, shared = tmp_path / "private", tmp_path / "shared"
-    private.mkdir(mode=0o700)
-    shared.mkdir()
-    shared.chmod(0o1777)
-    app: Any = SimpleNamespace(transport="ipc", ip=str(private / "kernel-ipc"))
+@pytest.mark.parametrize("started", [{"transport": "ipc"}, {"extra_config_file": "mine.py"}])
+def test_a_connection_that_cannot_be_held_is_refused(started: dict[str, str]) -> None:
+    """Sockets that are files, which others may replace; a configuration in the place of ours."""
+    app: Any = SimpleNamespace(**{"transport": "tcp", "extra_config_file": ""})
     ports.check(app)
-    for ip in (str(shared / "kernel-ipc"), "kernel-ipc"):
-        app.ip = ip
-        with pytest.raises(RestartError, match="where others could replace them"):
-            ports.check(app)
+    vars(app).update(started)
+    with pytest.raises(RestartError, match="transport tcp"):
+        ports.check(app)

@@ -59,7 +59,7 @@ def test_kept_variables_tried_in_a_child(
     names, extension = ("seven", "tensor", "mine"), "gpumagic.magics.gpu.restart_report"
     with monkeypatch.context() as patch:
         patch.setattr(sys, "path", paths)
-        file, kept, _ = keep.write(ip, dict.fromkeys(names, True), extension, dict(os.environ))
+        file, kept = keep.write(ip, dict.fromkeys(names, True), extension, dict(os.environ))
     file.close()
     del sys.modules["of_the_notebook"]
     assert kept.failed == {}

@@ -14,8 +14,8 @@ from typing import IO, Any
 from gpumagic.cuda import driver, torch_cuda
 from gpumagic.cuda.this_process import STATE
 from gpumagic.magics.delivery import hand_over
-from gpumagic.magics.forms import Options
 from gpumagic.magics.gpu import session
+from gpumagic.magics.gpu.restarting import Begun
 from gpumagic.render.units import bytes_
 from gpumagic.restart import after
 from gpumagic.restart.variables.kept import Kept
@@ -41,43 +41,41 @@ def _prepare() -> None:
     from gpumagic.render import html, text  # noqa: F401
 
 
-def _report(
-    shell: Shell, payload: Mapping[str, Any], file: IO[bytes] | None, notes: list[str]
-) -> Any:
-    seconds = time.time() - payload["began"] - payload["keeping"]
-    began, restored, spec = time.time(), payload["kept"], payload["spec"]
+def _report(shell: Shell, begun: Begun, file: IO[bytes] | None, notes: list[str]) -> Any:
+    seconds = time.time() - begun.began - begun.keeping
+    started, restored, spec = time.time(), begun.kept, begun.spec
     took = f"It took {seconds:.1f} s"
-    if file is not None:  # first of all: whatever fails behind it, the variables are there
+    # First of all: whatever fails behind it, the variables are there.
+    if file is not None and restored is not None:
         from gpumagic.restart.variables import keep
 
         restored = keep.restore(file, shell, restored)
-        took += f", and {payload['keeping'] + time.time() - began:.1f} s for the variables"
+        took += f", and {begun.keeping + time.time() - started:.1f} s for the variables"
     took += ". Numbering and inputs go on, Out does not."
-    environment.start_from(payload["started_with"])
-    STATE.choice.auto = payload["auto"]
-    chosen = apply.after_restart(spec, claim=payload["claim"])
+    environment.start_from(begun.started_with)
+    STATE.choice.auto = begun.auto
+    chosen = apply.after_restart(spec, claim=begun.claim)
     cuda = driver.state().initialized
     if spec.kind == "same" and cuda is False:
         took += " CUDA is not started."
-    lost = tuple(name for name in payload["variables"] if name not in shell.user_ns)
+    lost = tuple(name for name in begun.variables if name not in shell.user_ns)
     # What is lost or changed comes first: of many notes the last ones are folded.
-    said = [*(f"Ended: {each}." for each in payload["ended"]), *notes]
-    said += session.restore(shell, payload["session"])
-    if payload["comms"]:
+    said = [*(f"Ended: {each}." for each in begun.ended), *notes]
+    said += session.restore(shell, begun.session)
+    if begun.widgets:
         said.append("Widgets of the old process do not answer any more.")
-    kept, changed = (), dict[str, tuple[str, ...]]()
+    kept, changed = tuple[str, ...](), dict[str, tuple[str, ...]]()
     if restored is not None:
-        kept, every = tuple(restored.done), {**restored.notes, **restored.unset}
-        changed = {words: tuple(names) for words, names in every.items() if names}
+        kept = tuple(restored.done)
+        changed = {words: tuple(names) for words, names in restored.notes.items() if names}
         failed = (f"Not kept: {each}." for each in with_reasons(restored.failed, _MOST))
         said = [*failed, _listed(changed), *said, *_came_back(restored, shell.user_ns, lost)]
     said += [took, *chosen.notes]
     chosen = replace(chosen, cuda_initialized=cuda, lost=lost, kept=kept, changed=changed)
     chosen = cpu_threads.with_threads(
-        replace(chosen, notes=tuple(filter(None, said))), spec, payload["threads"]
+        replace(chosen, notes=tuple(filter(None, said))), spec, begun.options.threads
     )
-    options = Options(**payload["options"], quiet=payload["quiet"])
-    return hand_over(shell, chosen, options)
+    return hand_over(shell, chosen, begun.options)
 
 
 def _listed(found: Mapping[str, Sequence[str]]) -> str:

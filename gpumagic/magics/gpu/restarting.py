@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from gpumagic.cuda import driver, failure, initialization, streams, torch_cuda
 from gpumagic.cuda.this_process import STATE
 from gpumagic.errors import RestartError
 from gpumagic.magics.gpu import last_line, session
 from gpumagic.magics.gpu.gpu_options import ChoiceOptions, RestartOptions
+from gpumagic.magics.gpu.session import Session
 from gpumagic.magics.live_display import LiveDisplay
 from gpumagic.magics.shell_state import ShellState, of
 from gpumagic.restart import before, losses
@@ -21,6 +23,9 @@ from gpumagic.system import text
 from gpumagic.system.introspection import is_imported
 from gpumagic.system.shell import Shell
 from gpumagic.wording import did_you_mean
+
+if TYPE_CHECKING:
+    from gpumagic.restart.variables.kept import Kept
 
 #: The IPython extension that goes on in the new process.
 _REPORT = "gpumagic.magics.gpu.restart_report"
@@ -39,6 +44,28 @@ def check(shell: Shell, *, force: bool = False) -> None:
             "this is a forked copy of the notebook process; restart the notebook process itself"
         )
     before.check(shell, force=force)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A restart as the old process has begun it, for its report in the new one."""
+
+    #: When it began, as `time.time` has it, and the seconds that went into the variables.
+    began: float
+    keeping: float
+    #: The choice, and whether it is claimed; the environment before the first choice.
+    spec: Spec
+    options: ChoiceOptions
+    claim: bool
+    auto: Any
+    started_with: Mapping[str, str | None]
+    #: All variables that the notebook had, and those that are kept.
+    variables: Sequence[str]
+    kept: Kept | None
+    #: What a restart ends: threads, tasks and child processes; how many widgets.
+    ended: Sequence[str]
+    widgets: int
+    session: Session
 
 
 def restart(magics: ShellState, options: RestartOptions) -> NoReturn:
@@ -64,71 +91,71 @@ def begin(magics: ShellState, spec: Spec, options: ChoiceOptions) -> NoReturn:
         RestartError: refused or interrupted; nothing has changed.
         Restarting: the restart begins when the cell has ended.
     """
+    shell, began, file = magics.shell, time.time(), None
     try:
-        _begin(magics, spec, options)
-    except KeyboardInterrupt:
-        raise RestartError("the restart was interrupted; this process goes on as it was") from None
-    except OSError as error:  # too many open files, for example
-        raise RestartError(f"{text.reason(error)}; this process goes on as it was") from None
+        check(shell, force=options.force)
+        target, variables = last_line.target(shell), _environment(as_started=spec.kind == "same")
+        ended, wanted = losses.running(shell.user_ns), _wanted(shell, options.keep)
+        file, kept = _write(shell, wanted, variables, options)
+        comms = getattr(getattr(getattr(shell, "kernel", None), "comm_manager", None), "comms", ())
+        begun = Begun(
+            began=began,
+            keeping=time.time() - began,
+            spec=spec,
+            options=options,
+            claim=not options.no_claim and bool(magics.claim),
+            auto=STATE.choice.auto,
+            started_with=environment.started_with(),
+            variables=[*losses.variables(shell)],
+            kept=kept,
+            ended=ended,
+            widgets=len(comms),
+            session=session.read(shell),
+        )
+        before.restart(
+            *(shell, _REPORT, variables, begun),
+            file=file,
+            # Their open files are the claims of the chosen GPUs.
+            inherited=claims.pass_on(variables),
+            target=target,
+            last=lambda: _end(magics),
+        )
+    except BaseException as error:
+        if file is not None and not isinstance(error, Restarting):  # the new process reads it
+            file.close()
+        if isinstance(error, KeyboardInterrupt):
+            why = "the restart was interrupted"
+        elif isinstance(error, OSError):  # too many open files, for example
+            why = text.reason(error)
+        else:
+            raise
+        raise RestartError(f"{why}; this process goes on as it was") from None
 
 
-def _begin(magics: ShellState, spec: Spec, options: ChoiceOptions) -> NoReturn:
-    shell, began = magics.shell, time.time()
-    check(shell, force=options.force)
-    comms = getattr(getattr(getattr(shell, "kernel", None), "comm_manager", None), "comms", ())
-    payload: dict[str, Any] = {
-        "began": began,
-        "spec": spec,
-        "auto": STATE.choice.auto,
-        "started_with": environment.started_with(),
-        "options": {"output": options.output, "variable": options.variable},
-        "quiet": options.quiet,
-        "threads": options.threads,
-        "claim": not options.no_claim and bool(magics.claim),
-        "variables": [*losses.variables(shell)],
-        "comms": len(comms),
-        "session": session.read(shell),
-        "ended": losses.running(shell.user_ns),
-        "kept": None,
-    }
-    target, file, final = last_line.target(shell), None, list[Any]()
-    variables = _environment(as_started=spec.kind == "same")
+def _write(
+    shell: Shell,
+    names: dict[str, bool] | None,
+    variables: Mapping[str, str],
+    options: RestartOptions,
+) -> tuple[IO[bytes] | None, Kept | None]:
+    """Write the variables that are kept, when the GPUs have finished; see `keep.write`."""
     with LiveDisplay(shell, quiet=options.quiet) as live:
         _wait_for_gpus(live)
-        names = _wanted(shell, options.keep)
-        if names is not None:
-            from gpumagic.restart.variables import keep
+        if names is None:
+            return None, None
+        from gpumagic.restart.variables import keep
 
-            file, payload["kept"], final = keep.write(
-                *(shell, names, _REPORT, variables),
-                force=options.force,
-                again=f"{options.typed} --force",
-                say=live.text,
-            )
-    payload["keeping"] = time.time() - began
-    # Their open files are the claims of the chosen GPUs.
-    claimed = claims.pass_on(variables)
-
-    def last() -> None:
-        for each in final:
-            each.atexit = False
-        watch = of(shell).watch
-        if watch is not None:
-            watch.end("the process was restarted")
-        of(shell).hooks.clear()  # nothing is said of this cell
-
-    try:
-        before.restart(
-            *(shell, _REPORT, variables, payload),
-            file=file,
-            inherited=claimed,
-            target=target,
-            last=last,
+        again = f"{options.typed} --force"
+        return keep.write(
+            *(shell, names, _REPORT, variables), force=options.force, again=again, say=live.text
         )
-    except Exception:  # not `Restarting`, which the new process follows
-        if file is not None:
-            file.close()
-        raise
+
+
+def _end(state: ShellState) -> None:
+    """End what would speak at the end of this process."""
+    if state.watch is not None:
+        state.watch.end("the process was restarted")
+    state.hooks.clear()  # nothing is said of this cell
 
 
 def _wait_for_gpus(live: LiveDisplay) -> None:

@@ -10,22 +10,23 @@ import errno
 import linecache
 import sys
 import tempfile
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from gpumagic.cuda import driver
 from gpumagic.cuda.this_process import STATE
 from gpumagic.errors import RestartError
-from gpumagic.restart.variables import memory, refused, settings
+from gpumagic.restart.variables import memory, settings
 from gpumagic.restart.variables.devices import Devices
 from gpumagic.restart.variables.held import Content, Held, type_name
-from gpumagic.restart.variables.kept import Kept, Variable
-from gpumagic.restart.variables.pickler import Pickler
-from gpumagic.restart.variables.trial import LARGEST, Outcome, Trial
+from gpumagic.restart.variables.kept import Kept
+from gpumagic.restart.variables.kinds import refused
+from gpumagic.restart.variables.pickler import Leaf, Pickler
+from gpumagic.restart.variables.trial import Leaves, Outcome, Trial
 from gpumagic.restart.variables.unpickler import Unpickler
 from gpumagic.system import host_memory, text
 from gpumagic.system.introspection import is_imported
@@ -36,6 +37,8 @@ from gpumagic.wording import noun, plural, with_reasons
 _LOOKS = 4
 #: A folder without room.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+#: So many texts, numbers and truth values are compared, in seconds.
+_MOST_LEAVES = 1_000_000
 #: The bytes that objects take for one of their pickle.
 _GROWS = 4
 
@@ -51,10 +54,8 @@ def write(
     force: bool = False,
     again: str = "… --force",
     say: Callable[[str], None] = print,
-) -> tuple[IO[bytes], Kept, list[weakref.finalize[..., Any]]]:
+) -> tuple[IO[bytes], Kept]:
     """Write variables to a file without a name; `Kept.failed` has those that cannot be kept.
-
-    Also return what is not to be called at this process's end, since its object goes on.
 
     ``names`` has the variables, and whether they must be kept. A child process with the new
     environment has loaded all that is kept, and ``extension``.
@@ -67,28 +68,20 @@ def write(
         with ExitStack() as stack:
             file = stack.enter_context(tempfile.TemporaryFile(prefix="gpumagic-"))
             with Trial.begun(file, extension, environment, shell) as tried:
-                kept, found, failed, final = _write(
-                    shell, list(names), environment, file, tried, say
-                )
-            missed = {name: why for name, why in failed.items() if names[name]}
+                kept, lacking = _write(shell, [*names], environment, file, tried, say)
+            missed = {name: why for name, why in kept.failed.items() if names[name]}
             for name in [name for name in missed if refused.is_over(shell.user_ns[name])]:
                 del missed[name]  # it is of no use any more
             # Where CUDA has failed, waiting helps nothing: it goes on with what is left.
             if not force and STATE.dead_context is None:
-                _refuse(missed, found.lacking, again)
+                _refuse(missed, lacking, again)
             stack.pop_all()
     except OSError as error:
         raise RestartError(
             f"the variables cannot be written to {tempfile.gettempdir()}: {text.reason(error)}; "
             "TMPDIR names another folder"
         ) from None
-    changed = [f"{name} (without {what})" for name, what in found.lacking.items()]
-    notes = {**kept.notes, "Changed:": changed}
-    if kept.body > LARGEST:
-        size = f"a pickle of {kept.body / 2**20:.0f} MiB"
-        notes["Not compared with what they were, which takes long for"] = [size]
-    kept = replace(kept, failed=failed, settings=settings.read(shell), notes=notes)
-    return file, kept, final
+    return file, replace(kept, settings=settings.read(shell))
 
 
 def _write(
@@ -98,14 +91,14 @@ def _write(
     file: IO[bytes],
     tried: Trial,
     say: Callable[[str], None],
-) -> tuple[Kept, Outcome, dict[str, str], list[Any]]:
+) -> tuple[Kept, Mapping[str, str]]:
     """Write variables, without those that have no pickle or do not load, until all load.
 
-    Also return what is then found of them, and why the others are left out.
+    Also return what some lack when they have come back.
     """
     failed, held, looks = dict[str, str](), Held(shell.user_ns), 0
     while True:
-        kept, pickler, bad = _pickled(shell, left, held, file)
+        kept, pickler, bad, leaves = _pickled(shell, left, held, file)
         absent = {id(shell.user_ns[name]) for name in bad if name in left}
         if absent and absent != held.absent and looks < _LOOKS:
             held.absent, looks = absent, looks + 1  # functions do without these
@@ -117,13 +110,16 @@ def _write(
             if left:
                 if mine := sum(not is_imported(shell.user_ns[name]) for name in left):
                     say(f"trying to load {plural(mine, 'variable')} in a new process")
-                found = tried.outcome(kept, shell.user_ns)
+                found = tried.outcome(kept, leaves, shell.user_ns)
         held.missing.update(found.missing)
         held.bare.update({n: why for n, why in found.failed.items() if n in kept.contents})
         failed.update({n: why for n, why in found.failed.items() if n in left})
-        if not found.failed and not found.missing:
-            return kept, found, failed, pickler.finalizers()
         left = [name for name in left if name not in found.failed]
+        if not found.failed and not found.missing:
+            break
+    changed = [f"{name} (without {what})" for name, what in found.lacking.items()]
+    kept = replace(kept, failed=failed, notes={**kept.notes, "Changed:": changed})
+    return kept, found.lacking
 
 
 def _refuse(missed: Mapping[str, str], lacking: Mapping[str, str], again: str) -> None:
@@ -142,15 +138,18 @@ def _refuse(missed: Mapping[str, str], lacking: Mapping[str, str], again: str) -
 
 def _pickled(
     shell: Shell, names: Sequence[str], held: Held, out: IO[bytes]
-) -> tuple[Kept, Pickler, dict[str, str]]:
-    """Pickle the variables; also return what has, and why some have no pickle."""
-    variables, bad, graphs = dict[str, Variable](), dict[str, str](), set[int]()
+) -> tuple[Kept, Pickler, dict[str, str], Leaves]:
+    """Pickle the variables; also return what has, why some have no pickle, and what to compare."""
+    kinds, bad, graphs = dict[str, str](), dict[str, str](), set[int]()
+    leaves, uncompared, room = dict[str, set[Leaf]](), list[str](), _MOST_LEAVES
     out.seek(0)
     pickler, contents = Pickler(out, shell, held), dict[str, Any]()
     values = {name: shell.user_ns[name] for name in names}
     while values:
         for name, value in values.items():
             whole = Content(value) if name in contents else value
+            found = set[Leaf]()
+            pickler.note = partial(_add, found, room)
             try:
                 if pickler.add(whole):
                     graphs.add(id(value))
@@ -161,15 +160,18 @@ def _pickled(
                 # What it shares with others it cannot pickle again; another looks at the others.
                 pickler = Pickler(out, shell, held)
                 continue
-            kind = "" if id(value) in pickler.given or whole is not value else type_name(value)
-            variables[name] = Variable(kind, out.tell())
+            kinds[name] = "" if pickler.is_given(value) or name in contents else type_name(value)
+            if len(found) >= room:
+                uncompared.append(name)
+            elif name not in contents:
+                leaves[name], room = found, room - len(found)
         values = {n: each for n, each in pickler.contents.items() if n not in contents}
         contents.update(values)
-    numbers, cells = getattr(shell.compile, "_filename_map", {}), pickler.files
+    numbers, cells = getattr(shell.compile, "_filename_map", {}), pickler.cells
     # Of a value that has two names only the first is looked through.
     without = [name for name in names if id(shell.user_ns[name]) in graphs]
     kept = Kept(
-        variables=variables,
+        kinds=kinds,
         body=out.tell(),
         parts=memory.layout(pickler.memory, out.tell()),
         referred=pickler.referred,
@@ -180,10 +182,16 @@ def _pickled(
         devices=Devices(driver.state().uuids or ()),
         notes={
             "Without their graph:": without,
+            "Not compared with what they were, which takes long:": uncompared,
             "As in a new process:": [f"{name} ({why})" for name, why in held.bare.items()],
         },
     )
-    return kept, pickler, bad
+    return kept, pickler, bad, leaves
+
+
+def _add(leaves: set[Leaf], most: int, leaf: Leaf) -> None:
+    if len(leaves) < most:
+        leaves.add(leaf)
 
 
 def _check_room(kept: Kept, environment: Mapping[str, str]) -> None:
@@ -217,7 +225,7 @@ def restore(file: IO[bytes], shell: Shell, kept: Kept) -> Kept:
     getattr(shell.compile, "_filename_map", {}).update(kept.cells)
     devices, loader = kept.devices, Unpickler(kept, file.fileno(), shell, is_trial=False)
     done, on_gpu, failed, why = list[str](), list[str](), dict(kept.failed), ""
-    for name in kept.variables:
+    for name in kept.kinds:
         arrived = devices.arrived
         try:
             if not why:
@@ -234,5 +242,5 @@ def restore(file: IO[bytes], shell: Shell, kept: Kept) -> Kept:
     getattr(sys.modules.get("torch._utils"), "_sparse_tensors_to_validate", []).clear()
     shell.user_ns["__builtins__"] = builtins  # cloudpickle puts the dictionary there
     # At last: what is imported may draw random numbers.
-    unset = settings.restore(kept.settings, devices.now)
-    return replace(kept, done=done, failed=failed, unset=unset, on_gpu=on_gpu)
+    notes = {**kept.notes, **settings.restore(shell, kept.settings, devices.now)}
+    return replace(kept, done=done, failed=failed, notes=notes, on_gpu=on_gpu)

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from gpumagic.restart.variables.devices import Devices
 from gpumagic.restart.variables.held import Reference
 from gpumagic.restart.variables.memory import Part
 
 
-class Variable(NamedTuple):
-    """What is known of a variable beside its pickle."""
-
-    #: Its type; "" for what the new process has anyway, and the content of an object of a module.
-    kind: str
-    #: Where its pickle ends in the file.
-    end: int
-
-
 @dataclass(frozen=True)
 class Kept:
     """The variables in a file: their pickles, one after the other, then the bytes of arrays."""
 
-    variables: Mapping[str, Variable]
+    #: The type of each variable, in their order; "" for what the new process has anyway, and the
+    #: content of an object of a module.
+    kinds: Mapping[str, str]
     #: The bytes of all pickles; where the bytes of each array and storage are, by number.
     body: int
     parts: Sequence[Part]
@@ -32,7 +24,7 @@ class Kept:
     referred: Mapping[Reference, str]
     #: The variables that are such objects, and are as a fresh import makes them.
     anew: Collection[str]
-    #: Which of `variables` are contents of such objects.
+    #: Which of `kinds` are contents of such objects.
     contents: Collection[str]
     #: The cells in which functions were defined, by file name: their lines, and their numbers.
     sources: Mapping[str, list[str]]
@@ -43,8 +35,6 @@ class Kept:
     settings: Mapping[str, bytes] = field(default_factory=dict)
     #: Why variables that were to be kept are lost.
     failed: Mapping[str, str] = field(default_factory=dict)
-    #: The variables that came back; the settings that are not carried, by words that say so.
+    #: The variables that came back; those with tensors that came back to a GPU.
     done: Sequence[str] = ()
-    unset: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    #: Variables with tensors that came back to a GPU.
     on_gpu: Sequence[str] = ()

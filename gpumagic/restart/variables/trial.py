@@ -8,29 +8,34 @@ from __future__ import annotations
 
 import builtins
 import importlib
-import io
 import json
 import os
 import pickle
-import pickletools
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import IO, Any, NoReturn, cast
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from gpumagic.cuda import torch_cuda
 from gpumagic.errors import RestartError
 from gpumagic.restart import handover
-from gpumagic.restart.variables import refused
+from gpumagic.restart.variables.given import BOUND
 from gpumagic.restart.variables.held import Held, Reference, type_name
 from gpumagic.restart.variables.kept import Kept
+from gpumagic.restart.variables.kinds import refused
 from gpumagic.system import child_process, import_path, text
 from gpumagic.system.introspection import imported_as
 from gpumagic.system.shell import Shell
 from gpumagic.wording import listed
 
+if TYPE_CHECKING:
+    from gpumagic.restart.variables.pickler import Leaf
+
+#: The texts, numbers and truth values in each variable, by its name.
+Leaves = Mapping[str, "Set[Leaf]"]
 #: The import path, by which the child finds gpumagic, comes first.
 _PROGRAM = """
 import os, pickle, sys
@@ -39,8 +44,6 @@ sys.path[:] = pickle.load(requests)
 from gpumagic.restart.variables import trial
 trial.run(requests, int(sys.argv[1]))
 """
-#: A larger pickle is not compared: it would take more than ten seconds.
-LARGEST = 20 << 20
 
 
 @dataclass(frozen=True)
@@ -94,13 +97,15 @@ class Trial:
                 pickle.dump(each, self._process.stdin)
             self._process.stdin.flush()
 
-    def outcome(self, kept: Kept, namespace: Mapping[str, Any]) -> Outcome:
+    def outcome(self, kept: Kept, leaves: Leaves, namespace: Mapping[str, Any]) -> Outcome:
         """Load the variables, which are in ``namespace`` here; return what comes of them.
+
+        Those of which there are ``leaves`` are compared with these.
 
         Raises:
             RestartError: no process starts in that environment.
         """
-        self._send(kept)
+        self._send((kept, leaves))
         said = dict[str, Any]()
         for line in self._process.stdout:
             said.update(json.loads(line))
@@ -143,12 +148,12 @@ def run(requests: IO[bytes], descriptor: int) -> NoReturn:
         for folder in folders:
             os.fchdir(folder)
         while True:
-            kept = pickle.load(requests)
+            kept, leaves = pickle.load(requests)
             if (pid := os.fork()) == 0:
                 # It ends with the copies of the user's objects alive: no `__del__` is called.
                 alive = list[object]()
                 try:
-                    for answer in _tried(kept, descriptor, alive):
+                    for answer in _tried(kept, leaves, descriptor, alive):
                         print(json.dumps(answer), file=out, flush=True)
                 finally:
                     os._exit(0)
@@ -156,16 +161,18 @@ def run(requests: IO[bytes], descriptor: int) -> NoReturn:
             print(json.dumps({"status": status}), file=out, flush=True)
 
 
-def _tried(kept: Kept, descriptor: int, alive: list[object]) -> Iterator[dict[str, Any]]:
+def _tried(
+    kept: Kept, leaves: Leaves, descriptor: int, alive: list[object]
+) -> Iterator[dict[str, Any]]:
     """Yield what is missing; each variable, and why it does not load; what some lack then.
 
     What is loaded goes on in ``alive``.
     """
-    from gpumagic.restart.variables.unpickler import GIVEN, Unpickler
+    from gpumagic.restart.variables.unpickler import Unpickler
 
     # As in the new process, what names a class of the notebook finds it in ``__main__``.
     main = sys.modules["__main__"] = ModuleType("__main__")
-    hidden = {name: getattr(builtins, name, print) for name in GIVEN}
+    hidden = {name: getattr(builtins, name, print) for name in BOUND}
     shell: Any = _Shell(user_ns=vars(main), user_ns_hidden=hidden)
     hidden.update(get_ipython=lambda: shell, In=[], Out={}, _dh=[])
     shell.user_ns.update(hidden)
@@ -176,15 +183,14 @@ def _tried(kept: Kept, descriptor: int, alive: list[object]) -> Iterator[dict[st
         return
     loader = Unpickler(kept, descriptor, shell, is_trial=True)
     alive.append(loader)
-    for name in kept.variables:
+    for name in kept.kinds:
         yield {"at": name}
         try:
             loader.bind(name)
         except BaseException as error:
             yield {"why": text.reason(error)}
             return
-    compared = kept.body <= LARGEST
-    yield {"lacking": dict(_lacking(kept, descriptor, shell)) if compared else {}}
+    yield {"lacking": dict(_lacking(kept, leaves, shell))}
 
 
 def _is_there(reference: Reference, kind: str) -> bool:
@@ -194,53 +200,23 @@ def _is_there(reference: Reference, kind: str) -> bool:
         return False
 
 
-# --- what came back, compared ---------------------------------------------------------------------
+def _lacking(kept: Kept, leaves: Leaves, shell: Any) -> Iterator[tuple[str, str]]:
+    """Pickle the variables again; yield what has not any more what it had.
 
-#: Not None: it is what many objects compute anew when they are asked.
-_CONSTANTS = {"NEWTRUE": "True", "NEWFALSE": "False"}
-
-
-def leaves(body: bytes, memo: list[str | None]) -> set[tuple[type, str]]:
-    """Return the texts, numbers and truth values in a pickle, each once.
-
-    Of those that it takes from pickles before it ``memo`` has the texts. Order, counts and what is
-    shared are left out: they differ where nothing has changed.
+    Order, counts and what is shared are left out: they differ where nothing has changed.
     """
-    found, last = set[tuple[type, str]](), None
-    for code, argument, _ in pickletools.genops(body):
-        if code.name == "MEMOIZE":
-            memo.append(last)
-            continue
-        if "BINGET" in code.name:
-            argument = memo[cast(int, argument)]
-        elif code.name in ("FRAME", "PROTO"):
-            continue
-        last = argument if type(argument) is str else None
-        if code.name in _CONSTANTS:
-            found.add((object, _CONSTANTS[code.name]))
-        elif type(argument) in (str, int, float):
-            found.add((type(argument), repr(argument)))
-    return found
-
-
-def _lacking(kept: Kept, descriptor: int, shell: Any) -> Iterator[tuple[str, str]]:
-    """Pickle the variables again; yield what has not any more what it had."""
     from gpumagic.restart.variables.pickler import Pickler
 
-    before, after, held = list[str | None](), list[str | None](), Held(shell.user_ns, kept.referred)
-    pickler, begin = Pickler(io.BytesIO(), shell, held), 0
-    for name, variable in kept.variables.items():
-        then = leaves(os.pread(descriptor, variable.end - begin, begin), before)
-        begin = variable.end
-        if name in kept.contents:
-            continue
-        start = pickler.out.tell()
+    nowhere, held = Path(os.devnull).open("wb"), Held(shell.user_ns, kept.referred)  # noqa: SIM115
+    pickler = Pickler(nowhere, shell, held)
+    for name, then in leaves.items():
+        lacking = {*then}
+        pickler.note = lacking.discard
         try:
             pickler.add(shell.user_ns[name])
         except Exception:  # as what is made again when it is loaded, a lock for example
-            pickler, after = Pickler(io.BytesIO(), shell, held), []
+            pickler = Pickler(nowhere, shell, held)
             continue
-        pickler.out.seek(start)
-        lacks = sorted(each for _, each in then - leaves(pickler.out.read(), after))
+        lacks = sorted(repr(each) if kind is str else each for kind, each in lacking)
         if not all(each.startswith("'_") for each in lacks):  # a class may drop what is its own
             yield name, text.harmless(listed(lacks), text.REASON)

@@ -1,0 +1,1 @@
+"""How objects of some classes are pickled: cloudpickle, torch and NumPy leave something out."""

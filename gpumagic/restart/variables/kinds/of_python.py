@@ -1,0 +1,171 @@
+"""Rules for Python's own classes, and tqdm's bars; with what makes the objects again."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import io
+import os
+import threading
+import types
+import typing
+import weakref
+from pathlib import Path
+from typing import Any
+
+from gpumagic.restart.variables.kinds import refused
+from gpumagic.restart.variables.kinds.refused import Refused
+from gpumagic.restart.variables.kinds.rules import Pickling, Reduced, Rule, set_variables
+from gpumagic.system import introspection
+
+#: Files of Python's own: a closed one is kept, as closed.
+_FILES = (io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO)
+
+# --- functions and classes ------------------------------------------------------------------------
+
+
+def _code(code: types.CodeType, pickler: Pickling) -> Reduced:
+    """Reduce code with the name of its cell: cloudpickle drops it, and with it the source."""
+    pickler.cells.add(code.co_filename)
+    make, arguments = pickler.dispatch_table[types.CodeType](code)
+    return make, tuple(code.co_filename if e == "<dynamic-code>" else e for e in arguments)
+
+
+def _cell(cell: types.CellType, _: Pickling) -> Reduced:
+    """Reduce a cell that is filled afterwards, since what is in it may refer to it."""
+    try:
+        return types.CellType, (), (None, {"cell_contents": cell.cell_contents})
+    except ValueError:  # it is empty
+        return types.CellType, ()
+
+
+def _function(function: types.FunctionType, pickler: Pickling) -> Any:
+    """Reduce a function with its cells, which it may share; cloudpickle gives it new ones.
+
+    It comes back also where one of its globals is a variable that cannot.
+    """
+    if "_torchdynamo_orig_callable" in vars(function):
+        raise Refused("a compiled function; compile it again", function)
+    reduced = pickler.default(function)
+    if reduced is NotImplemented:
+        return reduced
+    make, (*arguments, _), (variables, state), *more = reduced
+    absent, used = pickler.held.absent, state["__globals__"].items()
+    state["__globals__"] = {name: each for name, each in used if id(each) not in absent}
+    state["__closure__"] = None  # so that cloudpickle fills none
+    return make, (*arguments, function.__closure__), (variables, state), *more
+
+
+def _cached(function: Any, _: Pickling) -> Reduced | None:
+    """Reduce a function of the notebook with ``functools.lru_cache``, without what is cached."""
+    if function.__module__ != "__main__":
+        return None
+    options = function.cache_parameters()
+    return _cached_again, (function.__wrapped__, options["maxsize"], options["typed"])
+
+
+def _cached_again(function: Any, maxsize: int | None, typed: bool) -> Any:
+    return functools.lru_cache(maxsize, typed)(function)
+
+
+def _class(kind: Any, pickler: Pickling) -> Any:
+    """Reduce a class with its full name, and its slots, which are set when it is made."""
+    reduced = pickler.default(kind)
+    if reduced is not NotImplemented and len(reduced) > 2:
+        reduced[2][0]["__qualname__"] = kind.__qualname__
+        named = typing.NamedTuple in getattr(kind, "__orig_bases__", ())
+        if "__slots__" in vars(kind) and not named:
+            reduced[1][3]["__slots__"] = kind.__slots__
+    return reduced
+
+
+def _module(module: types.ModuleType, _: Pickling) -> Reduced | None:
+    name = introspection.imported_as(module)
+    return None if name is None else (importlib.import_module, (name,))
+
+
+# --- objects --------------------------------------------------------------------------------------
+
+
+def _file(file: Any, _: Pickling) -> Reduced | None:
+    if type(file) in (io.StringIO, io.BytesIO):
+        return None
+    if not file.closed:  # cloudpickle would copy what it contains
+        raise Refused("an open file", file)
+    if type(file) not in _FILES:
+        return None
+    return _closed_file, (file.name, file.mode, getattr(file, "encoding", None))
+
+
+def _closed_file(name: Any, mode: str, encoding: str | None) -> Any:
+    """Make a closed file, of which only what it was remains."""
+    plain = mode.replace("x", "w")
+    if encoding is None:
+        plain = f"{plain.replace('b', '')}b"
+    with Path(os.devnull).open(plain, encoding=encoding) as file:
+        raw: Any = file
+        for inner in ("buffer", "raw"):
+            raw = getattr(raw, inner, raw)
+        raw.name = name
+    if encoding:
+        setattr(file, "mode", mode)  # noqa: B010 - as `open` does it
+    return file
+
+
+def _lock(lock: Any, _: Pickling) -> Reduced:
+    """Reduce a lock that nobody holds to a new one."""
+    is_owned = getattr(lock, "_is_owned", None)  # a lock that its owner may take once more has it
+    if (is_owned and is_owned()) or not lock.acquire(blocking=False):
+        raise Refused("a lock that is held", lock)
+    lock.release()
+    return threading.RLock if is_owned else threading.Lock, ()
+
+
+def _bar(bar: Any, _: Pickling) -> Reduced:
+    """Reduce a progress bar that is over: a new one would take a line of the screen."""
+    if not refused.is_over(bar):
+        raise Refused("a progress bar that goes on", bar)
+    return object.__new__, (type(bar),), vars(bar), None, None, set_variables
+
+
+def _reference(reference: Any, _: Pickling) -> Reduced | None:
+    is_plain = type(reference) is weakref.ref and reference.__callback__ is None
+    return (weakref.ref, (reference(),)) if is_plain and reference() is not None else None
+
+
+def _proxy(proxy: Any, _: Pickling) -> Reduced:
+    return weakref.proxy, (proxy.__reduce_ex__.__self__,)
+
+
+def _object(value: Any, _: Pickling) -> Reduced | None:
+    """Reduce an object that computes attributes so that it is asked for none before it has its own.
+
+    As one that wraps another, and asks this for what it does not have.
+    """
+    find, kind = introspection.find, type(value)
+    own = [find(kind, each) is not vars(object)[each] for each in ("__reduce_ex__", "__reduce__")]
+    computes = type(find(kind, "__getattr__")) is types.FunctionType
+    if not computes or any(own) or find(kind, "__setstate__") is not None:
+        return None
+    make, arguments, state, *parts = value.__reduce_ex__(5)
+    if type(state) is not dict or any(parts):
+        return None
+    return make, arguments, state, None, None, set_variables
+
+
+RULES: dict[str, Rule] = {
+    "types:CodeType": _code,
+    "types:CellType": _cell,
+    "types:FunctionType": _function,
+    "functools:_lru_cache_wrapper": _cached,
+    "builtins:type": _class,
+    "types:ModuleType": _module,
+    "_io:_IOBase": _file,
+    "_thread:LockType": _lock,
+    "_thread:RLock": _lock,
+    "tqdm.std:tqdm": _bar,
+    "weakref:ReferenceType": _reference,
+    "weakref:ProxyType": _proxy,
+    "weakref:CallableProxyType": _proxy,
+    "builtins:object": _object,
+}
