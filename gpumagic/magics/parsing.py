@@ -165,7 +165,7 @@ class Grammar:
         """Refuse a long option with one dash; not ``-on 2``, which is ``-o -n 2``."""
         for word in words:
             name, _, _ = word.partition("=")
-            if f"-{name}" in self._options and not self.takes(name):
+            if name[:1] == "-" and f"-{name}" in self._options and not self.takes(name):
                 form.error(f"unknown option {name}; did you mean -{name}?")
 
     def _refuse(self, word: str, form: Form, rest: str) -> NoReturn:
