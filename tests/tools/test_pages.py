@@ -12,7 +12,7 @@ import pytest
 import gpumagic
 import gpumagic.cluster
 from tests.support.newest import IS_NEWEST, VERSIONS
-from tests.tools.demo.committed import VARIES, words_in
+from tests.tools.demo.committed import OURS, VARIES, words_in
 from tests.tools.demo.runner import VIRTUAL_NOTE, execute, virtual_machine
 from tests.tools.docs.pages import CHINESE, DOCS, as_notebook, cells, has_cells, pages, shown
 from tests.tools.docs.pictures import PICTURES
@@ -86,7 +86,6 @@ def test_every_public_name_is_in_the_reference() -> None:
 
 #: Its cells compare times, and may fail by them: by the virtual clock, in this process.
 BY_THE_CLOCK = DOCS / "howto" / "guard-in-ci.md"
-OURS = re.compile(r"%%?(gpu|cudatime|gpumem)\b(?!.* -q)")
 
 
 @pytest.mark.parametrize(

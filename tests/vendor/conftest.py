@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import forks
-from tests.support.kernels import python_environment
+from tests.support import forks, kernels
 from tests.vendor import libraries, questions
 
 HERE = Path(__file__).parent
@@ -54,14 +53,9 @@ def child_environment(libraries_folder: Path) -> Callable[..., dict[str, str]]:
 
     def make(scenario: Any = None, env: Mapping[str, str | None] | None = None) -> dict[str, str]:
         assert scenario is None, "nothing is virtual here"
-        ours = os.environ.get("LD_LIBRARY_PATH", "")
-        changes = {
-            "LD_LIBRARY_PATH": os.pathsep.join(filter(None, [str(libraries_folder), ours])),
-            "CUDA_VISIBLE_DEVICES": None,
-            **(env or {}),
-        }
-        variables = {**os.environ, **changes}
-        return python_environment({k: v for k, v in variables.items() if v is not None})
+        path = filter(None, [str(libraries_folder), os.environ.get("LD_LIBRARY_PATH")])
+        changes = {"LD_LIBRARY_PATH": os.pathsep.join(path), "CUDA_VISIBLE_DEVICES": None}
+        return kernels.child_environment(env={**changes, **(env or {})})
 
     return make
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:  # nbformat takes a second of CPU time to import
     import nbformat
 
 VARIES = "varies"
+#: What a cell begins with that shows something of ours.
+OURS = re.compile(r"%%?(gpu|cudatime|gpumem)\b(?!.* -q)")
 #: Lines that depend on how fast the machine is, or on its processors: why a time has ``≤``, what
 #: limits a cell, the CPU threads, a progress bar of another library.
 _OPTIONAL = re.compile(
