@@ -194,15 +194,31 @@ def allocated_blocks() -> Iterator[tuple[int, dict[str, Any]]]:
 
     Only for the native backend; neither waits for the GPU nor creates a context.
     """
-    snapshot = module().cuda.memory_snapshot
-    try:
-        segments = snapshot(include_traces=False)
-    except TypeError:  # an older torch always includes the recorded traces
-        segments = snapshot()
-    for segment in segments:
+    for segment in _segments():
         for block in segment["blocks"]:
             if block["state"] == "active_allocated":
                 yield segment["device"], block
+
+
+def _segments() -> list[dict[str, Any]]:
+    snapshot = module().cuda.memory_snapshot
+    try:
+        return cast("list[dict[str, Any]]", snapshot(include_traces=False))
+    except TypeError:  # an older torch always includes the recorded traces
+        return cast("list[dict[str, Any]]", snapshot())
+
+
+def in_private_pools() -> dict[int, int]:
+    """Return the bytes that private pools have reserved and do not use, by CUDA ordinal.
+
+    Those of CUDA graphs, and each ``torch.cuda.MemPool``. Only for the native backend.
+    """
+    found: dict[int, int] = {}
+    for segment in _segments():
+        if tuple(segment.get("segment_pool_id", ())) not in ((), (0, 0)):
+            unused = segment["total_size"] - segment["allocated_size"]
+            found[segment["device"]] = found.get(segment["device"], 0) + unused
+    return found
 
 
 def empty_cache() -> None:

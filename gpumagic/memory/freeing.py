@@ -165,12 +165,18 @@ def _empty_caches(notebook: NotebookReferences) -> None:
 
 
 def _staying(shell: Shell) -> Iterator[str]:
-    """Yield what is still allocated, and who holds it."""
+    """Yield what is still allocated, and who holds it; and what stays reserved."""
     survey, sizes = Survey.make(shell=shell), Counter[str]()
     account = survey.result(survey.unreferenced(collected=True))
     for device in account.devices.values():
         sizes.update({holder.name: holder.bytes for holder in device.holders})
         sizes.update(device.unreferenced())
+    for ordinal, size in torch_cuda.in_private_pools().items():
+        if size:
+            yield (
+                f"cuda:{ordinal}: {bytes_(size)} stay reserved in private pools, of CUDA graphs or "
+                "torch.cuda.MemPool, until those are deleted"
+            )
     held = [f"{name} {bytes_(size)}" for name, size in sizes.most_common() if size]
     if held:
         yield f"still allocated: {listed(held, 5)}"

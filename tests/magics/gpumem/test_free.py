@@ -255,6 +255,14 @@ def test_autocasts_cache_is_given_back(torch: ModuleType, cells: Any) -> None:
     assert torch.cuda.memory_allocated() - before < MIB
 
 
+def test_what_private_pools_keep_is_named(torch: Any, cells: Any) -> None:
+    cells("pool = torch.cuda.MemPool()\nwith torch.cuda.use_mem_pool(pool):\n    new(2**20).shape")
+    said = cells("%gpumem free").text
+    assert "cuda:0: 2.00 MiB stay reserved in private pools, of CUDA graphs or" in said
+    cells("del pool")
+    assert "private pools" not in cells("%gpumem free").text
+
+
 def test_cublas_work_space_comes_back(kernel: Any) -> None:
     """But not where a graph has its address, or a thread may use it: their results would change."""
     cells = kernel(env={"TORCH_CUBLAS_WORKSPACE_CACHE": "1"}).run  # torch 2.15 keeps none without
