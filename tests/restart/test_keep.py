@@ -60,6 +60,22 @@ PLAIN = {
         " type(local).__qualname__, local.x)",
         (True, "Cfg.Optim", 1, "made_here.<locals>.Local", 2),
     ),
+    "enums": Case(
+        "import enum\nclass Planet(enum.Enum):\n    EARTH = 6, 12; MARS = 1, 6; HOME = EARTH\n"
+        "    def __init__(self, mass, size): self.mass, self.size = mass, size\n"
+        "class Way(enum.Flag): UP = 1; DOWN = 2; BOTH = 3\nhere = Planet.MARS\n"
+        "class Named(enum.Enum):\n    def _generate_next_value_(name, *_): return name.lower()",
+        "Planet Way Named here",
+        "(here is Planet.MARS, here.mass, Planet.EARTH.size, Planet['HOME'] is Planet.EARTH,"
+        " Way(3).name, Named._generate_next_value_('ADAM', 1, 0, []))",
+        (True, 1, 12, True, "BOTH", "adam"),
+    ),
+    "attributes of a cached function": Case(
+        "@functools.lru_cache(maxsize=4)\ndef square(x): return x * x\nsquare.unit = ['m']",
+        "square",
+        "(square(3), square.unit, square.cache_info().maxsize, square.cache_info().misses)",
+        (9, ["m"], 4, 1),
+    ),
     "names with underscores": Case(
         "__secret = {'w': 1}; __version__ = '3'; _999 = 'answer'; _private = 1",
         "__secret __version__ _999 _private",
@@ -160,6 +176,14 @@ TENSORS = {
         " net(torch.ones(2)).sum().backward(), sgd.step(), decay.step(), decay.get_last_lr(),"
         " steps)",
         ("mine", None, None, None, None, [0.05], ["kept", "new", "post"]),
+    ),
+    "parameters": Case(
+        "class Mine(nn.Parameter): pass\nmine = Mine(torch.ones(2)); mine.no_decay = True\n"
+        "fixed = nn.Parameter(torch.ones(2), requires_grad=False)",
+        "Mine mine fixed",
+        "(type(mine) is Mine, mine.requires_grad, mine.no_decay, mine._is_view(),"
+        " fixed.detach_() is fixed)",
+        (True, True, True, False, True),
     ),
     "what looks at its data": Case(
         "class Checked:\n    def __init__(self): self.w = torch.full((300,), 0.1)\n"

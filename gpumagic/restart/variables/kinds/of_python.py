@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import importlib
 import io
@@ -61,7 +62,10 @@ def _cached(function: Any, _: Pickling) -> Reduced | None:
     if function.__module__ != "__main__":
         return None
     options = function.cache_parameters()
-    return _cached_again, (function.__wrapped__, options["maxsize"], options["typed"])
+    arguments = function.__wrapped__, options["maxsize"], options["typed"]
+    made = vars(_cached_again(*arguments))
+    own = {name: each for name, each in vars(function).items() if name not in made}
+    return _cached_again, arguments, own or None, None, None, set_variables
 
 
 def _cached_again(function: Any, maxsize: int | None, typed: bool) -> Any:
@@ -76,7 +80,31 @@ def _class(kind: Any, pickler: Pickling) -> Any:
         named = typing.NamedTuple in getattr(kind, "__orig_bases__", ())
         if "__slots__" in vars(kind) and not named:
             reduced[1][3]["__slots__"] = kind.__slots__
+        if introspection.is_a(kind, enum.EnumMeta):
+            return _enum(kind, reduced)
     return reduced
+
+
+def _enum(kind: enum.EnumMeta, reduced: Reduced) -> Reduced:
+    """Reduce an enum with its aliases and what its members have: cloudpickle has their values."""
+    make, arguments, state, *more, set_state = reduced
+    members: dict[str, Any] = dict(kind.__members__)
+    values = arguments[3]
+    values.clear()
+    for name, each in members.items():
+        values[name] = each._value_
+        state[0].pop(name, None)
+    if "_generate_next_value_" in vars(kind):
+        state[0]["_generate_next_value_"] = vars(kind)["_generate_next_value_"]
+    own = {name: vars(each) for name, each in members.items()}
+    return make, arguments, (set_state, state, own), *more, _set_enum
+
+
+def _set_enum(kind: enum.EnumMeta, state: tuple[Any, Any, dict[str, dict[str, Any]]]) -> None:
+    set_state, of_class, own = state
+    set_state(kind, of_class)
+    for name, variables in own.items():
+        set_variables(kind.__members__[name], variables)
 
 
 def _module(module: types.ModuleType, _: Pickling) -> Reduced | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,9 @@ def _tensor(tensor: Any, _: Pickling) -> Reduced:
         wrap(wrap_storage=each) if type(each) is storage.UntypedStorage else each
         for each in arguments
     )
-    if kind is not torch.Tensor and not by_itself:
+    if issubclass(kind, torch.nn.Parameter) and not by_itself:
+        make, arguments = _parameter, (make, arguments, kind)
+    elif kind is not torch.Tensor and not by_itself:
         make, arguments = torch._tensor._rebuild_from_type_v2, (make, kind, arguments, {})
     if (tensor.is_leaf or tensor.retains_grad) and tensor.grad is not None:
         attributes["grad"] = tensor.grad
@@ -49,6 +52,12 @@ def _tensor(tensor: Any, _: Pickling) -> Reduced:
     if not state and not attributes:
         return make, arguments
     return make, arguments, (state, attributes), None, None, _set_state
+
+
+def _parameter(make: Callable[..., Any], arguments: tuple[Any, ...], kind: type) -> Any:
+    """Make a parameter as torch does: `as_subclass` would make a view."""
+    torch: Any = torch_cuda.require()
+    return torch.Tensor._make_subclass(kind, make(*arguments))
 
 
 def _set_state(tensor: Any, state: tuple[Any, dict[str, Any]]) -> None:
