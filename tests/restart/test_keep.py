@@ -70,6 +70,21 @@ PLAIN = {
         " Way(3).name, Named._generate_next_value_('ADAM', 1, 0, []))",
         (True, 1, 12, True, "BOTH", "adam"),
     ),
+    "variables that objects share": Case(
+        "class Borg:\n    state = {}\n    def __init__(self): self.__dict__ = Borg.state\n"
+        "class Bunch(dict):\n    def __init__(self, **of):\n"
+        "        super().__init__(of); self.__dict__ = self\n"
+        "one = Borg(); two = Borg(); one.x = 1; bunch = Bunch(a=1)",
+        "Borg one two bunch",
+        "(setattr(one, 'x', 5), two.x, Borg().x, setattr(bunch, 'b', 2), bunch['b'], bunch.a)",
+        (None, 5, 5, None, 2, 1),
+    ),
+    "not a number": Case(
+        "nan = float('nan'); names = {np.nan: 'missing', nan: 'mine'}; pair = [nan, nan]",
+        "nan names pair",
+        "(names[np.nan], names[nan], pair.count(nan), nan in pair)",
+        ("missing", "mine", 2, True),
+    ),
     "attributes of a cached function": Case(
         "@functools.lru_cache(maxsize=4)\ndef square(x): return x * x\nsquare.unit = ['m']",
         "square",

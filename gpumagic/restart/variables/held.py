@@ -75,6 +75,8 @@ class Held:
                     continue
                 if kind is str and not _is_constant(name, value):
                     continue
+                if kind is float and value == value:
+                    continue
                 # The module of its type is the first, the user's own are the last.
                 rank = owner != module, users, len(module)
                 if id(value) not in ranks or rank < ranks[id(value)]:
@@ -117,7 +119,7 @@ def _is_constant(name: str, value: str) -> bool:
 
 def _has_identity(kind: type) -> bool:
     """Return whether objects of this type are known by identity: not by value, nor by name."""
-    if kind is str or derives(kind, *_NAMED):
+    if kind in (str, float) or derives(kind, *_NAMED):  # of floats `nan`, which equals none
         return True
     by_value = find(kind, "__hash__") not in (object.__hash__, None)
     ours = introspection.module_of(kind) == "__main__"

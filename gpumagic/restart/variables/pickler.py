@@ -50,6 +50,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self._shell = shell
         self._given = {id(each): name for name, each in given(shell).items()}
         self._numbers, self._met = dict[int, int](), list[Any]()
+        self._nans = dict[int, float]()
         self._rules = dict[type, list[rules.Rule]]()
         self._has_graph = False
         super().__init__(file, protocol=5)
@@ -107,6 +108,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 if self.held.has_content(reference, value):
                     self.contents[str(reference)] = value
             return "held", *reference
+        if kind is float and value != value:  # what looks for it finds this object alone
+            self._nans[id(value)] = value
+            return "nan", b"%d" % id(value)
         if self._numpy is not None and kind is self._numpy.ndarray:
             return self._array(value)
         if self._numpy is not None and kind is pickle.PickleBuffer:

@@ -54,6 +54,8 @@ class Unpickler(pickle.Unpickler):
             return self._given[name]
         if kind == "held":
             return Reference(name, *more).found()
+        if kind == "nan":
+            return self._once(lambda _: float("nan"), name)
         if kind == "buffer":
             data = self._memory[int(name)]
             return data.toreadonly() if more[0] else data

@@ -7,6 +7,7 @@ import functools
 import importlib
 import io
 import os
+import sys
 import threading
 import types
 import typing
@@ -166,19 +167,40 @@ def _proxy(proxy: Any, _: Pickling) -> Reduced:
 
 
 def _object(value: Any, _: Pickling) -> Reduced | None:
-    """Reduce an object that computes attributes so that it is asked for none before it has its own.
+    """Reduce an object that shares its variables with others, or that computes attributes.
 
-    As one that wraps another, and asks this for what it does not have.
+    The one as those of a class with ``self.__dict__ = Class.state``. The other, as one that wraps
+    another object, is asked for no attribute before it has its own.
     """
     find, kind = introspection.find, type(value)
     own = [find(kind, each) is not vars(object)[each] for each in ("__reduce_ex__", "__reduce__")]
-    computes = type(find(kind, "__getattr__")) is types.FunctionType
-    if not computes or any(own) or find(kind, "__setstate__") is not None:
+    if any(own) or find(kind, "__setstate__") is not None:
+        return None
+    is_shared = _references(value) > _references(_ALONE)
+    if not is_shared and type(find(kind, "__getattr__")) is not types.FunctionType:
         return None
     make, arguments, state, *parts = value.__reduce_ex__(5)
+    if is_shared and state is introspection.slot(value, "__dict__"):
+        return make, arguments, state, *parts, _set_shared_variables
     if type(state) is not dict or any(parts):
         return None
     return make, arguments, state, None, None, set_variables
+
+
+class _Alone:
+    """Its objects share their variables with none."""
+
+
+_ALONE = _Alone()
+
+
+def _references(value: object) -> int:
+    """Return how many references there are to the dictionary of an object's variables."""
+    return sys.getrefcount(introspection.slot(value, "__dict__"))
+
+
+def _set_shared_variables(made: object, variables: dict[str, Any]) -> None:
+    object.__setattr__(made, "__dict__", variables)
 
 
 RULES: dict[str, Rule] = {
