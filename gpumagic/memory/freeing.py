@@ -50,7 +50,7 @@ def free(shell: Shell, names: Sequence[str] = (), local: Container[str] = ()) ->
     if survey is None:  # the same notebook runs with a GPU: what it names goes
         names, holding = [name for name in names if name in notebook.namespace], list[Root]()
     else:
-        names = _holding(survey, names)
+        names = _holding(survey, names, notebook.namespace)
         holding = [root for root in survey.holding() if root.by_notebook]
         notes += _shared(survey, names)
     for name in names:
@@ -99,19 +99,23 @@ def _shared(survey: Survey, names: Sequence[str]) -> Iterator[str]:
         yield f"memory of {staying} that is also held by {', '.join(holders)} stays"
 
 
-def _holding(survey: Survey, names: Sequence[str]) -> list[str]:
+def _holding(survey: Survey, names: Sequence[str], namespace: Container[str]) -> list[str]:
     """Return the variables that names and patterns stand for, all of which hold GPU memory.
+
+    Those of the notebook's ``namespace``: what a module of the user's holds is no variable of it.
 
     Raises:
         SpecError: one holds none.
     """
-    held = [root.name for root in survey.holding() if not root.by_notebook]
+    roots = (root for root in survey.holding() if not root.by_notebook)
+    held = [root.name for root in roots if root.name in namespace]
     found = {name: [each for each in held if fnmatchcase(each, name)] for name in names}
     for name, variables in found.items():
         if not variables:
             what = f"{name!r} holds no GPU memory; del {name} deletes it"
             if not name.isidentifier():
-                what = f"no variable like {name!r} holds GPU memory; %gpumem vars shows which do"
+                none = f"no variable of the notebook like {name!r} holds GPU memory"
+                what = f"{none}; %gpumem vars shows which do"
             raise SpecError(f"%gpumem free: {what}")
     return [*dict.fromkeys(chain.from_iterable(found.values()))]
 

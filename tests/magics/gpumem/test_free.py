@@ -6,6 +6,7 @@ import gc
 import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -230,6 +231,24 @@ def test_these_names_and_nothing_else(torch: ModuleType, cells: Any, ip: Any) ->
             cells(f"%gpumem free {names}")
     assert "y" in ip.user_ns
     assert torch.cuda.memory_allocated() == before
+
+
+def test_what_a_module_of_the_users_holds_is_no_variable(
+    torch: ModuleType, cells: Any, ip: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "import torch\nweights = torch.empty(2**20, dtype=torch.uint8, device='cuda')\n"
+    (tmp_path / "helpers9.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    cells("import helpers9; hx = new(2**20)")
+    try:
+        assert "helpers9.weights" in cells("%gpumem vars").text
+        assert "delete hx" in cells("%gpumem free h*").text
+        assert {"hx", "helpers9"} & {*ip.user_ns} == {"helpers9"}
+        assert torch.cuda.memory_allocated() == MIB
+        with pytest.raises(UsageError, match="no variable of the notebook like 'h\\*' holds"):
+            cells("%gpumem free h*")
+    finally:
+        del sys.modules["helpers9"], ip.user_ns["helpers9"]
 
 
 def test_a_variable_of_a_function(torch: ModuleType, cells: Any, ip: Any) -> None:
