@@ -60,8 +60,11 @@ class EveryCell(CellHook[Running], Generic[_Record]):
     def begin(self) -> Any:
         """Begin to measure a cell, and return what is to be known of it at its end."""
 
-    def end(self, cell: Running, result: ExecutionResult) -> None:
-        """Measure what a cell did, whose result is IPython's, and `keep` a record of it."""
+    def end(self, cell: Running, number: int | None, *, failed: bool) -> None:
+        """Measure what a cell did, and `keep` a record of it.
+
+        ``number`` is its execution number; None where it was cancelled, so that IPython has none.
+        """
         raise NotImplementedError
 
     def keep(self, record: _Record, cell: Running, *, shown: bool) -> None:
@@ -79,8 +82,9 @@ class EveryCell(CellHook[Running], Generic[_Record]):
         return Running(info.raw_cell, perf_counter(), begun)
 
     def after(self, begun: Running | None, result: ExecutionResult | None) -> None:
-        if begun is not None and result is not None:
-            self.end(begun, result)
+        if begun is not None:
+            number = None if result is None else result.execution_count
+            self.end(begun, number, failed=result is None or not result.success)
 
     def failed(self, error: Exception) -> None:
         """Print a line about a failure of gpumagic, and stop measuring."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import RLock
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from gpumagic.cells.every_cell import EveryCell, Running, first_line
 from gpumagic.cells.hooks import CellHooks
@@ -20,9 +19,6 @@ from gpumagic.memory.exact_peaks import LEDGER, Scope
 from gpumagic.memory.limit import memory_limit
 from gpumagic.results.logs import BETWEEN_CELLS, CellLog, CellMemory
 from gpumagic.results.memory import only_changed
-
-if TYPE_CHECKING:
-    from IPython.core.interactiveshell import ExecutionResult
 
 #: Seconds between two cells of which the second follows at once.
 _AT_ONCE = 1e-3
@@ -54,7 +50,9 @@ class CellMeter(EveryCell[CellMemory]):
 
     def off(self) -> None:
         super().off()
-        LEDGER.drop(self._scope)
+        with self._lock:
+            for scope in (self._scope, *self._running):
+                LEDGER.drop(scope)
 
     def log(self) -> CellLog:
         """Return the records until now."""
@@ -74,7 +72,7 @@ class CellMeter(EveryCell[CellMemory]):
             self._running.append(scope)
             return scope
 
-    def end(self, cell: Running, result: ExecutionResult) -> None:
+    def end(self, cell: Running, number: int | None, *, failed: bool) -> None:
         seconds, scope = perf_counter() - cell.started, cell.begun
         with self._lock:
             self._running.remove(scope)
@@ -84,10 +82,10 @@ class CellMeter(EveryCell[CellMemory]):
                 LEDGER.restart(self._scope)
             self._ended = perf_counter()
         record = CellMemory(
-            number=result.execution_count,
+            number=number,
             source=first_line(cell.source),
             seconds=seconds,
             devices=devices,
-            failed=not result.success,
+            failed=failed,
         )
         self.keep(record, cell, shown=bool(record.changed))

@@ -35,16 +35,18 @@ class _Log(Series[_Entry]):
     #: Whether the log is on.
     watching: bool = False
 
-    def _nothing(self, magic: str) -> str:
-        """Return why the log is empty."""
-        return "none has ended since" if self.watching else f"'{magic} on' starts the log"
+    def _nothing(self, magic: str, done: str) -> str:
+        """Return that the log is empty, and why."""
+        if self.watching:
+            return f"No cell has been {done} since '{magic} on'"
+        return f"No cell has been {done} yet: '{magic} on' starts the log"
 
 
 @dataclass(frozen=True, repr=False)
 class CellMemory(Result):
     """The change of GPU memory by one cell; or between two, by threads, tasks and widgets."""
 
-    #: The execution number; None for what ran between cells.
+    #: The execution number; None for what ran between cells, and for a cancelled cell.
     number: int | None
     #: The cell's first line, or `BETWEEN_CELLS`.
     source: str
@@ -89,7 +91,7 @@ class CellLog(_Log[CellMemory]):
 
     def _blocks(self) -> Iterator[Block]:
         if not self.cells:
-            yield Line.of(f"No cells to show: {self._nothing('%gpumem')}")
+            yield Line.of(self._nothing("%gpumem", "measured"))
         # A cell has a row for each device that it changed; one if there is none.
         rows: list[_Row] = []
         for cell in self.cells[-_NEWEST:]:
@@ -142,7 +144,7 @@ def cell_number(number: int | None, *, failed: bool = False) -> Styled:
 class CellTiming(Result):
     """The times of one cell, measured without synchronising within it."""
 
-    #: The execution number; None for a cell without one.
+    #: The execution number; None for a cancelled cell.
     cell: int | None
     #: The cell's first line.
     source: str
@@ -203,7 +205,7 @@ class TimingLog(_Log[CellTiming]):
 
     def _blocks(self) -> Iterator[Block]:
         if not self.cells:
-            yield Line.of(f"No cell has been timed yet: {self._nothing('%cudatime')}", "dim")
+            yield Line.of(self._nothing("%cudatime", "timed"), "dim")
             return
         shown = sorted(self.cells, key=lambda cell: -cell.wall)[:_SLOWEST]
         longest = shown[0].wall or 1.0

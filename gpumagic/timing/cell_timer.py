@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from gpumagic.cells.every_cell import EveryCell, Running, first_line
 from gpumagic.cells.hooks import CellHooks
@@ -16,9 +15,6 @@ from gpumagic.results.logs import CellTiming, TimingLog
 from gpumagic.results.timing import CudaTiming, is_bound
 from gpumagic.timing.event_timer import INTERRUPTED, Started, Stopped, read_or_give_up, start, stop
 from gpumagic.timing.run_times import Times
-
-if TYPE_CHECKING:
-    from IPython.core.interactiveshell import ExecutionResult
 
 
 @dataclass
@@ -70,15 +66,15 @@ class CellTimer(EveryCell[CellTiming]):
     def raised(self, begun: Running) -> None:
         begun.begun.raised = stop(begun.begun.started)
 
-    def end(self, cell: Running, result: ExecutionResult) -> None:
+    def end(self, cell: Running, number: int | None, *, failed: bool) -> None:
         begun: _TimedCell = cell.begun
-        at_error = None if result.success else begun.raised
+        at_error = begun.raised if failed else None
         times, interrupt = read_or_give_up(at_error or stop(begun.started))
         if self._includes(cell.source):
             times = _with_measured(times, begun.measured)
             has_gpu = bool(times.readings)
             timing = CellTiming(
-                cell=result.execution_count,
+                cell=number,
                 source=first_line(cell.source),
                 wall=times.wall,
                 wall_at_most=times.wall_at_most,
@@ -89,7 +85,7 @@ class CellTimer(EveryCell[CellTiming]):
                 gpu_at_most=has_gpu and is_bound(times.upper, times.lower),
                 per_device={i: times.readings[i].upper for i in times.signs},
                 used_gpu=bool(times.signs),
-                failed=interrupt is not None or not result.success,
+                failed=interrupt is not None or failed,
                 note=times.note,
             )
             shown = timing.used_gpu or interrupt is not None or times.wall > self.above

@@ -17,7 +17,7 @@ class Sources(EveryCell[str]):
     def on(self) -> None:
         self._hooks.add(self)
 
-    def end(self, cell: Running, result: Any) -> None:
+    def end(self, cell: Running, number: int | None, *, failed: bool) -> None:
         if "fails" in cell.source:
             raise ValueError("oops")
         self.keep(cell.source, cell, shown="show" in cell.source)

@@ -109,10 +109,11 @@ class Watch(CellHook[CellSpan]):
         return self.current
 
     def after(self, begun: CellSpan | None, result: Any) -> None:
-        if begun is None or self._thread is None or result is None:
+        if begun is None or self._thread is None:
             return
-        number = result.execution_count if result.info.store_history else None
-        failed = not result.success
+        # Of a cancelled cell there is no result.
+        number = result.execution_count if result and result.info.store_history else None
+        failed = result is None or not result.success
         self._cells.append(replace(begun, number=number, end=time.time(), failed=failed))
         self._thread.state = driver.state()
         self.current = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import ipykernel
@@ -211,9 +212,19 @@ def test_off_and_the_log(timed: Any, ip: Any) -> None:
     assert not state.cell_timing.watching
 
 
+def test_a_cancelled_cell_is_in_the_log(timed: Any, ip: Any) -> None:
+    cell = SimpleNamespace(raw_cell="await forever()", store_history=True)
+    ip.events.trigger("pre_run_cell", cell)
+    ip.events.trigger("post_run_cell", None)
+    cancelled = timed("%cudatime log -o -q").value[-1]
+    assert (cancelled.cell, cancelled.source, cancelled.failed) == (None, "await forever()", True)
+
+
 def test_an_empty_log(run_cell: Any) -> None:
     shown = "No cell has been timed yet: '%cudatime on' starts the log"
     assert run_cell("%cudatime log").text == shown
+    run_cell("%cudatime on -q")
+    assert run_cell("%cudatime log").text == "No cell has been timed since '%cudatime on'"
     assert run_cell("%cudatime off").stdout.startswith("No more lines after cells; ")
 
 

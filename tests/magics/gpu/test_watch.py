@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -84,7 +85,7 @@ def test_the_panel_follows_the_devices(begin: Callable[..., Any], virtual_gpu: A
 
 
 def test_cells_are_recorded_as_spans(
-    begin: Callable[..., Any], run_cell: Callable[..., Any]
+    begin: Callable[..., Any], run_cell: Callable[..., Any], ip: Any
 ) -> None:
     current, _ = begin()
     run_cell("first = 1\nsecond = 2")
@@ -96,9 +97,14 @@ def test_cells_are_recorded_as_spans(
     assert numbers == list(range(numbers[0], numbers[0] + 3))
     assert all(cell.end is not None and cell.start <= cell.end for cell in history.cells)
     assert history.running
+    ip.events.trigger("pre_run_cell", SimpleNamespace(raw_cell="await forever()"))
+    ip.events.trigger("post_run_cell", None)
+    cancelled = current.history().cells[-1]
+    assert (cancelled.number, cancelled.failed) == (None, True)
+    assert cancelled.end is not None
     current.end("enough")
     run_cell("x = 1")
-    assert len(current.history().cells) == 3
+    assert len(current.history().cells) == 4
     assert not current.history().running
 
 

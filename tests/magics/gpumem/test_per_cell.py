@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import warnings
 from pathlib import Path
-from types import ModuleType
+from threading import Event, Thread
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -74,6 +75,25 @@ def test_off_removes_the_hooks(torch: ModuleType, run_cell: Any, ip: Any) -> Non
     ]
 
 
+def test_off_beside_a_running_cell_leaves_torch_as_it_was(
+    torch: ModuleType, run_cell: Any, ip: Any
+) -> None:
+    """As a subshell's cell runs beside the main shell's."""
+    own = functions(torch)
+    run_cell("%gpumem on -q")
+    ip.user_ns |= {"started": (started := Event()), "go_on": (go_on := Event())}
+    beside = Thread(target=ip.run_cell, args=("started.set(); go_on.wait(60)", True))
+    beside.start()
+    try:
+        assert started.wait(60)
+        run_cell("%gpumem off")
+        assert functions(torch) == own
+    finally:
+        go_on.set()
+        beside.join()
+    assert functions(torch) == own
+
+
 # --- cells within cells ----------------------------------------------------------------------
 
 
@@ -96,6 +116,22 @@ def test_what_runs_between_cells_is_not_the_next_ones(watched: Any, ip: Any, tor
     assert between.devices[0].allocated == 2 * MIB
     assert not cell.changed
     assert "(between cells)" in watched("%gpumem log").text
+
+
+def test_a_cancelled_cell_has_a_row_and_ends(watched: Any, ip: Any, torch: Any) -> None:
+    watched("import time")
+    cell = SimpleNamespace(raw_cell="await forever()", store_history=True)
+    ip.events.trigger("pre_run_cell", cell)
+    ip.user_ns["x"] = torch.zeros(MIB // 4, device="cuda:0")
+    ip.events.trigger("post_run_cell", None)
+    ip.run_cell(f"y = {bytes_on(0, 2 * MIB)}; time.sleep(0.01)", store_history=False)
+    watched("1")
+    cancelled, between, _ = log(watched)[-3:]
+    assert (cancelled.number, cancelled.source) == (None, "await forever()")
+    assert cancelled.failed
+    assert cancelled.devices[0].allocated == MIB
+    assert between.source == "(between cells)"
+    assert between.devices[0].allocated == 2 * MIB
 
 
 # --- the log ------------------------------------------------------------------------------------
