@@ -60,7 +60,9 @@ def variables(_: Facts) -> Finding | None:
         for name, value in read.items()
         if (now(name) or "") != (value or "")
     ]
-    found += [f"{name}: {effect}" for name, effect in _SLOW.items() if now(name, "0") not in "0"]
+    found += [
+        f"{name}: {effect}" for name, effect in _SLOW.items() if now(name, "0") not in ("", "0")
+    ]
     if (name := torch_cuda.UNCACHED) in os.environ:  # torch does not look at the value
         found.append(f"{name}: every tensor is allocated by the driver, which is slow")
     remedy = "restart the notebook process, and set or unset them before torch is imported"

@@ -148,7 +148,7 @@ class Grammar:
         """
         value = _LIKE_A_VALUE.match(code)
         if value is not None and not keyword.iskeyword(value[2]):
-            what = f"{value[1]!r} is the value of no option; {self._beside}"
+            what = f"{value[1]!r} has no option before it; {self._beside}"
             raise SpecError(f"{self.magic}: {what}")
         match = _LIKE_A_VERB.fullmatch(code)
         if match is None or keyword.iskeyword(match[1]):

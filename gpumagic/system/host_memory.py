@@ -29,10 +29,11 @@ def available() -> int:
 
 
 def is_memory(folder: str) -> bool:
-    """Return whether the files of a folder are in memory."""
+    """Return whether the files of a folder are in memory; False where no mount is listed."""
     mounts = psutil.disk_partitions(all=True)
     within = [each for each in mounts if Path(folder).resolve().is_relative_to(each.mountpoint)]
-    return max(within, key=lambda each: len(each.mountpoint)).fstype in ("tmpfs", "ramfs")
+    mount = max(within, key=lambda each: len(each.mountpoint), default=None)
+    return mount is not None and mount.fstype in ("tmpfs", "ramfs")
 
 
 def _number(file: Path, before: str = "") -> int | None:

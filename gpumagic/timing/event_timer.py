@@ -2,8 +2,8 @@
 
     times = read(stop(start()))    # the code runs between start and stop
 
-The start event lies between two readings of the host's
-clock, so that no latency needs to be known. A device worked
+The start event lies between two readings of the host's clock, so that no latency needs to be known.
+A device worked
 
 - at most from the start event to its last end event, or to when its streams had been seen idle;
 - at least from when an end event had been recorded until that was reached: what a busy stream had
@@ -12,9 +12,8 @@ clock, so that no latency needs to be known. A device worked
 Where the two clocks are compared, one may run faster than the other by `DRIFT`.
 
 Only streams that torch has handed out are asked. How long the device then has to be waited for
-tells whether another one was busy. No context is ever made. An error is not raised: it is the
-`note`, why there is no GPU time. This holds for
-CUDA and for ROCm, whose torch has the same names.
+tells whether another one was busy. No context is ever made. Errors are not raised: `note` says why
+there is no GPU time. This holds for CUDA and for ROCm, whose torch has the same names.
 
 ``start(quiet=True)`` is for the line after every cell: nothing is waited for but the cell's own
 work, on torch's streams. Where earlier work is under way there is no GPU time.

@@ -135,7 +135,8 @@ def waited_for_a_processor(part: float | None) -> tuple[str, ...]:
     """Return a note on the part of the time for which Python waited, unless that is small."""
     if part is None or not is_bound(1.0, 1.0 - part):
         return ()
-    return (f"Python waited {part * 100:.0f} % of the time for a processor, which others had",)
+    waited = f"kept Python waiting for a CPU core for {part * 100:.0f} % of the time"
+    return (f"Other programs, threads or a CPU limit {waited}",)
 
 
 # --- torch.compile, which is not imported here ---------------------------------------------------
@@ -152,8 +153,8 @@ def counted(frames: int, *, repeats: int = 1) -> tuple[str, ...]:
     """Return a note on what was compiled in what is timed, if anything was."""
     if not frames:
         return ()
-    where = "this run" if repeats == 1 else "the repeats, which have the time that it took"
-    return (f"torch.compile compiled {plural(frames, 'function')} in {where}; {_WHY}",)
+    where = "in this run" if repeats == 1 else "during the repeats; their times include compiling"
+    return (f"torch.compile compiled {plural(frames, 'function')} {where}; {_WHY}",)
 
 
 def not_counted(runs: Sequence[float]) -> tuple[str, ...]:

@@ -72,7 +72,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "%cudatime --repet y": ("--repet;", "--repeat?"),
     "%cudatime -cold y": ("-cold;", "--cold?"),
     "%cudatime --repeat=5 y": ("--repeat: it takes no value",),
-    "%cudatime --repeat 5 y": ("'5'", "-r 5"),
+    "%cudatime --repeat 5 y": ("'5' has no option before it", "-r 5"),
     "%cudatime -x @ x": ("-x;", "%cudatime -- -x @ x"),
     "%cudatime -n 2 -- compare": ("'compare'", "%cudatime compare"),
     "%cudatime --compare=a": ("without dashes", "%cudatime compare a"),

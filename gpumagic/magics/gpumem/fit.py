@@ -48,8 +48,8 @@ def run(
         raise DeviceError(f"--fit: {why}")
     kind = type(cell.globals.get(name, 0))
     if kind is not int:
-        is_now = f"{name} is a {introspection.name_of(kind)}"
-        raise SpecError(f"--fit: {is_now}, which a number would replace; rename one of them")
+        held_now = f"{name} already holds a {introspection.name_of(kind)}"
+        raise SpecError(f"{held_now}; use another name in --fit")
     search, shell = FitSearch(low, high), magics.shell
     #: The bytes that were allocated before the first run, and those after each.
     held = [_allocated()]

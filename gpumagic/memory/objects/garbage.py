@@ -1,4 +1,4 @@
-"""Whose memory it is that no variable leads to, for `holders`: garbage, or objects in use.
+"""Tell whether memory that no variable holds is garbage or in use, for `holders`.
 
 Objects that refer to each other, and to which nothing else refers, are garbage: they live until
 Python's collector runs. Garbage is found as the collector finds it, without collecting: an object

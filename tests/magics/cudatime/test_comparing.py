@@ -43,14 +43,15 @@ def test_time_without_a_processor_is_named(run_cell: Any, monkeypatch: pytest.Mo
         burning.wait()
         os.sched_setaffinity(0, allowed)
     assert 0.1 < waited.processor_wait < 1
-    said = f"Python waited {waited.processor_wait * 100:.0f} % of the time for a processor"
+    share = f"{waited.processor_wait * 100:.0f} % of the time"
+    said = f"Other programs, threads or a CPU limit kept Python waiting for a CPU core for {share}"
     assert said in str(waited)
     run_cell(line.format("other"))
     assert f"busy: {said}" in run_cell("%cudatime compare").text
     monkeypatch.setenv(system_files.ROOT, "/nowhere")
     unknown = run_cell(line.format("unknown")).value
     assert unknown.processor_wait is None
-    assert "for a processor" not in str(unknown)
+    assert "for a CPU core" not in str(unknown)
 
 
 def test_a_failed_run_does_not_replace_a_complete_one(run_cell: Any, ip: Any) -> None:

@@ -103,7 +103,7 @@ def test_a_library_that_finds_no_memory(run_cell: Run, ip: Any, torch: Any) -> N
 
 def test_a_variable_that_is_no_number_is_not_replaced(run_cell: Run, ip: Any) -> None:
     ip.user_ns["batch"] = kept = [1]
-    with pytest.raises(UsageError, match="--fit: batch is a list, which a number would replace"):
+    with pytest.raises(UsageError, match="batch already holds a list; use another name in --fit"):
         run_cell("%%gpumem --fit batch=1:8\nx = torch.empty(batch, device='cuda')")
     assert ip.user_ns["batch"] is kept
 
