@@ -32,10 +32,12 @@ def compare(
     is what people wait for; the GPU time where both timings are GPU-bound. The interval of a ratio
     is that of the two medians' 95 % confidence intervals, and where one is a bound, by what is sure
     of it. It reaches to the ratio of the best repeats: what other programs slow down for a while
-    is most of the repeats, but not all. With ``fail_above`` (0.1: 10 % more time) a timing that is surely slower than the
-    baseline by more than that, by either time, raises an error: the whole interval must be above
-    1.1. What was measured under other conditions (device, driver, torch, CUDA) does not: that, and
-    where there is no verdict, is in the ``notes``.
+    is most of the repeats, but not all.
+
+    With ``fail_above`` (0.1: 10 % more time) a timing that is surely slower than the baseline by
+    more than that, by either time, raises an error: the whole interval must be above 1.1. What was
+    measured under other conditions (device, driver, torch, CUDA) does not: that, and where there is
+    no verdict, is in the ``notes``.
 
     Raises:
         RegressionError: a timing is slower than ``fail_above`` allows.
