@@ -133,4 +133,4 @@ def test_a_million_other_objects_take_little_time(torch: Any, made: dict[str, An
         passed = time.thread_time()
         assert holders(made).devices[0].garbage
         times.append((time.thread_time() - passed) / (passed - begin))
-    assert min(times) < 60
+    assert min(times) < 90
