@@ -15,7 +15,7 @@ from gpumagic.doctor import CHECKS, process
 from gpumagic.doctor.facts import Facts
 from gpumagic.render.units import bytes_
 from gpumagic.results.base import Explanation
-from gpumagic.selection import remedies
+from gpumagic.selection import cuda_errors
 from gpumagic.system import introspection
 from gpumagic.wording import plural
 
@@ -136,8 +136,8 @@ _LINES: list[tuple[str, str | Callable[[str], str]]] = [
         _diagnosed("the NVIDIA driver is too old for a library in use"),
     ),
     (
-        "|".join(re.escape(each.text) for each in remedies.START_ERRORS),
-        lambda text: str(remedies.start_error(text)),
+        "|".join(re.escape(each.text) for each in cuda_errors.START_ERRORS),
+        lambda text: str(cuda_errors.start_error(text)),
     ),
     (_NO_START, _diagnosed("CUDA finds no device")),
     ("Torch not compiled with CUDA enabled", "this torch is built without CUDA"),

@@ -9,7 +9,7 @@ from gpumagic.cuda.visible_devices import View
 from gpumagic.doctor.diagnosis import Finding
 from gpumagic.doctor.facts import Facts
 from gpumagic.render.units import spans
-from gpumagic.selection import remedies, soft_off
+from gpumagic.selection import cuda_errors, soft_off
 from gpumagic.wording import plural
 
 FORK_REMEDY = (
@@ -79,8 +79,8 @@ def cuda(facts: Facts) -> Finding:
         cause = "this process was forked from one in which CUDA was initialised"
         return Finding(subject, "bad", f"{cause} (reported by torch)", FORK_REMEDY, cause)
     if state.failed:
-        cause = remedies.start_cause()
-        return Finding(subject, "bad", cause, remedies.start_remedy(), cause)
+        cause = cuda_errors.start_cause()
+        return Finding(subject, "bad", cause, cuda_errors.start_remedy(), cause)
     if dead is not None:
         cause = f"CUDA has failed in this process ({dead})"
         remedy = "%gpu restart"
@@ -117,7 +117,7 @@ def start(facts: Facts) -> Finding | None:
     expected = any(device.visible for device in facts.table)
     if facts.table and not expected:
         return Finding(subject, "ok", evidence, cause=reason)
-    known = remedies.start_error(reason)
+    known = cuda_errors.start_error(reason)
     cause, remedy = (reason, None) if known is None else (known.cause, known.remedy)
     if expected and not reason and not facts.state.initialized:
         cause = "CUDA finds no device, although the environment variables show some"

@@ -23,7 +23,7 @@ from gpumagic.errors import DeviceError
 from gpumagic.render.units import spans
 from gpumagic.results.devices import Device, DeviceTable
 from gpumagic.results.selection import Selection, Status, WayOut
-from gpumagic.selection import environment, remedies
+from gpumagic.selection import cuda_errors, environment
 from gpumagic.selection.spec import Spec
 from gpumagic.wording import plural
 
@@ -110,7 +110,7 @@ def _proven(spec: Spec, wanted: View, table: DeviceTable) -> tuple[View, list[st
         return wanted, [f"this is what the variables say: {message}"]
     actual = visible_devices.shown(uuids, table)
     problem = None
-    if (known := remedies.start_error(message)) is not None:
+    if (known := cuda_errors.start_error(message)) is not None:
         problem = f"CUDA does not start: {known}"
     elif message is not None:
         problem = f"CUDA does not start: {message}; for the reason: %gpu doctor"
@@ -155,7 +155,7 @@ def _is_late(wanted: View, state: driver.DriverState, table: DeviceTable) -> boo
 def _ways_out(spec: Spec, options: str, seen: Sequence[Device]) -> tuple[WayOut, ...]:
     """Return the commands that help where it is too late, without those that would be refused."""
     ways = []
-    if remedies.start_error(STATE.init_failure.reason) is not None:
+    if cuda_errors.start_error(STATE.init_failure.reason) is not None:
         return ()
     again, effect = f"%gpu {spec.text}{options} --restart", "a fresh process in place"
     ways.append(WayOut(again, f"{effect}; variables come back"))
@@ -193,8 +193,8 @@ def _query_runtime(spec: Spec, expected: int) -> tuple[str | None, int | None]:
     elif start.count:
         number = f"{plural(expected, 'GPU')}, of which CUDA finds {start.count}"
         problem = f"'{spec.text}' shows {number}; for the reason: %gpu doctor"
-    elif (known := remedies.start_error(start.reason)) is not None:
+    elif (known := cuda_errors.start_error(start.reason)) is not None:
         problem = f"No choice helps: CUDA does not start: {known}"
     else:
-        problem = f"Too late for '{spec.text}': {remedies.start_cause()}"
+        problem = f"Too late for '{spec.text}': {cuda_errors.start_cause()}"
     return problem, start.count

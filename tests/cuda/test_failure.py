@@ -14,7 +14,7 @@ from gpumagic.cuda.driver import DriverState
 from gpumagic.cuda.this_process import STATE, InitFailure
 from gpumagic.cuda.visible_devices import MASK
 from gpumagic.results.devices import Device, DeviceTable
-from gpumagic.selection import remedies
+from gpumagic.selection import cuda_errors
 from tests.support.kernels import Kernel
 
 VISIBLE = DeviceTable((Device(0, uuid="GPU-aa", visible=True),), cuda_initialized=False)
@@ -82,7 +82,7 @@ def test_the_cause(copy: Copy, hidden: bool, message: str | None, text: str) -> 
     copy.answer = probe.Start(count=0, message=message)
     failure.suspect(hidden=hidden)
     failure.has_failed(VISIBLE)
-    assert remedies.start_cause().startswith(text)
+    assert cuda_errors.start_cause().startswith(text)
 
 
 @pytest.mark.parametrize(

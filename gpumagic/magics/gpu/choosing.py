@@ -19,7 +19,7 @@ from gpumagic.magics.live_display import LiveDisplay
 from gpumagic.magics.shell_state import ShellState
 from gpumagic.results.devices import VIRTUAL
 from gpumagic.results.selection import Selection, Status
-from gpumagic.selection import apply, cpu_threads, environment, remedies, snapshot, soft_off
+from gpumagic.selection import apply, cpu_threads, cuda_errors, environment, snapshot, soft_off
 from gpumagic.selection.auto import NO_WANTS, Wants
 from gpumagic.selection.spec import Spec, parse
 from gpumagic.system.shell import Shell
@@ -193,6 +193,6 @@ def _say_what_stays(shell: Shell, failed: bool) -> None:
     if not failed and failure.has_failed(device_table.read()):
         delivery.say(
             shell,
-            f"{remedies.start_cause()}: it sees no GPU any more. To change that: "
-            f"{remedies.start_remedy()}.",
+            f"{cuda_errors.start_cause()}: it sees no GPU any more. To change that: "
+            f"{cuda_errors.start_remedy()}.",
         )

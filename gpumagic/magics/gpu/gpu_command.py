@@ -84,15 +84,15 @@ def _show_table(magics: ShellState, options: TableOptions) -> Any:
 def _table(*, processes: bool) -> DeviceTable:
     """Return the table; check whether CUDA has failed where it may have, which can take seconds."""
     from gpumagic.cuda import failure
-    from gpumagic.selection import remedies, soft_off
+    from gpumagic.selection import cuda_errors, soft_off
     from gpumagic.selection.table import devices
 
     found = devices(processes=processes)
     if not found.cuda_failed and failure.has_failed(found):
         found = devices(processes=processes)
-    note = remedies.dead_context_note()
+    note = cuda_errors.dead_context_note()
     if found.cuda_failed:
-        note = f"To change that: {remedies.start_remedy()}"
+        note = f"To change that: {cuda_errors.start_remedy()}"
     notes = found.notes if note is None else (*found.notes, note)
     return replace(found, gated=soft_off.is_closed(), notes=notes)
 

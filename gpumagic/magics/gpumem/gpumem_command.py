@@ -26,7 +26,7 @@ from gpumagic.memory.line_memory import LineMeasurement
 from gpumagic.memory.measurement import Measurement
 from gpumagic.memory.report import memory_report
 from gpumagic.results.memory import MemoryDelta
-from gpumagic.selection import remedies
+from gpumagic.selection import cuda_errors
 
 
 def run(
@@ -91,6 +91,6 @@ def _report(magics: ShellState, options: RunOptions) -> Any:
     failure.check_context()
     limit = LIMIT.limits().limits
     limit = limit and f"Limited to {limit}; %gpumem limit says by what."
-    notes = (*report.notes, remedies.dead_context_note(), limit)
+    notes = (*report.notes, cuda_errors.dead_context_note(), limit)
     report = replace(report, notes=tuple(filter(None, notes)))
     return hand_over(magics.shell, report, options)
