@@ -1,4 +1,4 @@
-"""Read foreign objects without running their code; no other module inspects them.
+"""Read foreign objects without running their code.
 
 An object's class decides what ``isinstance``, ``==``, ``hash``, ``vars`` and attribute access do:
 they may compute for seconds, raise, or import a package (a lazily loaded module does). Therefore a
