@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpumagic.cuda import probe
-from gpumagic.restart.variables import keep
+from gpumagic.restart.variables import keeping
 from gpumagic.system import child_process
 from tests.support.other_user import UID, needs_root
 from tests.support.planted_modules import PlantedModules
@@ -59,7 +59,7 @@ def test_kept_variables_tried_in_a_child(
     names, extension = ("seven", "tensor", "mine"), "gpumagic.magics.gpu.restart_report"
     with monkeypatch.context() as patch:
         patch.setattr(sys, "path", paths)
-        file, kept = keep.write(ip, dict.fromkeys(names, True), extension, dict(os.environ))
+        file, kept = keeping.write(ip, dict.fromkeys(names, True), extension, dict(os.environ))
     file.close()
     del sys.modules["of_the_notebook"]
     assert kept.failed == {}

@@ -18,7 +18,7 @@ from gpumagic.magics.gpu import session
 from gpumagic.magics.gpu.restarting import Begun
 from gpumagic.render.units import bytes_
 from gpumagic.restart import after
-from gpumagic.restart.variables.kept import Kept
+from gpumagic.restart.variables.manifest import Manifest
 from gpumagic.selection import apply, cpu_threads, environment
 from gpumagic.system.introspection import imported_as, is_a, is_imported, names, slot
 from gpumagic.system.shell import Shell
@@ -47,9 +47,9 @@ def _report(shell: Shell, begun: Begun, file: IO[bytes] | None, notes: list[str]
     took = f"It took {seconds:.1f} s"
     # First of all: whatever fails behind it, the variables are there.
     if file is not None and restored is not None:
-        from gpumagic.restart.variables import keep
+        from gpumagic.restart.variables import keeping
 
-        restored = keep.restore(file, shell, restored)
+        restored = keeping.restore(file, shell, restored)
         took += f", and {begun.keeping + time.time() - started:.1f} s for the variables"
     took += ". Numbering and inputs go on, Out does not."
     environment.start_from(begun.started_with)
@@ -82,7 +82,9 @@ def _listed(found: Mapping[str, Sequence[str]]) -> str:
     return " ".join(f"{words} {listed(names, _MOST)}." for words, names in found.items())
 
 
-def _came_back(restored: Kept, namespace: Mapping[str, Any], lost: Sequence[str]) -> Iterator[str]:
+def _came_back(
+    restored: Manifest, namespace: Mapping[str, Any], lost: Sequence[str]
+) -> Iterator[str]:
     """Yield what came back, and where tensors are now and how they move."""
     done, anew = restored.done, restored.anew
     imported = [name for name in done if name in anew or is_imported(namespace[name])]

@@ -25,7 +25,7 @@ from gpumagic.system.shell import Shell
 from gpumagic.wording import did_you_mean
 
 if TYPE_CHECKING:
-    from gpumagic.restart.variables.kept import Kept
+    from gpumagic.restart.variables.manifest import Manifest
 
 #: The IPython extension that goes on in the new process.
 _REPORT = "gpumagic.magics.gpu.restart_report"
@@ -61,7 +61,7 @@ class Begun:
     started_with: Mapping[str, str | None]
     #: All variables that the notebook had, and those that are kept.
     variables: Sequence[str]
-    kept: Kept | None
+    kept: Manifest | None
     #: What a restart ends: threads, tasks and child processes; how many widgets.
     ended: Sequence[str]
     widgets: int
@@ -137,16 +137,16 @@ def _write(
     names: dict[str, bool] | None,
     variables: Mapping[str, str],
     options: RestartOptions,
-) -> tuple[IO[bytes] | None, Kept | None]:
-    """Write the variables that are kept, when the GPUs have finished; see `keep.write`."""
+) -> tuple[IO[bytes] | None, Manifest | None]:
+    """Write the variables that are kept, when the GPUs have finished; see `keeping.write`."""
     with LiveDisplay(shell, quiet=options.quiet) as live:
         _wait_for_gpus(live)
         if names is None:
             return None, None
-        from gpumagic.restart.variables import keep
+        from gpumagic.restart.variables import keeping
 
         again = f"{options.typed} --force"
-        return keep.write(
+        return keeping.write(
             *(shell, names, _REPORT, variables), force=options.force, again=again, say=live.text
         )
 

@@ -12,11 +12,11 @@ from typing import IO, TYPE_CHECKING, Any
 import cloudpickle
 
 from gpumagic.cuda import failure, torch_cuda
-from gpumagic.restart.variables.given import given
-from gpumagic.restart.variables.held import Held, Reference, type_name
+from gpumagic.restart.variables.data_file import Memory
 from gpumagic.restart.variables.kinds import of_numpy, of_python, of_torch, refused, rules
 from gpumagic.restart.variables.mapped_files import MappedFiles
-from gpumagic.restart.variables.memory import Memory
+from gpumagic.restart.variables.module_objects import ModuleObjects, Reference, type_name
+from gpumagic.restart.variables.process_objects import process_objects
 from gpumagic.system import text
 from gpumagic.system.shell import Shell
 
@@ -36,19 +36,19 @@ Leaf = tuple[type, str]
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles a notebook's variables, but for the bytes of tensors, arrays and buffers."""
 
-    def __init__(self, file: IO[bytes], shell: Shell, held: Held) -> None:
+    def __init__(self, file: IO[bytes], shell: Shell, module_objects: ModuleObjects) -> None:
         #: The memory of tensors, arrays and buffers, by its number.
         self.memory: list[Memory] = []
         #: The files of the code that was pickled: its cells.
         self.cells: set[str] = set()
         #: What modules hold, and which of that the variables refer to; what is in some of them.
-        self.held, self.referred = held, dict[Reference, str]()
+        self.module_objects, self.referred = module_objects, dict[Reference, str]()
         self.contents = dict[str, Any]()
         self.mapped_files = MappedFiles()
         #: Is told each text, number and truth value.
         self.note: Callable[[Leaf], object] = lambda _: None
         self._shell = shell
-        self._given = {id(each): name for name, each in given(shell).items()}
+        self._process_objects = {id(each): name for name, each in process_objects(shell).items()}
         self._numbers, self._met = dict[int, int](), list[Any]()
         self._nans = dict[int, float]()
         self._rules = dict[type, list[rules.Rule]]()
@@ -79,7 +79,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         """Return why `add` has failed, in the words of the outermost object of a library."""
         for each in self._met:
             try:
-                Pickler(io.BytesIO(), self._shell, self.held).add(each)
+                Pickler(io.BytesIO(), self._shell, self.module_objects).add(each)
             except Exception as its:
                 reason = text.reason(its)
                 if type(its) is refused.Refused and (its.thing is None or its.thing is each):
@@ -87,9 +87,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 return f"{refused.what(each)}: {reason}"
         return text.reason(error)
 
-    def is_given(self, value: object) -> bool:
+    def is_of_process(self, value: object) -> bool:
         """Return whether the new process has this anyway."""
-        return id(value) in self._given
+        return id(value) in self._process_objects
 
     # --- by reference -----------------------------------------------------------------------------
 
@@ -98,16 +98,16 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         kind, torch = type(value), self._torch
         if kind in (str, int, float, bool):
             self.note((kind, value if kind is str else repr(value)))
-        if name := self._given.get(id(value)):
-            if name == "Out" and name not in self.held.bare:
+        if name := self._process_objects.get(id(value)):
+            if name == "Out" and name not in self.module_objects.bare:
                 self.contents[name] = value
-            return "given", name
-        if reference := self.held.get(value):
+            return "process", name
+        if reference := self.module_objects.get(value):
             if reference not in self.referred:
                 self.referred[reference] = type_name(value)
-                if self.held.has_content(reference, value):
+                if self.module_objects.has_content(reference, value):
                     self.contents[str(reference)] = value
-            return "held", *reference
+            return "module", *reference
         if kind is float and value != value:  # what looks for it finds this object alone
             self._nans[id(value)] = value
             return "nan", b"%d" % id(value)

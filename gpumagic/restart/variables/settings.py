@@ -20,7 +20,7 @@ import cloudpickle
 
 from gpumagic.cuda import driver, torch_cuda
 from gpumagic.cuda.this_process import STATE
-from gpumagic.restart.variables.given import STREAMS, own_streams
+from gpumagic.restart.variables.process_objects import STREAMS, own_streams
 from gpumagic.system.shell import Shell
 
 #: Settings in the order in which they are set, by what has them: an attribute, or a function that

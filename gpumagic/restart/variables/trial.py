@@ -22,10 +22,10 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 from gpumagic.cuda import torch_cuda
 from gpumagic.errors import RestartError
 from gpumagic.restart import handover
-from gpumagic.restart.variables.given import BOUND
-from gpumagic.restart.variables.held import Held, Reference, type_name
-from gpumagic.restart.variables.kept import Kept
 from gpumagic.restart.variables.kinds import refused
+from gpumagic.restart.variables.manifest import Manifest
+from gpumagic.restart.variables.module_objects import ModuleObjects, Reference, type_name
+from gpumagic.restart.variables.process_objects import BOUND
 from gpumagic.system import child_process, import_path, text
 from gpumagic.system.introspection import imported_as
 from gpumagic.system.shell import Shell
@@ -97,7 +97,7 @@ class Trial:
                 pickle.dump(each, self._process.stdin)
             self._process.stdin.flush()
 
-    def outcome(self, kept: Kept, leaves: Leaves, namespace: Mapping[str, Any]) -> Outcome:
+    def outcome(self, manifest: Manifest, leaves: Leaves, namespace: Mapping[str, Any]) -> Outcome:
         """Load the variables, which are in ``namespace`` here; return what comes of them.
 
         Those of which there are ``leaves`` are compared with these.
@@ -105,7 +105,7 @@ class Trial:
         Raises:
             RestartError: no process starts in that environment.
         """
-        self._send((kept, leaves))
+        self._send((manifest, leaves))
         said = dict[str, Any]()
         for line in self._process.stdout:
             said.update(json.loads(line))
@@ -135,7 +135,7 @@ class _Shell(SimpleNamespace):
 
 
 def run(requests: IO[bytes], descriptor: int) -> NoReturn:
-    """Try each `Kept` that comes, in a fork of its own; say the status with which that ends."""
+    """Try each `Manifest` that comes, in a fork of its own; say the status with which that ends."""
     imports, folders, extension, modules = pickle.load(requests)
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -148,12 +148,12 @@ def run(requests: IO[bytes], descriptor: int) -> NoReturn:
         for folder in folders:
             os.fchdir(folder)
         while True:
-            kept, leaves = pickle.load(requests)
+            manifest, leaves = pickle.load(requests)
             if (pid := os.fork()) == 0:
                 # It ends with the copies of the user's objects alive: no `__del__` is called.
                 alive = list[object]()
                 try:
-                    for answer in _tried(kept, leaves, descriptor, alive):
+                    for answer in _tried(manifest, leaves, descriptor, alive):
                         print(json.dumps(answer), file=out, flush=True)
                 finally:
                     os._exit(0)
@@ -162,7 +162,7 @@ def run(requests: IO[bytes], descriptor: int) -> NoReturn:
 
 
 def _tried(
-    kept: Kept, leaves: Leaves, descriptor: int, alive: list[object]
+    manifest: Manifest, leaves: Leaves, descriptor: int, alive: list[object]
 ) -> Iterator[dict[str, Any]]:
     """Yield what is missing; each variable, and why it does not load; what some lack then.
 
@@ -177,20 +177,20 @@ def _tried(
     hidden.update(get_ipython=lambda: shell, In=[], Out={}, _dh=[])
     shell.user_ns.update(hidden)
     vars(builtins).update(get_ipython=lambda: shell, display=print)
-    missing = [each for each, kind in kept.referred.items() if not _is_there(each, kind)]
+    missing = [each for each, kind in manifest.referred.items() if not _is_there(each, kind)]
     yield {"missing": missing}
     if missing:
         return
-    loader = Unpickler(kept, descriptor, shell, is_trial=True)
+    loader = Unpickler(manifest, descriptor, shell, is_trial=True)
     alive.append(loader)
-    for name in kept.kinds:
+    for name in manifest.kinds:
         yield {"at": name}
         try:
             loader.bind(name)
         except BaseException as error:
             yield {"why": text.reason(error)}
             return
-    yield {"lacking": dict(_lacking(kept, leaves, shell))}
+    yield {"lacking": dict(_lacking(manifest, leaves, shell))}
 
 
 def _is_there(reference: Reference, kind: str) -> bool:
@@ -200,22 +200,23 @@ def _is_there(reference: Reference, kind: str) -> bool:
         return False
 
 
-def _lacking(kept: Kept, leaves: Leaves, shell: Any) -> Iterator[tuple[str, str]]:
+def _lacking(manifest: Manifest, leaves: Leaves, shell: Any) -> Iterator[tuple[str, str]]:
     """Pickle the variables again; yield what has not any more what it had.
 
     Order, counts and what is shared are left out: they differ where nothing has changed.
     """
     from gpumagic.restart.variables.pickler import Pickler
 
-    nowhere, held = Path(os.devnull).open("wb"), Held(shell.user_ns, kept.referred)  # noqa: SIM115
-    pickler = Pickler(nowhere, shell, held)
+    module_objects = ModuleObjects(shell.user_ns, manifest.referred)
+    nowhere = Path(os.devnull).open("wb")  # noqa: SIM115
+    pickler = Pickler(nowhere, shell, module_objects)
     for name, then in leaves.items():
         lacking = {*then}
         pickler.note = lacking.discard
         try:
             pickler.add(shell.user_ns[name])
         except Exception:  # as what is made again when it is loaded, a lock for example
-            pickler = Pickler(nowhere, shell, held)
+            pickler = Pickler(nowhere, shell, module_objects)
             continue
         lacks = sorted(repr(each) if kind is str else each for kind, each in lacking)
         if not all(each.startswith("'_") for each in lacks):  # a class may drop what is its own

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from gpumagic.cuda import torch_cuda
-from gpumagic.restart.variables import memory
-from gpumagic.restart.variables.given import given
-from gpumagic.restart.variables.held import Reference, type_name
-from gpumagic.restart.variables.kept import Kept
+from gpumagic.restart.variables import data_file
+from gpumagic.restart.variables.manifest import Manifest
+from gpumagic.restart.variables.module_objects import Reference, type_name
+from gpumagic.restart.variables.process_objects import process_objects
 from gpumagic.system.shell import Shell
 
 
@@ -24,10 +24,15 @@ class Unpickler(pickle.Unpickler):
     is loaded.
     """
 
-    def __init__(self, kept: Kept, descriptor: int, shell: Shell, *, is_trial: bool) -> None:
+    def __init__(
+        self, manifest: Manifest, descriptor: int, shell: Shell, *, is_trial: bool
+    ) -> None:
         super().__init__(Path(f"/proc/self/fd/{descriptor}").open("rb"))  # noqa: SIM115
-        self._kept, self._shell, self._is_trial = kept, shell, is_trial
-        self._memory, self._given = memory.mapped(descriptor, kept.parts), given(shell)
+        self._manifest, self._shell, self._is_trial = manifest, shell, is_trial
+        self._memory, self._process_objects = (
+            data_file.mapped(descriptor, manifest.parts),
+            process_objects(shell),
+        )
         # pickle itself does not remember what it has found by a reference.
         self._made = dict[tuple[Any, ...], Any]()
 
@@ -37,10 +42,10 @@ class Unpickler(pickle.Unpickler):
         Raises:
             Exception: it does not load, or is something else now.
         """
-        value, kind = self.load(), self._kept.kinds[name]
+        value, kind = self.load(), self._manifest.kinds[name]
         if kind and (found := type_name(value)) != kind:
             raise TypeError(f"it would come back as {found}, not {kind}")
-        if name not in self._kept.contents:
+        if name not in self._manifest.contents:
             self._shell.user_ns[name] = value
 
     def persistent_load(self, key: tuple[Any, ...]) -> Any:
@@ -50,9 +55,9 @@ class Unpickler(pickle.Unpickler):
             KeyError: this shell has not what the other had.
         """
         kind, name, *more = key
-        if kind == "given":
-            return self._given[name]
-        if kind == "held":
+        if kind == "process":
+            return self._process_objects[name]
+        if kind == "module":
             return Reference(name, *more).found()
         if kind == "nan":
             return self._once(lambda _: float("nan"), name)
@@ -61,7 +66,7 @@ class Unpickler(pickle.Unpickler):
             return data.toreadonly() if more[0] else data
         if kind == "device":
             device: Any = torch_cuda.require().device
-            return device(self._kept.devices.moved_device(name.decode()))
+            return device(self._manifest.devices.moved_device(name.decode()))
         if kind == "array":
             return self._once(self._array, int(name), *more)
         storage, (dtype,), torch = self._once(self._storage, int(name)), more, torch_cuda.module()
@@ -81,16 +86,16 @@ class Unpickler(pickle.Unpickler):
     ) -> Any:
         ndarray = importlib.import_module("numpy").ndarray
         made = ndarray(shape, dtype, self._memory[number], offset, strides)
-        if b"owns" in flags and not self._is_trial and not self._kept.parts[number].is_shared:
+        if b"owns" in flags and not self._is_trial and not self._manifest.parts[number].is_shared:
             made = made.copy(order="K")
         made.flags.writeable = b"writeable" in flags
         return made
 
     def _storage(self, number: int) -> Any:
         torch: Any = torch_cuda.require()
-        data, part = self._memory[number], self._kept.parts[number]
+        data, part = self._memory[number], self._manifest.parts[number]
         made = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0)
         made = made.untyped_storage()
         if self._is_trial or part.is_shared:
             return made
-        return self._kept.devices.moved_storage(made, part.device)
+        return self._manifest.devices.moved_storage(made, part.device)

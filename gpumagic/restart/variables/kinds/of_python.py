@@ -52,7 +52,7 @@ def _function(function: types.FunctionType, pickler: Pickling) -> Any:
     if reduced is NotImplemented:
         return reduced
     make, (*arguments, _), (variables, state), *more = reduced
-    absent, used = pickler.held.absent, state["__globals__"].items()
+    absent, used = pickler.module_objects.absent, state["__globals__"].items()
     state["__globals__"] = {name: each for name, each in used if id(each) not in absent}
     state["__closure__"] = None  # so that cloudpickle fills none
     return make, (*arguments, function.__closure__), (variables, state), *more

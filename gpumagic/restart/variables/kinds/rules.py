@@ -19,7 +19,7 @@ Reduced = tuple[Any, ...]
 class Pickling(Protocol):
     """What the rules need of a `Pickler`."""
 
-    held: Any
+    module_objects: Any
     mapped_files: Any
     dispatch_table: Any
     #: The files of the code that is pickled.

@@ -26,7 +26,7 @@ def own_streams() -> dict[str, Any]:
     }
 
 
-def given(shell: Shell) -> dict[str, Any]:
+def process_objects(shell: Shell) -> dict[str, Any]:
     """Return what a process with a shell has anyway, by names that are those of every process."""
     hidden = shell.user_ns_hidden
     found = {name: hidden[name] for name in BOUND if name in hidden}

@@ -20,11 +20,11 @@ from typing import IO, Any
 from gpumagic.cuda import driver
 from gpumagic.cuda.this_process import STATE
 from gpumagic.errors import RestartError
-from gpumagic.restart.variables import memory, settings
+from gpumagic.restart.variables import data_file, settings
 from gpumagic.restart.variables.devices import Devices
-from gpumagic.restart.variables.held import Content, Held, type_name
-from gpumagic.restart.variables.kept import Kept
 from gpumagic.restart.variables.kinds import refused
+from gpumagic.restart.variables.manifest import Manifest
+from gpumagic.restart.variables.module_objects import Content, ModuleObjects, type_name
 from gpumagic.restart.variables.pickler import Leaf, Pickler
 from gpumagic.restart.variables.trial import Leaves, Outcome, Trial
 from gpumagic.restart.variables.unpickler import Unpickler
@@ -54,8 +54,8 @@ def write(
     force: bool = False,
     again: str = "… --force",
     say: Callable[[str], None] = print,
-) -> tuple[IO[bytes], Kept]:
-    """Write variables to a file without a name; `Kept.failed` has those that cannot be kept.
+) -> tuple[IO[bytes], Manifest]:
+    """Write variables to a nameless file; `Manifest.failed` has those that cannot be kept.
 
     ``names`` has the variables, and whether they must be kept. A child process with the new
     environment has loaded all that is kept, and ``extension``.
@@ -68,8 +68,8 @@ def write(
         with ExitStack() as stack:
             file = stack.enter_context(tempfile.TemporaryFile(prefix="gpumagic-"))
             with Trial.begun(file, extension, environment, shell) as tried:
-                kept, lacking = _write(shell, [*names], environment, file, tried, say)
-            missed = {name: why for name, why in kept.failed.items() if names[name]}
+                manifest, lacking = _write(shell, [*names], environment, file, tried, say)
+            missed = {name: why for name, why in manifest.failed.items() if names[name]}
             for name in [name for name in missed if refused.is_over(shell.user_ns[name])]:
                 del missed[name]  # it is of no use any more
             # Where CUDA has failed, waiting helps nothing: it goes on with what is left.
@@ -81,7 +81,7 @@ def write(
             f"the variables cannot be written to {tempfile.gettempdir()}: {text.reason(error)}; "
             "TMPDIR names another folder"
         ) from None
-    return file, replace(kept, settings=settings.read(shell))
+    return file, replace(manifest, settings=settings.read(shell))
 
 
 def _write(
@@ -91,35 +91,37 @@ def _write(
     file: IO[bytes],
     tried: Trial,
     say: Callable[[str], None],
-) -> tuple[Kept, Mapping[str, str]]:
+) -> tuple[Manifest, Mapping[str, str]]:
     """Write variables, without those that have no pickle or do not load, until all load.
 
     Also return what some lack when they have come back.
     """
-    failed, held, looks = dict[str, str](), Held(shell.user_ns), 0
+    failed, module_objects, looks = dict[str, str](), ModuleObjects(shell.user_ns), 0
     while True:
-        kept, pickler, bad, leaves = _pickled(shell, left, held, file)
+        manifest, pickler, bad, leaves = _pickled(shell, left, module_objects, file)
         absent = {id(shell.user_ns[name]) for name in bad if name in left}
-        if absent and absent != held.absent and looks < _LOOKS:
-            held.absent, looks = absent, looks + 1  # functions do without these
+        if absent and absent != module_objects.absent and looks < _LOOKS:
+            module_objects.absent, looks = absent, looks + 1  # functions do without these
             continue
         found = Outcome(failed=bad)
         if not bad:
-            _check_room(kept, environment)
-            memory.write(file, pickler.memory, kept.parts)
+            _check_room(manifest, environment)
+            data_file.write(file, pickler.memory, manifest.parts)
             if left:
                 if mine := sum(not is_imported(shell.user_ns[name]) for name in left):
                     say(f"trying to load {plural(mine, 'variable')} in a new process")
-                found = tried.outcome(kept, leaves, shell.user_ns)
-        held.missing.update(found.missing)
-        held.bare.update({n: why for n, why in found.failed.items() if n in kept.contents})
+                found = tried.outcome(manifest, leaves, shell.user_ns)
+        module_objects.missing.update(found.missing)
+        module_objects.bare.update(
+            {n: why for n, why in found.failed.items() if n in manifest.contents}
+        )
         failed.update({n: why for n, why in found.failed.items() if n in left})
         left = [name for name in left if name not in found.failed]
         if not found.failed and not found.missing:
             break
     changed = [f"{name} (without {what})" for name, what in found.lacking.items()]
-    kept = replace(kept, failed=failed, notes={**kept.notes, "Changed:": changed})
-    return kept, found.lacking
+    manifest = replace(manifest, failed=failed, notes={**manifest.notes, "Changed:": changed})
+    return manifest, found.lacking
 
 
 def _refuse(missed: Mapping[str, str], lacking: Mapping[str, str], again: str) -> None:
@@ -137,13 +139,13 @@ def _refuse(missed: Mapping[str, str], lacking: Mapping[str, str], again: str) -
 
 
 def _pickled(
-    shell: Shell, names: Sequence[str], held: Held, out: IO[bytes]
-) -> tuple[Kept, Pickler, dict[str, str], Leaves]:
+    shell: Shell, names: Sequence[str], module_objects: ModuleObjects, out: IO[bytes]
+) -> tuple[Manifest, Pickler, dict[str, str], Leaves]:
     """Pickle the variables; also return what has, why some have no pickle, and what to compare."""
     kinds, bad, graphs = dict[str, str](), dict[str, str](), set[int]()
     leaves, uncompared, room = dict[str, set[Leaf]](), list[str](), _MOST_LEAVES
     out.seek(0)
-    pickler, contents = Pickler(out, shell, held), dict[str, Any]()
+    pickler, contents = Pickler(out, shell, module_objects), dict[str, Any]()
     values = {name: shell.user_ns[name] for name in names}
     while values:
         for name, value in values.items():
@@ -158,9 +160,11 @@ def _pickled(
                     raise
                 bad[name] = pickler.blame(error)
                 # What it shares with others it cannot pickle again; another looks at the others.
-                pickler = Pickler(out, shell, held)
+                pickler = Pickler(out, shell, module_objects)
                 continue
-            kinds[name] = "" if pickler.is_given(value) or name in contents else type_name(value)
+            kinds[name] = (
+                "" if pickler.is_of_process(value) or name in contents else type_name(value)
+            )
             if len(found) >= room:
                 uncompared.append(name)
             elif name not in contents:
@@ -170,12 +174,12 @@ def _pickled(
     numbers, cells = getattr(shell.compile, "_filename_map", {}), pickler.cells
     # Of a value that has two names only the first is looked through.
     without = [name for name in names if id(shell.user_ns[name]) in graphs]
-    kept = Kept(
+    manifest = Manifest(
         kinds=kinds,
         body=out.tell(),
-        parts=memory.layout(pickler.memory, out.tell()),
+        parts=data_file.layout(pickler.memory, out.tell()),
         referred=pickler.referred,
-        anew=[name for name in names if held.is_anew(shell.user_ns[name], contents)],
+        anew=[name for name in names if module_objects.is_anew(shell.user_ns[name], contents)],
         contents=[*contents],
         sources={name: linecache.getlines(name) for name in cells if not Path(name).exists()},
         cells={name: numbers[name] for name in cells if name in numbers},
@@ -183,10 +187,12 @@ def _pickled(
         notes={
             "Without their graph:": without,
             "Not compared with what they were, which takes long:": uncompared,
-            "As in a new process:": [f"{name} ({why})" for name, why in held.bare.items()],
+            "As in a new process:": [
+                f"{name} ({why})" for name, why in module_objects.bare.items()
+            ],
         },
     )
-    return kept, pickler, bad, leaves
+    return manifest, pickler, bad, leaves
 
 
 def _add(leaves: set[Leaf], most: int, leaf: Leaf) -> None:
@@ -194,7 +200,7 @@ def _add(leaves: set[Leaf], most: int, leaf: Leaf) -> None:
         leaves.add(leaf)
 
 
-def _check_room(kept: Kept, environment: Mapping[str, str]) -> None:
+def _check_room(manifest: Manifest, environment: Mapping[str, str]) -> None:
     """Return if the host has the memory for what is on a GPU now and will not be.
 
     And for what the child makes anew, and the file where that is in memory; arrays and tensors stay
@@ -203,10 +209,10 @@ def _check_room(kept: Kept, environment: Mapping[str, str]) -> None:
     Raises:
         RestartError: it has less; with both figures.
     """
-    hidden, need = kept.devices.hidden(environment), _GROWS * kept.body
-    need += sum(part.size for part in kept.parts if part.device in hidden)
+    hidden, need = manifest.devices.hidden(environment), _GROWS * manifest.body
+    need += sum(part.size for part in manifest.parts if part.device in hidden)
     if host_memory.is_memory(tempfile.gettempdir()):
-        need += kept.body + sum(part.size for part in kept.parts)
+        need += manifest.body + sum(part.size for part in manifest.parts)
     free = host_memory.available()
     if need > free:
         raise RestartError(
@@ -218,14 +224,14 @@ def _check_room(kept: Kept, environment: Mapping[str, str]) -> None:
 # --- in the new process ---------------------------------------------------------------------------
 
 
-def restore(file: IO[bytes], shell: Shell, kept: Kept) -> Kept:
+def restore(file: IO[bytes], shell: Shell, manifest: Manifest) -> Manifest:
     """Bind the variables in the notebook; return what has come of them."""
-    for name, lines in kept.sources.items():  # None: it is never looked for on the disk
+    for name, lines in manifest.sources.items():  # None: it is never looked for on the disk
         linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
-    getattr(shell.compile, "_filename_map", {}).update(kept.cells)
-    devices, loader = kept.devices, Unpickler(kept, file.fileno(), shell, is_trial=False)
-    done, on_gpu, failed, why = list[str](), list[str](), dict(kept.failed), ""
-    for name in kept.kinds:
+    getattr(shell.compile, "_filename_map", {}).update(manifest.cells)
+    devices, loader = manifest.devices, Unpickler(manifest, file.fileno(), shell, is_trial=False)
+    done, on_gpu, failed, why = list[str](), list[str](), dict(manifest.failed), ""
+    for name in manifest.kinds:
         arrived = devices.arrived
         try:
             if not why:
@@ -234,7 +240,7 @@ def restore(file: IO[bytes], shell: Shell, kept: Kept) -> Kept:
             failed[name], why = text.named(error), f"it was to be loaded after {name}"
         if why:
             failed.setdefault(name, why)
-        elif name not in kept.contents:
+        elif name not in manifest.contents:
             done.append(name)
             if devices.arrived > arrived:
                 on_gpu.append(name)
@@ -242,5 +248,5 @@ def restore(file: IO[bytes], shell: Shell, kept: Kept) -> Kept:
     getattr(sys.modules.get("torch._utils"), "_sparse_tensors_to_validate", []).clear()
     shell.user_ns["__builtins__"] = builtins  # cloudpickle puts the dictionary there
     # At last: what is imported may draw random numbers.
-    notes = {**kept.notes, **settings.restore(shell, kept.settings, devices.now)}
-    return replace(kept, done=done, failed=failed, notes=notes, on_gpu=on_gpu)
+    notes = {**manifest.notes, **settings.restore(shell, manifest.settings, devices.now)}
+    return replace(manifest, done=done, failed=failed, notes=notes, on_gpu=on_gpu)

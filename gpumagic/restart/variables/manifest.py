@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gpumagic.restart.variables.data_file import Part
 from gpumagic.restart.variables.devices import Devices
-from gpumagic.restart.variables.held import Reference
-from gpumagic.restart.variables.memory import Part
+from gpumagic.restart.variables.module_objects import Reference
 
 
 @dataclass(frozen=True)
-class Kept:
+class Manifest:
     """The variables in a file: their pickles, one after the other, then the bytes of arrays."""
 
     #: The type of each variable, in their order; "" for what the new process has anyway, and the

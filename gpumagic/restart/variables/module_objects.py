@@ -47,7 +47,7 @@ def type_name(value: object) -> str:
     return f"{introspection.module_of(kind)}.{kind.__qualname__}"
 
 
-class Held:
+class ModuleObjects:
     """What the modules of this process hold, by identity."""
 
     def __init__(self, namespace: dict[str, Any], known: Iterable[Reference] = ()) -> None:
