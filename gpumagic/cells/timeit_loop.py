@@ -66,11 +66,13 @@ def compile_loop(
     # Without a header the setup is shown above the statement in tracebacks.
     tree, name = parse(shell, source, setup or None if header is None else header)
     tree = shell.transform_ast(tree)
-    first = shell.transform_ast(shell.compile.ast_parse(shell.transform_cell(setup), name))
+    with await_allowed(shell):
+        first = shell.compile.ast_parse(shell.transform_cell(setup), name)
+    first = shell.transform_ast(first)
     if header is not None:
         _put_on_line_1(first)
     with await_allowed(shell):
-        if awaits(shell.compile(tree, name, "exec")):
+        if any(awaits(shell.compile(part, name, "exec")) for part in (first, tree)):
             raise SpecError("repeated runs cannot await; time one run, or asyncio.run(f()) in them")
     namespace = shell.user_ns
     if local_ns is not None and local_ns is not namespace:

@@ -69,7 +69,9 @@ def size(text: str) -> int:
     decimal = bool(prefix) and not binary and text.strip().lower().endswith("b")
     value = float(number) * (1000 if decimal else 1024) ** exponent
     if not prefix and 0 < value < _LEAST and text.strip()[-1].isdigit():
-        raise ArgumentTypeError(f"{text!r} has no unit; write {text.strip()}GiB")
+        bare = text.strip()
+        typed = f"{bare}GiB" if value < 1024 else f"{bare}MiB, or {bare}B for bytes"
+        raise ArgumentTypeError(f"{text!r} has no unit; write {typed}")
     if value >= 2**63:  # more than can be addressed; infinity is no int
         raise ArgumentTypeError(f"{text[:20]!r} is more than any memory has")
     return int(value)

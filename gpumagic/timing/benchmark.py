@@ -57,7 +57,7 @@ class Runs:
     #: functions it has compiled in the repeats.
     compilations: tuple[float, ...] = ()
     compiled: int = 0
-    #: The size of the caches that were emptied before each loop; empty if none was.
+    #: With ``--cold``: the caches that were emptied before each loop, or why none was.
     cold: str = ""
     #: Whether all has run.
     is_complete: bool = False
@@ -74,7 +74,7 @@ class Runs:
             *summary.waited_for_a_processor(self.processor_wait),
         ]
         if self.cold:
-            notes.append(f"L2 cache flushed before each loop: {self.cold}")
+            notes.append(self.cold)
         if not self.is_complete:
             wanted = len(self.repeats) if self.plan.open_end else self.plan.repeats
             done = "" if self.plan.open_end else f"{len(self.repeats):,} of "
@@ -115,7 +115,7 @@ def benchmark(loop: Loop, plan: Plan, note: Note = lambda _: None) -> Runs:
         if waited is not None and (now := _processor_wait()) is not None:
             done = replace(done, processor_wait=(now - waited) / (perf_counter() - began))
         if plan.cold:
-            done = replace(done, cold=str(runner.caches))
+            done = replace(done, cold=runner.caches.note())
         if not plan.is_exact:
             own, queued = run_queued(runner.run, done.repeats, done.loops)
             done = replace(done, own=own, queued=queued)

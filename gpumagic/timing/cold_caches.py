@@ -24,6 +24,7 @@ class ColdCaches:
     def __init__(self) -> None:
         #: Address and bytes of what is written, by ordinal.
         self._buffers: dict[int, tuple[ctypes.c_uint64, int]] = {}
+        self._is_captured = False
 
     def empty(self) -> None:
         """Write more to each device in use than its L2 cache holds.
@@ -33,6 +34,7 @@ class ColdCaches:
         """
         ordinals = torch_cuda.contexts()
         if streams.under_way(ordinals):
+            self._is_captured = True
             return  # writing would become a part of the graph, and there is no GPU time anyway
         torch = cast(Any, torch_cuda.loaded())
         for ordinal in ordinals:
@@ -59,9 +61,14 @@ class ColdCaches:
             with cast(Any, torch_cuda.loaded()).cuda.device(ordinal):
                 _driver().cuMemFree_v2(address)
 
-    def __str__(self) -> str:
+    def note(self) -> str:
+        """Return what was emptied, or why nothing was."""
         sizes = [f"cuda:{i} {n // _CACHES / 2**20:.3g} MiB" for i, (_, n) in self._buffers.items()]
-        return ", ".join(sizes) or "there is no GPU in use"
+        if self._is_captured:
+            return "--cold had no effect: a CUDA graph is being captured"
+        if not sizes:
+            return "--cold had no effect: no GPU is in use"
+        return f"L2 cache flushed before each loop: {', '.join(sizes)}"
 
 
 def _driver() -> Any:

@@ -122,8 +122,8 @@ def check(compared: Comparison, entry: Compared, fail_above: float) -> str | Non
     if counts.value is None:
         more = "a time with ≤ is an upper bound"
     return (
-        f"no verdict by {NAMES[entry.quantity]}: from {low:.3g} to {high:.3g} times as long, which "
-        f"is too uncertain for {allowed:.3g}; {more}"
+        f"{NAMES[entry.quantity]}: undecided. It takes {low:.3g} to {high:.3g} times as long; the "
+        f"limit is {allowed:.3g}; {more}"
     )
 
 

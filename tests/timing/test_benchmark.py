@@ -106,6 +106,18 @@ def test_cold_empties_the_cache(gpu_work: Any) -> None:
     assert timing.gpu.best == pytest.approx(1e-3, rel=0.1)
 
 
+def test_cold_without_effect(gpu_work: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = gpu_work.torch
+    x, graph = torch.ones(4, device="cuda"), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        timing = gpumagic.cudatime(lambda: x + 1, n=1, r=1, w=0, cold=True)
+    assert "--cold had no effect: a CUDA graph is being captured" in str(timing)
+    monkeypatch.setattr("gpumagic.cuda.torch_cuda.contexts", tuple)  # as before CUDA starts
+    timing = gpumagic.cudatime(lambda: None, n=1, r=1, w=0, cold=True)
+    assert "--cold had no effect: no GPU is in use" in str(timing)
+    assert "flushed" not in str(timing)
+
+
 def test_setup_of_the_function() -> None:
     got: list[Any] = []
     gpumagic.cudatime("got.append(k)", setup="k = 3", n=2, r=2, w=0, globals={"got": got})

@@ -177,7 +177,7 @@ def test_wall_times_that_are_bounds() -> None:
         assert entry.wall.interval == (until, wall)
         found = gpumagic.compare(bound, bound)[1]
         assert found.verdict is None
-        assert "2: no verdict by wall time: " in str(gpumagic.compare(bound, bound, fail_above=0.1))
+        assert "2: wall time: undecided" in str(gpumagic.compare(bound, bound, fail_above=0.1))
     with pytest.raises(RegressionError, match=r"by wall time: 3\.00.4\.00. slower"):
         gpumagic.compare(base, bound, fail_above=0.1)
 
@@ -224,7 +224,7 @@ def test_bad_arguments(arguments: Any, says: str) -> None:
     [
         (about(1.05), ""),
         (about(0.5), ""),
-        (about(1.1, spread=0.2), "2: no verdict by wall time: from .* more repeats"),
+        (about(1.1, spread=0.2), "2: wall time: undecided. It takes .* more repeats"),
         (
             timing(*[2.0] * 7, conditions=Conditions(devices={0: "H100"})),
             "not checked, as it was measured under other conditions: device H100 instead of A100",
@@ -235,7 +235,7 @@ def test_what_is_not_surely_slower_is_no_error(now: CudaTiming, says: str) -> No
     base = timing(*about(1.0).wall.all, wall=1.1, conditions=Conditions(devices={0: "A100"}))
     shown = str(gpumagic.compare(base, now, fail_above=0.1))
     assert re.search(says, shown)
-    assert says or "no verdict" not in shown
+    assert says or "undecided" not in shown
     with pytest.raises(
         RegressionError, match=r"2 is slower than 1 by wall time: 1\..*allowed: 1.1"
     ):

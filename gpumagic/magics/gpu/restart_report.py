@@ -97,7 +97,7 @@ def _came_back(
         if "cpu" in moved:
             back = [".cuda()", *calls]
             if devices.now("cuda") == "cpu":
-                back.insert(0, "%gpu on (after a backward pass with --restart)")
+                back.insert(0, "%gpu on (if it is too late for that: %gpu on --restart)")
             moved += f" Back: {listed(back, 4)}."
         if devices.named:
             moved += f" Set again: torch.device, which was {', '.join(sorted(devices.named))}."

@@ -49,7 +49,7 @@ def _modes(shell: Shell) -> Iterator[tuple[str, str]]:
         yield "gpumem", "on -q"
     limit = sys.modules.get("gpumagic.memory.limit")
     if limit is not None and (size := limit.LIMIT.size) is not None:
-        typed = f"{size:%}" if isinstance(size, float) else size
+        typed = f"{size:%}" if isinstance(size, float) else f"{size}B"
         yield "gpumem", f"limit -q {typed}"
     inline = sys.modules.get("matplotlib_inline.backend_inline")
     if inline is not None and inline.flush_figures in shell.events.callbacks["post_execute"]:

@@ -165,8 +165,8 @@ def _result(name: str, search: FitSearch, held: Sequence[int]) -> Fit:
     lacked = max(held[1:-1], default=0) - held[1]
     if lacked > PRECISION * max((run.peak or 0 for run in search.runs), default=0):
         notes.append(
-            f"the runs left {bytes_(held[-1] - held[0])} allocated, which later runs lacked: "
-            "without it more may fit; %gpumem vars shows what holds it"
+            f"Earlier runs left {bytes_(held[-1] - held[0])} allocated. Free it, and a larger "
+            "value may fit. %gpumem vars shows what holds it"
         )
     left = "all" if largest is None else f"{name} is left at {largest:,}, all other"
     notes += [

@@ -37,8 +37,13 @@ def test_where_the_caller_cannot_await(ip: Any, run_cell: Any) -> None:
     for line in ("%cudatime", "%gpumem"):
         error = run_cell(f"{line} await step()", raising=False).error
         assert "cannot await: write it in a cell, below the magic" in str(error)
-    for line in ("%cudatime -n 1 ", "%%cudatime --repeat\n"):
-        error = run_cell(f"{line}await step()", raising=False).error
+    for line in (
+        "%cudatime -n 1 await step()",
+        "%%cudatime --repeat\nawait step()",
+        "%cudatime -n 2 -s 'await step()' 1",
+        "%%cudatime -n 2 -s 'await step()'\n1",
+    ):
+        error = run_cell(line, raising=False).error
         assert str(error).startswith("repeated runs cannot await; time one run, or asyncio.run(")
     for option in ("cudatime --kernels", "cudatime --trace t.json", "gpumem --fit n=1:2"):
         error = run_cell(f"%%{option}\nawait step()", raising=False).error

@@ -197,6 +197,8 @@ def test_off_and_the_log(timed: Any, ip: Any) -> None:
     timed("gpu_work.sleep(0.1)")
     timed("x = 1")
     timed("1 / 0", raising=False)
+    for own in ("-v t log", "-q -v t log", "-v=t compare -q"):
+        timed(f"%cudatime {own}", raising=False)
     text = timed("%cudatime log").text
     assert text.startswith("3 cells: wall ")
     assert "; 1 with a sign of GPU work: GPU " in text

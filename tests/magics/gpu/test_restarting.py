@@ -261,14 +261,14 @@ EXTENSION = "get_ipython().magics_manager.registry['GpuMagic']"
 def test_what_the_session_has_turned_on_is_on_again(kernel: Callable[..., Kernel]) -> None:
     k = kernel()
     k.run(f"{FREEZE}\nimport torch; torch.cuda.init()")
-    k.run("%cudatime on --above 7s\n%gpumem on\n%gpumem limit 2GiB")
+    k.run("%cudatime on --above 7s\n%gpumem on\n%gpumem limit 500KiB")
     k.run("%config GpuMagic.min_free = '3GiB'\n%cudatime -q --name first begun = 1")
     k.run("%gpu 1 --restart -q")
     asked = f"({EXTENSION}.cell_timing.above, {EXTENSION}.cell_memory.watching)"
     assert k.value(asked) == (7.0, True)
     assert k.value(f"{EXTENSION}.min_free") == "3GiB"
     assert "there is first" in k.run("%cudatime compare", raising=False).shown
-    assert "2.00 GiB" in k.run("%gpumem limit").text
+    assert "500 KiB" in k.run("%gpumem limit").text
 
 
 def test_a_restart_that_does_not_come_about_changes_nothing(kernel: Callable[..., Kernel]) -> None:

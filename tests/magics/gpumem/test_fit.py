@@ -176,9 +176,9 @@ def test_a_cell_that_keeps_what_it_allocates(run_cell: Run, ip: Any, torch: Any)
     run_cell("kept = []")
     code = "kept.append(torch.empty(n, 2**20, dtype=torch.int8, device='cuda:0'))"
     shown = run_cell(f"%%gpumem --fit n=1:40960\n{code}").text
-    assert "GiB allocated, which later runs lacked: without it more may fit" in shown
+    assert "GiB allocated. Free it, and a larger value may fit." in shown
     run_cell("kept.clear()")
-    assert "lacked" not in run_cell(f"%%gpumem --fit n=1:40960\nx = {code[12:-1]}").text
+    assert "Earlier runs left" not in run_cell(f"%%gpumem --fit n=1:40960\nx = {code[12:-1]}").text
 
 
 def test_the_limit_is_shown_set_and_lifted(run_cell: Run, ip: Any, torch: Any) -> None:
