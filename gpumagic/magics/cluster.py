@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
 from typing import Any
 
 from gpumagic.cluster import cells, connection, selection
@@ -20,6 +20,8 @@ from gpumagic.system.text import harmless
 _RESULTS = {"cudatime": ClusterTiming, "gpumem": ClusterMemory}
 #: The options that are for this process, and do not go to the engines.
 _HERE = {*RESULT, "--cluster", "-t"}
+#: A value that needs no quotes and in which nothing is expanded.
+_PLAIN = re.compile(r"[\w.,:%/+-]+")
 
 
 def current(magics: ShellState, profile: str | None = None) -> Cluster:
@@ -79,7 +81,7 @@ def run_cell(magics: ShellState, magic: str, line: MagicLine, cell: str | None) 
     cluster, options = current(magics), line.options
     assert isinstance(options, ClusterOptions)
     engines = connection.targets(options.targets, cluster.ids)
-    sent = options_sent(line.given)
+    sent = options_sent(line)
     results, exception = cells.run(cluster, engines, magic, sent, cell, line.code)
     returned = hand_over(magics.shell, _RESULTS[magic](results), options)
     if exception is not None:
@@ -87,14 +89,20 @@ def run_cell(magics: ShellState, magic: str, line: MagicLine, cell: str | None) 
     return returned
 
 
-def options_sent(given: Mapping[str, Any]) -> str:
-    """Return the options for the engines, as they may be written.
+def options_sent(line: MagicLine) -> str:
+    """Return the options for the engines, whose values are those of this line as they are."""
+    return " ".join(
+        name if line.given[name] is True else f"{name}={_word(line.texts[name])}"
+        for name in line.given
+        if name not in _HERE
+    )
 
-    A value with a blank was typed in quotes, and has none of that kind; others need none.
+
+def _word(text: str) -> str:
+    """Return a word that an engine reads as ``text``: if not plain, a string's literal in braces.
+
+    The literal has neither blanks nor quotes nor braces in it, and an engine expands it once.
     """
-    written = []
-    for name in (name for name in given if name not in _HERE):
-        value = str(given[name])
-        quote = "" if len(value.split()) == 1 else '"' if "'" in value else "'"
-        written.append(name if given[name] is True else f"{name}={quote}{value}{quote}")
-    return " ".join(written)
+    if _PLAIN.fullmatch(text):
+        return text
+    return "{'" + "".join(c if c.isalnum() else f"\\U{ord(c):08x}" for c in text) + "'}"

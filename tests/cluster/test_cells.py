@@ -52,6 +52,8 @@ def test_repeated(cuda_engines: Cluster, run: Run) -> None:
     setup = "%%cudatime --cluster -oqn 2 -r 2 -s 'cycles = 2_000_000'\ntorch.cuda._sleep(cycles)"
     assert run(cuda_engines, setup).value.gpu.best >= 0.98 * 0.002
     assert not run(cuda_engines, "%cudatime --cluster -o -q -n 2 -r 2 -- -3").value.failed
+    setup = "%%cudatime --cluster -oq --max-time 10us -s 'd = {{1, 2}}'\nassert isinstance(d, set)"
+    assert not run(cuda_engines, setup).value.failed
 
 
 @pytest.mark.parametrize(
@@ -65,11 +67,18 @@ def test_repeated(cuda_engines: Cluster, run: Run) -> None:
         ("--cluster -s 'x = \"-o -t 1\"' -n 2", "-s 'x = \"-o -t 1\"' -n 2"),
         ("--cluster -s \"x = '\\n'\"", "-s \"x = '\\n'\""),
         ("--cluster -s x='a',\"b\" -n 2", "-s x='a',\"b\" -n 2"),
+        ("--cluster --max-time 10us", "--max-time 10us"),
+        ("--cluster -s 'd = {{1, 2}}'", "-s 'd = {{1, 2}}'"),
+        ("--cluster -s 'd = {q}; \\$q'", "-s 'd = {q}; \\$q'"),
+        ("--cluster -s {q}", "-s {q}"),
     ],
 )
 def test_the_options_of_the_code_are_sent(written: str, sent: str) -> None:
+    q = """d = ['"', "'", '{q}', '$q', '\\n', 'ü']"""
     read = grammar_of("cudatime").read
-    assert read(options_sent(read(written).given)).given == read(sent).given
+    # An engine has other variables.
+    engines = read(options_sent(read(written, {"q": q})), {"q": "another", "d": 2})
+    assert engines.given == read(sent, {"q": q}).given
 
 
 def test_results_go_where_the_options_say(two_engines: Cluster, run: Run) -> None:
