@@ -28,7 +28,7 @@ _PORTIONS = getattr(sys.modules["_frozen_importlib_external"], "_NamespacePath",
 def trusted(entries: Iterable[object], started_in: str) -> list[str]:
     """Return the entries of an import path but the working folder, and that of the start.
 
-    Nor are relative ones. The folder that has gpumagic is trusted like gpumagic.
+    Relative entries are left out too. The folder that has gpumagic is trusted like gpumagic.
     """
     left_out = {_identity(folder) for folder in (".", started_in)} - {_identity(OWN)}
     absolute = filter(os.path.isabs, (each for each in entries if isinstance(each, str)))

@@ -11,9 +11,9 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 from gpumagic.cuda import driver, failure, initialization, streams, torch_cuda
 from gpumagic.cuda.this_process import STATE
 from gpumagic.errors import RestartError
-from gpumagic.magics.gpu import last_line, session
+from gpumagic.magics.gpu import restart_session, restart_target
 from gpumagic.magics.gpu.gpu_options import ChoiceOptions, RestartOptions
-from gpumagic.magics.gpu.session import Session
+from gpumagic.magics.gpu.restart_session import Session
 from gpumagic.magics.live_display import LiveDisplay
 from gpumagic.magics.shell_state import ShellState, of
 from gpumagic.restart import before, losses
@@ -94,7 +94,7 @@ def begin(magics: ShellState, spec: Spec, options: ChoiceOptions) -> NoReturn:
     shell, began, file = magics.shell, time.time(), None
     try:
         check(shell, force=options.force)
-        target, variables = last_line.target(shell), _environment(as_started=spec.kind == "same")
+        target, variables = restart_target.read(shell), _environment(as_started=spec.kind == "same")
         ended, wanted = losses.running(shell.user_ns), _wanted(shell, options.keep)
         file, kept = _write(shell, wanted, variables, options)
         comms = getattr(getattr(getattr(shell, "kernel", None), "comm_manager", None), "comms", ())
@@ -110,7 +110,7 @@ def begin(magics: ShellState, spec: Spec, options: ChoiceOptions) -> NoReturn:
             kept=kept,
             ended=ended,
             widgets=len(comms),
-            session=session.read(shell),
+            session=restart_session.read(shell),
         )
         before.restart(
             *(shell, _REPORT, variables, begun),

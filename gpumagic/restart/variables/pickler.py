@@ -84,7 +84,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 reason = text.reason(its)
                 if type(its) is refused.Refused and (its.thing is None or its.thing is each):
                     return reason
-                return f"{refused.what(each)}: {reason}"
+                return f"{refused.type_in_words(each)}: {reason}"
         return text.reason(error)
 
     def is_of_process(self, value: object) -> bool:
@@ -157,7 +157,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def reducer_override(self, value: Any) -> Any:
         """Reduce an object by the rules for its class and the bases of that, or as cloudpickle."""
-        if len(self._met) < _MOST_MET and refused.what(value):
+        if len(self._met) < _MOST_MET and refused.type_in_words(value):
             self._met.append(value)
         kind = type(value)
         if kind not in self._rules:

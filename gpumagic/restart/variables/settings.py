@@ -66,7 +66,7 @@ class Setting(NamedTuple):
 
 
 def read(shell: Shell) -> dict[str, bytes]:
-    """Return the settings of the libraries that are loaded, pickled; empty: one has no pickle."""
+    """Return the loaded libraries' settings, pickled; b"" for a setting that cannot be pickled."""
     found, filters = dict[str, bytes](), Setting(_FILTERS, partial(list, _filters()), _refuse)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some are deprecated

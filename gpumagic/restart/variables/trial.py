@@ -120,7 +120,7 @@ class Trial:
         if "lacking" in said:
             return Outcome(lacking=said["lacking"])
         ends = f"a process that loads it ends with status {said['status']}"
-        name, what = said["at"], refused.what(namespace.get(said["at"]))
+        name, what = said["at"], refused.type_in_words(namespace.get(said["at"]))
         return Outcome(failed={name: f"{what}{': ' * bool(what)}{said.get('why', ends)}"})
 
 

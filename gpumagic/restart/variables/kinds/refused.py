@@ -56,7 +56,7 @@ def is_over(value: Any) -> bool:
     return any(has_ended(value) for has_ended in rules.of(type(value), _ENDING))
 
 
-def what(value: Any) -> str:
+def type_in_words(value: Any) -> str:
     """Return the type of an object of a library, in words; "" for the notebook's and Python's."""
     kind = value if is_a(value, type, types.FunctionType) else type(value)
     package = kind.__module__.split(".")[0]

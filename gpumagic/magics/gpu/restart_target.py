@@ -11,7 +11,7 @@ from gpumagic.errors import RestartError
 from gpumagic.system.shell import Shell
 
 
-def target(shell: Shell) -> str | None:
+def read(shell: Shell) -> str | None:
     """Return the variable to which the cell assigns the magic's result; None if it does not.
 
     Raises:
