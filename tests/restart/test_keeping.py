@@ -315,6 +315,37 @@ def test_a_trial_has_no_effect_on_what_lives(kernel: Callable[..., Kernel]) -> N
     k.run("s.unlink()")
 
 
+def test_what_ends_the_process_that_compares_it_is_kept(kernel: Callable[..., Kernel]) -> None:
+    """It has loaded; those beside it are not blamed, and are compared."""
+    k = kernel()
+    k.run(
+        "import os\nclass A:\n"
+        "    def __setstate__(self, state): self.__dict__.update(state, ends=True)\n"
+        "    def __getstate__(self):\n        if hasattr(self, 'ends'): os._exit(3)\n"
+        "        return self.__dict__\na = A(); a.own = 'data'; first, z = [1], ['b']"
+    )
+    shown = restarted(k, "%gpu restart")
+    assert "No variable was lost." in shown
+    assert "Not compared with what they were, which ends the process: a." in shown
+    assert k.value("(a.own, first, z)") == ("data", [1], ["b"])
+
+
+@pytest.mark.parametrize("how", ["raise SystemExit(3)", "__import__('os')._exit(3)"])
+def test_an_import_that_ends_the_process_loses_nothing(
+    kernel: Callable[..., Kernel], tmp_path: Path, how: str
+) -> None:
+    k = kernel()
+    (tmp_path / "once_alone.py").write_text(
+        f"import os\nif 'was_here' in os.environ: {how}\nclass Mark: pass\nMARK = Mark()\n"
+    )
+    k.run(f"import sys; sys.path.append({str(tmp_path)!r}); import os, once_alone")
+    k.run("mark, fine = once_alone.MARK, [1]; del once_alone; os.environ['was_here'] = '1'")
+    refused = k.run("%gpu restart --keep mark fine", raising=False).shown
+    assert refused.startswith("UsageError: ")
+    assert "once_alone.MARK" in refused or "cannot keep mark (" in refused
+    assert k.value("(fine, sys.modules['once_alone'].MARK is mark)") == ([1], True)
+
+
 def test_what_loads_once_alone_is_lost(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
     """Its trial has loaded it; those behind it are named."""
     k = kernel()

@@ -120,7 +120,9 @@ def _write(
         if not found.failed and not found.missing:
             break
     changed = [f"{name} (without {what})" for name, what in found.lacking.items()]
-    manifest = replace(manifest, failed=failed, notes={**manifest.notes, "Changed:": changed})
+    ended = {"Not compared with what they were, which ends the process:": found.uncompared}
+    notes = {**manifest.notes, **ended, "Changed:": changed}
+    manifest = replace(manifest, failed=failed, notes=notes)
     return manifest, found.lacking
 
 

@@ -12,12 +12,13 @@ import json
 import os
 import pickle
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from gpumagic.cuda import torch_cuda
 from gpumagic.errors import RestartError
@@ -56,6 +57,19 @@ class Outcome:
     failed: Mapping[str, str] = field(default_factory=dict)
     #: What variables have not any more when they come back.
     lacking: Mapping[str, str] = field(default_factory=dict)
+    #: The variables that load, but end the process when they are compared.
+    uncompared: Sequence[str] = ()
+
+
+class Step(NamedTuple):
+    """What the child does now; said again with a fault where it finds one."""
+
+    #: "find" a module's object, "load" or "compare" a variable; "done" with all, "end" of the try.
+    stage: str
+    #: Of the object or the variable; "" before the first.
+    name: str = ""
+    #: What is wrong with it; at the end, the status of the process.
+    fault: str = ""
 
 
 class Trial:
@@ -103,25 +117,43 @@ class Trial:
         Those of which there are ``leaves`` are compared with these.
 
         Raises:
-            RestartError: no process starts in that environment.
+            RestartError: no process starts in that environment, or it ends with an import.
         """
+        leaves, uncompared = dict(leaves), list[str]()
+        while True:
+            status, at, faults = self._answer(manifest, leaves)
+            if found := faults["find"]:
+                return Outcome([each for each in manifest.referred if str(each) in found])
+            if at.stage == "done":
+                return Outcome(lacking=faults["compare"], uncompared=uncompared)
+            ends = f"ends with status {status}"
+            if at.stage == "load":
+                words = refused.type_in_words(namespace.get(at.name))
+                why = at.fault or f"a process that loads it {ends}"
+                return Outcome(failed={at.name: f"{words}{': ' * bool(words)}{why}"})
+            if at.name not in leaves:
+                looks = f" when it looks for {at.name}" * bool(at.name)
+                raise RestartError(f"the new process {ends}{looks}")
+            # It has loaded: only what it has then is not known.
+            uncompared.append(at.name)
+            del leaves[at.name]
+
+    def _answer(
+        self, manifest: Manifest, leaves: Leaves
+    ) -> tuple[str, Step, Mapping[str, dict[str, str]]]:
+        """Return the status with which a try ends, its last step, and the faults of each stage."""
         self._send((manifest, leaves))
-        said = dict[str, Any]()
+        last, faults = Step("find"), defaultdict[str, dict[str, str]](dict)
         for line in self._process.stdout:
-            said.update(json.loads(line))
-            if "status" in said:
-                break
-        else:
-            self._errors.seek(0)
-            why = child_process.last_error(self._errors.read().decode(errors="replace"))
-            raise RestartError(f"the new process would not start: {why}")
-        if missing := [Reference(*each) for each in said["missing"]]:
-            return Outcome(missing)
-        if "lacking" in said:
-            return Outcome(lacking=said["lacking"])
-        ends = f"a process that loads it ends with status {said['status']}"
-        name, what = said["at"], refused.type_in_words(namespace.get(said["at"]))
-        return Outcome(failed={name: f"{what}{': ' * bool(what)}{said.get('why', ends)}"})
+            step = Step(*json.loads(line))
+            if step.stage == "end":
+                return step.fault, last, faults
+            if step.fault:
+                faults[step.stage][step.name] = step.fault
+            last = step
+        self._errors.seek(0)
+        why = child_process.last_error(self._errors.read().decode(errors="replace"))
+        raise RestartError(f"the new process would not start: {why}")
 
 
 # --- in the child ---------------------------------------------------------------------------------
@@ -143,7 +175,9 @@ def run(requests: IO[bytes], descriptor: int) -> NoReturn:
     with imports.alone():
         importlib.import_module(extension)
         for name in modules:
-            with suppress(Exception):  # that of a variable fails again when it is loaded
+            with suppress(
+                Exception, SystemExit
+            ):  # that of a variable fails again when it is loaded
                 importlib.import_module(name)
         for folder in folders:
             os.fchdir(folder)
@@ -153,18 +187,18 @@ def run(requests: IO[bytes], descriptor: int) -> NoReturn:
                 # It ends with the copies of the user's objects alive: no `__del__` is called.
                 alive = list[object]()
                 try:
-                    for answer in _tried(manifest, leaves, descriptor, alive):
-                        print(json.dumps(answer), file=out, flush=True)
+                    for step in _tried(manifest, leaves, descriptor, alive):
+                        print(json.dumps(step), file=out, flush=True)
                 finally:
                     os._exit(0)
             status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            print(json.dumps({"status": status}), file=out, flush=True)
+            print(json.dumps(Step("end", fault=str(status))), file=out, flush=True)
 
 
 def _tried(
     manifest: Manifest, leaves: Leaves, descriptor: int, alive: list[object]
-) -> Iterator[dict[str, Any]]:
-    """Yield what is missing; each variable, and why it does not load; what some lack then.
+) -> Iterator[Step]:
+    """Find what is referred to, load each variable, and compare it, until something has a fault.
 
     What is loaded goes on in ``alive``.
     """
@@ -177,40 +211,48 @@ def _tried(
     hidden.update(get_ipython=lambda: shell, In=[], Out={}, _dh=[])
     shell.user_ns.update(hidden)
     vars(builtins).update(get_ipython=lambda: shell, display=print)
-    missing = [each for each, kind in manifest.referred.items() if not _is_there(each, kind)]
-    yield {"missing": missing}
+    missing = False
+    for reference, kind in manifest.referred.items():
+        yield Step("find", str(reference))
+        if not _is_there(reference, kind):
+            missing = True
+            yield Step("find", str(reference), "missing")
     if missing:
         return
+    yield Step("find")
     loader = Unpickler(manifest, descriptor, shell, is_trial=True)
     alive.append(loader)
     for name in manifest.kinds:
-        yield {"at": name}
+        yield Step("load", name)
         try:
             loader.bind(name)
         except BaseException as error:
-            yield {"why": text.reason(error)}
+            yield Step("load", name, text.reason(error))
             return
-    yield {"lacking": dict(_lacking(manifest, leaves, shell))}
+    yield from _compared(manifest, leaves, shell)
+    yield Step("done")
 
 
 def _is_there(reference: Reference, kind: str) -> bool:
     try:
         return type_name(reference.found()) == kind
-    except Exception:
+    except (Exception, SystemExit):  # as a script that is imported
         return False
 
 
-def _lacking(manifest: Manifest, leaves: Leaves, shell: Any) -> Iterator[tuple[str, str]]:
-    """Pickle the variables again; yield what has not any more what it had.
+def _compared(manifest: Manifest, leaves: Leaves, shell: Any) -> Iterator[Step]:
+    """Pickle the variables again; the fault of one is what it has not any more.
 
     Order, counts and what is shared are left out: they differ where nothing has changed.
     """
     from gpumagic.restart.variables.pickler import Pickler
 
+    yield Step("compare")
     module_objects = ModuleObjects(shell.user_ns, manifest.referred)
     nowhere = Path(os.devnull).open("wb")  # noqa: SIM115
     pickler = Pickler(nowhere, shell, module_objects)
     for name, then in leaves.items():
+        yield Step("compare", name)
         lacking = {*then}
         pickler.note = lacking.discard
         try:
@@ -220,4 +262,4 @@ def _lacking(manifest: Manifest, leaves: Leaves, shell: Any) -> Iterator[tuple[s
             continue
         lacks = sorted(repr(each) if kind is str else each for kind, each in lacking)
         if not all(each.startswith("'_") for each in lacks):  # a class may drop what is its own
-            yield name, text.harmless(listed(lacks), text.REASON)
+            yield Step("compare", name, text.harmless(listed(lacks), text.REASON))
