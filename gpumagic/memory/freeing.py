@@ -37,7 +37,8 @@ def free(shell: Shell, names: Sequence[str] = (), local: Container[str] = ()) ->
             then.
         DeviceError: CUDA has failed in this process; nothing is done then.
     """
-    notebook, names = NotebookReferences(shell), [name for name in names if name != "Out"]
+    notebook = NotebookReferences(shell)
+    names = [name for name in dict.fromkeys(names) if name != "Out"]
     _check(notebook, names, local)
     dead = failure.check_context()
     if dead is not None:

@@ -166,7 +166,7 @@ def _proxy(proxy: Any, _: Pickling) -> Reduced:
     return weakref.proxy, (proxy.__reduce_ex__.__self__,)
 
 
-def _object(value: Any, _: Pickling) -> Reduced | None:
+def _object(value: Any, pickler: Pickling) -> Reduced | None:
     """Reduce an object that shares its variables with others, or that computes attributes.
 
     The one as those of a class with ``self.__dict__ = Class.state``. The other, as one that wraps
@@ -174,7 +174,7 @@ def _object(value: Any, _: Pickling) -> Reduced | None:
     """
     find, kind = introspection.find, type(value)
     own = [find(kind, each) is not vars(object)[each] for each in ("__reduce_ex__", "__reduce__")]
-    if any(own) or find(kind, "__setstate__") is not None:
+    if any(own) or find(kind, "__setstate__") is not None or kind in pickler.dispatch_table:
         return None
     is_shared = _references(value) > _references(_ALONE)
     if not is_shared and type(find(kind, "__getattr__")) is not types.FunctionType:
@@ -195,8 +195,9 @@ _ALONE = _Alone()
 
 
 def _references(value: object) -> int:
-    """Return how many references there are to the dictionary of an object's variables."""
-    return sys.getrefcount(introspection.slot(value, "__dict__"))
+    """Return how many references there are to the dictionary of an object's variables; 0: none."""
+    variables = introspection.slot(value, "__dict__")
+    return 0 if variables is None else sys.getrefcount(variables)
 
 
 def _set_shared_variables(made: object, variables: dict[str, Any]) -> None:
