@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from gpumagic.system import introspection
 
@@ -32,7 +33,8 @@ def trusted(entries: Iterable[object], started_in: str) -> list[str]:
     """
     left_out = {_identity(folder) for folder in (".", started_in)} - {_identity(OWN)}
     absolute = filter(os.path.isabs, (each for each in entries if isinstance(each, str)))
-    return [each for each in absolute if (_identity(each) or each) not in left_out]
+    # What is not there gives nothing now, and may be another user's when it is.
+    return [each for each in absolute if _identity(each) not in {*left_out, None}]
 
 
 def _identity(folder: str) -> tuple[int, int] | None:
@@ -70,9 +72,9 @@ class Imports:
         for name, module in list(sys.modules.items()):
             if "." in name or name == "__main__":
                 continue
-            folder = _folder(module)
-            if folder is not None and folder not in path:
-                folders[name] = folder
+            found = _folders(module)
+            if found and not set(found) & set(path):
+                folders[name] = found[0]
         return cls(path, folders)
 
     @contextmanager
@@ -89,17 +91,16 @@ class Imports:
             sys.path[:] = [*(each for each in sys.path if each not in self.path), *before]
 
 
-def _folder(module: object) -> str | None:
-    """Return the folder of a module's file, or of its package; None if not known."""
+def _folders(module: object) -> list[str]:
+    """Return the folder of a module's file, or those of its package, which may have portions."""
     attributes = introspection.module_attributes(module)
     inside = dict.get(attributes, "__path__")
     if inside is None:
-        file = introspection.module_file(module)
+        files: list[Any] = [introspection.module_file(module)]
     else:
-        paths = [*inside] if type(inside) in (list, _PORTIONS) else []
-        file = paths[0] if paths and type(paths[0]) is str else None
-    path = Path(file or "")
-    return str(path.parent) if path.is_absolute() else None
+        files = [*inside] if type(inside) in (list, _PORTIONS) else []
+    paths = [Path(each) for each in files if type(each) is str]
+    return [str(path.parent) for path in paths if path.is_absolute()]
 
 
 class _Named:

@@ -55,9 +55,26 @@ def test_the_working_folder_is_known_by_each_of_its_names(
     link.symlink_to(folder)
     monkeypatch.chdir(folder)
     entries = ["", ".", str(folder), str(link), f"{folder}/", missing, str(tmp_path), 7]
-    assert import_path.trusted(entries, str(folder)) == [missing, str(tmp_path)]
-    assert import_path.trusted(entries, str(tmp_path)) == [missing]
+    assert import_path.trusted(entries, str(folder)) == [str(tmp_path)]
+    assert import_path.trusted(entries, str(tmp_path)) == []
+    assert import_path.trusted(entries, missing) == [str(tmp_path)], "it may be made anew"
     assert import_path.trusted([import_path.OWN], import_path.OWN) == [import_path.OWN]
+
+
+def test_a_package_is_not_of_the_working_folder_for_a_folder_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A namespace package has a portion in each; that of the trusted path is imported."""
+    library, folder = tmp_path / "library", tmp_path / "folder"
+    for each in (library, folder):
+        (each / "portions").mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", ["", str(library), *sys.path])
+    try:
+        assert len(importlib.import_module("portions").__path__) == 2
+        assert "portions" not in Imports.of_this_process(str(folder)).folders
+    finally:
+        sys.modules.pop("portions", None)
 
 
 def test_imports_are_restricted_to_them(notebook: Path, tmp_path: Path) -> None:
