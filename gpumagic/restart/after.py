@@ -63,9 +63,10 @@ def go_on(shell: Shell, make_report: Report, prepare: Callable[[], None]) -> Non
 def _restore_folders(shell: Shell, state: State) -> list[str]:
     """Enter the working folder, and restore the import path; return what is to be said."""
     notes = []
-    os.environ.pop("PYTHONPATH", None)
-    if state.python_path is not None:
-        os.environ["PYTHONPATH"] = state.python_path
+    for name, value in state.searched.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
     sys.path[:] = state.path
     try:
         if state.folder is None:

@@ -83,7 +83,7 @@ def restart(
         target=target,
         file=None if file is None else file.fileno(),
         inherited=[*inherited],
-        python_path=environment.get("PYTHONPATH"),
+        searched={name: environment.get(name) for name in import_path.SEARCHED},
         count=shell.displayhook.prompt_count,
         inputs=([*history.input_hist_parsed], [*history.input_hist_raw]),
         path=[*sys.path],

@@ -26,8 +26,8 @@ class State:
     #: Descriptors: of the file of the variables; of others that stay open; of the working folder.
     file: int | None
     inherited: list[int]
-    #: ``PYTHONPATH`` and the import path; from where the restart itself imports.
-    python_path: str | None
+    #: `SEARCHED`, and the import path; from where the restart itself imports.
+    searched: dict[str, str | None]
     path: list[str]
     imports: Imports
     #: The number of the cell; the cells as they were run and as they were typed.

@@ -9,13 +9,14 @@ folder of this Python, without such entries.
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import IO, Any, cast
+
+from gpumagic.system import import_path
 
 #: The first statement of a child's program: ``-P``, which does the same, needs Python 3.11.
 REMOVE_WORKING_FOLDER = "import sys; sys.path[:] = [entry for entry in sys.path if entry]"
@@ -83,24 +84,13 @@ def _python(source: str, *arguments: str) -> list[str]:
 
 
 def _elsewhere(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the options of `subprocess` for a process outside the working folder."""
-    return {"cwd": sys.prefix, "env": _absolute(environment)}
-
-
-def _absolute(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without relative entries of the import and library paths.
+    """Return the options of `subprocess` for a process outside the working folder.
 
     Python's coloured tracebacks (3.13 and newer) are turned off: ``FORCE_COLOR``, which ipykernel
     sets, would colour them in a pipe too.
     """
-    found = {**environment, "PYTHON_COLORS": "0"}
-    for name, separators in (("PYTHONPATH", os.pathsep), ("LD_LIBRARY_PATH", ":;")):
-        if name in found:
-            entries = re.split(f"[{separators}]", found.pop(name))
-            absolute = [*filter(os.path.isabs, entries)]
-            if absolute:
-                found[name] = os.pathsep.join(absolute)
-    return found
+    absolute = {**import_path.absolute(environment), "PYTHON_COLORS": "0"}
+    return {"cwd": sys.prefix, "env": absolute}
 
 
 def _not_debugged() -> AbstractContextManager[Any]:

@@ -8,6 +8,7 @@ it is started, and an empty entry of ``PYTHONPATH`` does too.
 from __future__ import annotations
 
 import os
+import re
 import site
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,6 +23,8 @@ from gpumagic.system import introspection
 
 #: The folder that has gpumagic.
 OWN = str(Path(__file__).parents[2])
+#: The variables that name folders, of Python and of the dynamic linker; and what separates these.
+SEARCHED = {"PYTHONPATH": os.pathsep, "LD_LIBRARY_PATH": ":;"}
 #: The type of a namespace package's ``__path__``.
 _PORTIONS = getattr(sys.modules["_frozen_importlib_external"], "_NamespacePath", list)
 
@@ -46,12 +49,25 @@ def _identity(folder: str) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
+def absolute(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without empty and relative entries of `SEARCHED`.
+
+    Each is the working folder, or a folder in it, to Python and to the dynamic linker.
+    """
+    found = {**environment}
+    for name, separators in SEARCHED.items():
+        if entries := [*filter(os.path.isabs, re.split(f"[{separators}]", found.pop(name, "")))]:
+            found[name] = os.pathsep.join(entries)
+    return found
+
+
 def environment(given: Mapping[str, str], started_in: str) -> dict[str, str]:
     """Return an environment in which Python starts with a `trusted` path, and finds gpumagic."""
-    entries = trusted(given.get("PYTHONPATH", "").split(os.pathsep), started_in)
-    if OWN not in (*site.getsitepackages(), site.getusersitepackages()):
+    found = absolute(given)
+    entries = trusted(found.get("PYTHONPATH", "").split(os.pathsep), started_in)
+    if OWN not in (*entries, *site.getsitepackages(), site.getusersitepackages()):
         entries.append(OWN)
-    return {**given, "PYTHONPATH": os.pathsep.join(entries)}
+    return {**found, "PYTHONPATH": os.pathsep.join(entries)}
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ import secrets
 import shutil
 import stat
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from gpumagic.errors import SpecError
 from gpumagic.system.paths import shown, user_path
@@ -91,15 +91,21 @@ def _one_line(path: str | Path) -> Iterator[None]:
 
 
 def _private_folder(undo: ExitStack) -> Path:
-    """Make a folder, until ``undo``; return a name that stays its own in a folder of others."""
-    name = undo.enter_context(TemporaryDirectory(prefix="gpumagic-", ignore_cleanup_errors=True))
-    if not _BY_FOLDER:
-        return Path(name)
-    held = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    undo.callback(os.close, held)
-    if os.fstat(held).st_uid != os.geteuid():
-        raise OSError(f"another user has replaced {name}; TMPDIR names another folder")
-    return Path(f"/proc/self/fd/{held}")
+    """Make a folder, until ``undo``, which no other user can move or replace.
+
+    Raises:
+        OSError: it could be, in the folder of temporary files.
+    """
+    folder = tempfile.gettempdir()
+    if _BY_FOLDER:
+        status = Path(folder).stat()
+        shared = (
+            status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
+        )
+        if status.st_uid not in (0, os.geteuid()) or shared:
+            raise OSError(f"other users may change {folder}; set TMPDIR to a folder of your own")
+    made = tempfile.TemporaryDirectory(prefix="gpumagic-", ignore_cleanup_errors=True)
+    return Path(undo.enter_context(made))
 
 
 def _find(path: Path, undo: ExitStack) -> tuple[int | None, Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import sys
@@ -116,6 +117,8 @@ def test_a_restart_runs_no_file_of_the_working_folder(
     (folder / "helpers.py").write_text("class Mine:\n    x = 7\n")
     if how == "PYTHONPATH":
         environment["PYTHONPATH"] += os.pathsep  # an empty entry
+    # The dynamic linker takes an empty entry for the working folder.
+    environment["LD_LIBRARY_PATH"] = f"{environment.get('LD_LIBRARY_PATH', '/lib')}:"
     launcher = "ipykernel" if how == "ipykernel" else "ipykernel_launcher"
     started_in = tmp_path if how == "entered" else folder
     with running_kernel(started_in, environment, fresh=True, launcher=launcher) as k:
@@ -139,6 +142,9 @@ def test_a_restart_runs_no_file_of_the_working_folder(
             *(True, str(folder), [1.0, 1.0], [1.0, 1.0], 7),
         )
         assert planted.used == []
+        started = k.value("open('/proc/self/environ').read().split(chr(0))")
+        assert not [each for each in started if re.match("LD_LIBRARY_PATH=.*:$", each)]
+        assert k.value("os.environ['LD_LIBRARY_PATH']") == environment["LD_LIBRARY_PATH"]
         (folder / "later.py").touch()
         k.run("import helpers, later; assert type(mine) is helpers.Mine")
 

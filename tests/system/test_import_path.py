@@ -61,6 +61,13 @@ def test_the_working_folder_is_known_by_each_of_its_names(
     assert import_path.trusted([import_path.OWN], import_path.OWN) == [import_path.OWN]
 
 
+def test_empty_and_relative_entries_are_searched_by_no_child() -> None:
+    given = {"PYTHONPATH": "::/usr:here", "LD_LIBRARY_PATH": ":/lib;./lib", "A": ""}
+    found = {"PYTHONPATH": "/usr", "LD_LIBRARY_PATH": "/lib", "A": ""}
+    assert import_path.absolute(given) == found
+    assert import_path.absolute({"LD_LIBRARY_PATH": ":"}) == {}
+
+
 def test_a_package_is_not_of_the_working_folder_for_a_folder_of_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
