@@ -154,7 +154,12 @@ def _set(path: str, name: str, value: Any) -> None:
 
 
 def _refuse(_: object) -> None:
-    raise NotImplementedError
+    """Set nothing: only the user can.
+
+    Raises:
+        ValueError: always; the report names the setting.
+    """
+    raise ValueError("set it again")
 
 
 def _filters() -> list[_Filter]:

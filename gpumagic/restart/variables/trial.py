@@ -175,9 +175,8 @@ def run(requests: IO[bytes], descriptor: int) -> NoReturn:
     with imports.alone():
         importlib.import_module(extension)
         for name in modules:
-            with suppress(
-                Exception, SystemExit
-            ):  # that of a variable fails again when it is loaded
+            # The import of a variable fails again when that is loaded.
+            with suppress(Exception, SystemExit):
                 importlib.import_module(name)
         for folder in folders:
             os.fchdir(folder)
