@@ -37,7 +37,7 @@ LAYOUT["magics"] = {*LAYOUT} - {"cli"}
 LAYOUT["public"] = {*LAYOUT} - {"cli"}
 #: Who alone may import what comes from outside: a folder, or one module of it.
 IMPORTERS = {
-    "torch": {"cuda/torch_cuda", "cuda/probe"},
+    "torch": {"cuda/pytorch"},
     "pynvml": {"cuda/nvml"},
     "IPython": {"magics", "cells", "cluster", "restart"},
     "traitlets": {"magics"},

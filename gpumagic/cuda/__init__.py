@@ -1,4 +1,4 @@
-"""The devices and the state of this process, from the CUDA driver, NVML and ``torch.cuda``.
+"""The devices and the state of this process, from the CUDA driver, NVML and torch.
 
-The only importers of ``torch`` (`torch_cuda`, `probe`) and of ``pynvml`` (`nvml`).
+Only `pytorch` imports ``torch``, and only `nvml` imports ``pynvml``.
 """

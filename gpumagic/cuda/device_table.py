@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from gpumagic._version import __version__
-from gpumagic.cuda import driver, initialization, nvml, processes, torch_cuda, visible_devices
+from gpumagic.cuda import driver, initialization, nvml, processes, visible_devices
+from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.cuda.visible_devices import Environment, View
 from gpumagic.errors import DeviceError
 from gpumagic.results.base import Conditions

@@ -45,7 +45,7 @@ class DriverState:
     #: The ordinals with a primary context.
     contexts: tuple[int, ...] = ()
     #: Whether CUDA's runtime has failed to initialise in this process, which then sees no device
-    #: (`gpumagic.cuda.failure`).
+    #: (`gpumagic.cuda.init_failure`).
     failed: bool = False
 
 

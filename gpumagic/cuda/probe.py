@@ -1,4 +1,4 @@
-"""Find out torch's build and whether its CUDA runtime starts, in a child or a fork if needed.
+"""Find out whether CUDA starts: torch's runtime in a child or a forked copy, or the driver alone.
 
 Where a child does it, neither torch is imported nor CUDA initialised here.
 """
@@ -8,42 +8,22 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
-import signal
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from gpumagic.cuda import driver, torch_cuda, visible_devices
+from gpumagic.cuda import driver, visible_devices
+from gpumagic.cuda.pytorch import torch_cuda
+from gpumagic.cuda.pytorch.build import Build, architectures, versions
 from gpumagic.errors import DeviceError
-from gpumagic.system import child_process, text
+from gpumagic.system import child_process, forked_copy, text
 
 #: How the program of a child begins, which finds this gpumagic.
 _WITH_GPUMAGIC = f"import sys; sys.path.append({str(Path(__file__).parents[2])!r})"
-
-
-@dataclass(frozen=True)
-class Build:
-    """The versions and architectures that torch was built for."""
-
-    version: str | None = None
-    #: Whether it has CUDA (or ROCm) support at all.
-    compiled: bool = False
-    #: The CUDA or ROCm version that it was built with.
-    cuda: str | None = None
-    hip: str | None = None
-    cudnn: str | None = None
-    #: ``sm_90`` for machine code, ``compute_90`` for PTX.
-    architectures: Sequence[str] = ()
-    #: Why there is no build: torch is not installed, or its import fails.
-    error: str | None = None
-    #: Whether torch is not installed.
-    missing: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,32 +47,6 @@ class Start:
         return text.partition(" Please ")[0].rstrip(".")
 
 
-def build(torch: ModuleType) -> dict[str, Any]:
-    """Return the versions of a torch, as plain data. Initialises nothing.
-
-    Does not call ``torch.backends.cudnn.version()``, which initialises the driver.
-    """
-    functions = torch._C
-    compiled = hasattr(functions, "_cuda_getDeviceCount")
-    cudnn = getattr(functions, "_cudnn", None)
-    return {
-        "version": str(torch.__version__),
-        "compiled": compiled,
-        "cuda": torch.version.cuda,
-        "hip": getattr(torch.version, "hip", None),
-        "cudnn": None if cudnn is None else ".".join(map(str, cudnn.getCompileVersion())),
-    }
-
-
-def architectures(torch: ModuleType) -> list[str]:
-    """Return the architectures that a torch has code for. Initialises nothing.
-
-    But from then on torch refuses CUDA in every forked child of the process: ``_cuda_getArchFlags``
-    registers its fork handler, as do ``_cuda_getDeviceCount`` and ``_cuda_init``.
-    """
-    return (torch._C._cuda_getArchFlags() or "").split()
-
-
 def start(torch: ModuleType) -> dict[str, Any]:
     """Start the CUDA runtime; return how many devices it finds, and its message if it fails.
 
@@ -106,7 +60,7 @@ def start(torch: ModuleType) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print `build` and then `start` of the torch that this Python imports, a line of JSON each.
+    """Print `versions` and then `start` of the torch that this Python imports, a line of JSON each.
 
     It ends without clearing torch's modules, which takes as long as a third of their import.
     """
@@ -118,29 +72,13 @@ def main() -> None:
         reason = "torch is not installed" if missing else text.named(cause)
         print("\n" + json.dumps({"error": reason, "missing": missing}), flush=True)
         return
-    about = build(torch)
+    about = versions(torch)
     if about["compiled"]:
         about["architectures"] = architectures(torch)
     print("\n" + json.dumps(about), flush=True)
     if about["compiled"]:
         print("\n" + json.dumps(start(torch)), flush=True)
     os._exit(0)
-
-
-def build_here() -> Build | None:
-    """Return the build of this process's torch; None where none is loaded.
-
-    Its architectures are read in a forked copy of this process, whose own children can use CUDA
-    as before.
-    """
-    torch = torch_cuda.loaded()
-    if torch is None:
-        return None
-    found: Any = ()
-    if torch_cuda.built_with_cuda():
-        with suppress(OSError, ValueError):
-            found = _in_copy(architectures, torch) if hasattr(os, "fork") else architectures(torch)
-    return Build(**build(torch), architectures=found)
 
 
 def in_child(changes: Mapping[str, str], timeout: float = 120.0) -> tuple[Build, Start]:
@@ -182,49 +120,17 @@ def in_fork(*, shown: bool = False) -> Start:
     if not hasattr(os, "fork"):  # Windows
         return Start()
 
-    def start_of_copy(torch: ModuleType) -> dict[str, Any]:
+    def start_of_copy() -> dict[str, Any]:
         if shown:
             os.environ.pop(visible_devices.MASK, None)
         return start(torch)
 
     try:
-        return Start(**_in_copy(start_of_copy, torch))
+        return Start(**forked_copy.call(start_of_copy))
     except OSError as error:  # no memory for it, or too many processes
         return Start(message=f"a copy of this process could not be made: {error}")
     except ValueError:
         return Start(message="a copy of this process returned nothing")
-
-
-def _in_copy(function: Callable[[Any], Any], torch: ModuleType, timeout: float = 30.0) -> Any:
-    """Return what a function of torch, `start` or `architectures`, returns in a forked copy.
-
-    Raises:
-        OSError: this process cannot be copied.
-        ValueError: the copy returned nothing within ``timeout`` seconds.
-    """
-    reader, writer = os.pipe()
-    with warnings.catch_warnings():
-        # Python 3.12 warns where threads are not forked too; the copy calls one C function.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        try:
-            pid = os.fork()
-        except OSError:
-            os.close(reader)
-            os.close(writer)
-            raise
-    if pid == 0:
-        try:
-            os.write(writer, json.dumps(function(torch)).encode()[:4000])
-        finally:
-            os._exit(0)
-    os.close(writer)
-    try:
-        ready, _, _ = select.select([reader], [], [], timeout)
-        return json.loads(os.read(reader, 4096) if ready else b"")
-    finally:
-        os.close(reader)
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
 
 
 def trial(timeout: float = 20.0) -> tuple[Sequence[str] | None, str | None]:

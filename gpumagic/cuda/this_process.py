@@ -5,8 +5,9 @@ it, for `%%gpu` and for a choice that fails. The other fields are facts: what ha
 in a process does not change until the process ends.
 
 Caches are in other modules: the driver's library (`driver`), what NVML has read of lost devices
-(`nvml`), whether this is the first pid namespace (`processes`), torch's streams (`streams`),
-whether the machine has a GPU (`failure`), the files that are locked as claims (`selection.claims`).
+(`nvml`), whether this is the first pid namespace (`processes`), torch's streams
+(`pytorch.streams`), whether the machine has a GPU (`no_gpu`), the files that are locked as claims
+(`selection.claims`).
 
 Imported when the extension loads: imports nothing of the package.
 """
@@ -63,7 +64,7 @@ class Choice:
 
 @dataclass(eq=False, repr=False)
 class InitFailure:
-    """Whether CUDA has failed to initialise; see `gpumagic.cuda.failure`."""
+    """Whether CUDA has failed to initialise; see `gpumagic.cuda.init_failure`."""
 
     #: Whether CUDA's runtime has failed to initialise; it does not try again in this process.
     failed: bool = False
@@ -101,7 +102,7 @@ class ProcessState:
     #: Whether loading has set the variable `initialization.NVML_CHECK`.
     nvml_check_set: bool = False
     init_failure: InitFailure = field(default_factory=InitFailure)
-    #: What destroyed this process's CUDA context (`failure`); None while nothing is known.
+    #: What destroyed this process's CUDA context (`dead_context`); None while nothing is known.
     dead_context: str | None = None
     #: The `selection.init_trace.InitTrace` that is attached, or has found where it was.
     init_trace: Any = None

@@ -10,11 +10,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpumagic.results.devices import MASK as MASK
-from gpumagic.results.devices import ORDER as ORDER
 from gpumagic.results.devices import Device
 
 #: The variables that decide which devices a process sees, and in which order.
+MASK, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 VARIABLES = (MASK, ORDER)
 #: Hides every device, as ``""`` does, which is less easily seen.
 HIDE_ALL = "-1"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.cuda.this_process import STATE
 from gpumagic.doctor import build, machine, process
 from gpumagic.doctor.diagnosis import Diagnosis, Finding

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpumagic.cuda.probe import Build
+from gpumagic.cuda.pytorch.build import Build
 from gpumagic.doctor.diagnosis import Finding
 from gpumagic.doctor.facts import Facts
 from gpumagic.render.units import spans

@@ -9,8 +9,10 @@ import itertools
 import re
 from collections.abc import Callable
 
-from gpumagic.cuda import device_table, driver, failure, initialization, probe
-from gpumagic.cuda.probe import Build, Start
+from gpumagic.cuda import dead_context, device_table, driver, init_failure, initialization
+from gpumagic.cuda.probe import Start
+from gpumagic.cuda.pytorch import build
+from gpumagic.cuda.pytorch.build import Build
 from gpumagic.doctor import CHECKS, process
 from gpumagic.doctor.facts import Facts
 from gpumagic.render.units import bytes_
@@ -39,14 +41,14 @@ def explain(error: BaseException) -> Explanation | None:
     A CUDA error is recognised by its text: a worker's error arrives as text only.
     """
     text = full_text(error)
-    if failure.is_cuda_error(text) and (dead := failure.check_context()) is not None:
+    if dead_context.is_cuda_error(text) and (dead := dead_context.check()) is not None:
         return Explanation(
             f"gpumagic: CUDA has failed in this process: {dead}. It works again after "
             "%gpu restart, with the variables on the host, or after a restart of the kernel. "
             f"{_LINE_OF_FAILURE}."
         )
     if re.search(_NO_START, text) and not driver.is_initialized():
-        failure.suspect(hidden=False)  # no function of torch or CUDA reports it
+        init_failure.suspect(hidden=False)  # no function of torch or CUDA reports it
     line = next((line for pattern, line in _LINES if re.search(pattern, text)), None)
     if line is None:
         return None
@@ -67,7 +69,7 @@ def _diagnosed(otherwise: str) -> Callable[[str], str]:
     """Return cause and remedy of the first of the doctor's checks that finds one."""
 
     def line(_: str) -> str:
-        facts = Facts(build=probe.build_here() or Build(compiled=True), start=Start(count=0))
+        facts = Facts(build=build.here() or Build(compiled=True), start=Start(count=0))
         for check in CHECKS:
             found = None if check is process.start else check(facts)  # that it fails is known
             if found is not None and found.status == "bad" and found.cause and found.remedy:
@@ -154,8 +156,10 @@ _LINES: list[tuple[str, str | Callable[[str], str]]] = [
     ),
     # It has destroyed the context of another process, a worker.
     (
-        rf"CUDA error: (an |the )?({'|'.join(failure.FATAL)})",
-        lambda text: f"{failure.fatal_cause(text)}. {_LINE_OF_FAILURE}. Later CUDA calls fail too",
+        rf"CUDA error: (an |the )?({'|'.join(dead_context.FATAL)})",
+        lambda text: (
+            f"{dead_context.fatal_cause(text)}. {_LINE_OF_FAILURE}. Later CUDA calls fail too"
+        ),
     ),
     ("CUDA error: ", "CUDA reports errors asynchronously, perhaps not at their line"),
 ]

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from gpumagic.cuda import (
-    device_table,
-    driver,
-    failure,
-    probe,
-    processes,
-    torch_cuda,
-    visible_devices,
-)
+from gpumagic.cuda import device_table, driver, init_failure, probe, processes, visible_devices
 from gpumagic.cuda.driver import DriverState
-from gpumagic.cuda.probe import Build, Start
+from gpumagic.cuda.probe import Start
+from gpumagic.cuda.pytorch import build, torch_cuda
+from gpumagic.cuda.pytorch.build import Build
 from gpumagic.results.devices import DeviceTable
 from gpumagic.system import system_files
 
@@ -31,7 +25,7 @@ class Facts:
     @cached_property
     def state(self) -> DriverState:
         """The state of the driver in this process."""
-        failure.has_failed(self.table)  # of which the driver knows nothing
+        init_failure.has_failed(self.table)  # of which the driver knows nothing
         return driver.state()
 
     @property
@@ -66,7 +60,7 @@ class Facts:
     @cached_property
     def build(self) -> Build:
         """torch's build."""
-        return probe.build_here() or self._child[0]
+        return build.here() or self._child[0]
 
     @cached_property
     def start(self) -> Start:

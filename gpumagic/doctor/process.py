@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from gpumagic.cuda import failure, initialization, torch_cuda, visible_devices
+from gpumagic.cuda import dead_context, initialization, visible_devices
+from gpumagic.cuda.pytorch import allocator, torch_cuda
 from gpumagic.cuda.visible_devices import View
 from gpumagic.doctor.diagnosis import Finding
 from gpumagic.doctor.facts import Facts
@@ -49,7 +50,7 @@ def mask(facts: Facts) -> Finding:
 
 def variables(_: Facts) -> Finding | None:
     """Warn of variables that were changed after they were read, and of ones that make CUDA slow."""
-    then, settings = initialization.environment_then(), torch_cuda.allocator_settings()
+    then, settings = initialization.environment_then(), allocator.settings()
     read = {} if then is None else {name: then.get(name) for name in _AT_INIT}
     given = [name for name in _ALLOCATOR if name in os.environ]  # the newer takes precedence
     if given and settings is not None:
@@ -63,7 +64,7 @@ def variables(_: Facts) -> Finding | None:
     found += [
         f"{name}: {effect}" for name, effect in _SLOW.items() if now(name, "0") not in ("", "0")
     ]
-    if (name := torch_cuda.UNCACHED) in os.environ:  # torch does not look at the value
+    if (name := allocator.UNCACHED) in os.environ:  # torch does not look at the value
         found.append(f"{name}: every tensor is allocated by the driver, which is slow")
     remedy = "restart the notebook process, and set or unset them before torch is imported"
     return Finding("variables", "warn", "; ".join(found), remedy) if found else None
@@ -71,7 +72,7 @@ def variables(_: Facts) -> Finding | None:
 
 def cuda(facts: Facts) -> Finding:
     """Check CUDA in this process: gated, forked, failed, dead, initialised (and where), or not."""
-    state, dead, subject = facts.state, failure.check_context(), "this process"
+    state, dead, subject = facts.state, dead_context.check(), "this process"
     if soft_off.is_closed():
         cause = "'%gpu off --soft' blocks it"
         return Finding(subject, "warn", cause, "%gpu on", cause)

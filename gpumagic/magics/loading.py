@@ -60,10 +60,10 @@ def load(shell: Shell) -> None:
     state.hooks.add(_Explainer(state))
     if "torch" in sys.modules:
         # All GPUs may have been hidden when torch tried to initialise CUDA.
-        from gpumagic.cuda import failure
+        from gpumagic.cuda import init_failure
 
-        failure.note_mask(os.environ)
-        failure.note_mask(STATE.started_with)
+        init_failure.note_mask(os.environ)
+        init_failure.note_mask(STATE.started_with)
 
 
 def unload(shell: Shell) -> None:

@@ -13,7 +13,7 @@ from time import perf_counter
 
 from gpumagic.cells.every_cell import EveryCell, Running, first_line
 from gpumagic.cells.hooks import CellHooks
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda.pytorch import allocator, torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.memory.exact_peaks import LEDGER, Scope
 from gpumagic.memory.limit import memory_limit
@@ -43,7 +43,7 @@ class CellMeter(EveryCell[CellMemory]):
         """Begin to measure; the cell that is running counts from here. Does nothing if on."""
         if self.watching:
             return
-        if why := torch_cuda.uncounted():
+        if why := allocator.uncounted():
             raise DeviceError(f"memory cannot be measured: {why}")
         self._scope, self._running, self._ended = LEDGER.open(), [], perf_counter()
         self._hooks.add(self, running=True)

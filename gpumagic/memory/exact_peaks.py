@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from threading import RLock
 from typing import Any, NamedTuple, TypeAlias, cast
 
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.results.memory import DeviceMemoryDelta
 
 #: The functions of ``torch._C`` through which the peaks are read and reset. Those of

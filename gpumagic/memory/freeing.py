@@ -8,7 +8,8 @@ from collections.abc import Container, Iterator, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
 
-from gpumagic.cuda import failure, torch_cuda
+from gpumagic.cuda import dead_context, no_gpu
+from gpumagic.cuda.pytorch import allocator, torch_cuda
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.memory.holders import Survey
 from gpumagic.memory.objects.blocks import UnreadableError
@@ -40,7 +41,7 @@ def free(shell: Shell, names: Sequence[str] = (), local: Container[str] = ()) ->
     notebook = NotebookReferences(shell)
     names = [name for name in dict.fromkeys(names) if name != "Out"]
     _check(notebook, names, local)
-    dead = failure.check_context()
+    dead = dead_context.check()
     if dead is not None:
         raise DeviceError(
             f"nothing was freed or deleted: CUDA has failed in this process ({dead}); "
@@ -75,13 +76,13 @@ def free(shell: Shell, names: Sequence[str] = (), local: Container[str] = ()) ->
         ) from None
     steps.append(FreeStep("empty the caches", _held()))
     notes += [unknown] if survey is None else _staying(shell)
-    return Freed(tuple(steps), before, tuple(names), tuple(notes), torch_cuda.uncounted())
+    return Freed(tuple(steps), before, tuple(names), tuple(notes), allocator.uncounted())
 
 
 def _survey(shell: Shell, names: Sequence[str]) -> tuple[Survey | None, str]:
     """Return who holds what; or None, and why that is not known."""
     if not torch_cuda.contexts():
-        return None, f"no GPU memory to free: {failure.why_no_gpu()}"
+        return None, f"no GPU memory to free: {no_gpu.reason()}"
     try:
         # What the notebook itself holds is known without a look at the variables.
         return Survey.make(None if names else {}, shell), ""
@@ -166,7 +167,7 @@ def _empty_caches(notebook: NotebookReferences) -> None:
         graphs = objects_of(torch_cuda.module().cuda.CUDAGraph)
         if not graphs and next(running_threads(notebook.cell_of), None) is None:
             torch_cuda.c_functions()._cuda_clearCublasWorkspaces()
-    torch_cuda.empty_cache()
+    allocator.empty_cache()
 
 
 def _staying(shell: Shell) -> Iterator[str]:
@@ -176,7 +177,7 @@ def _staying(shell: Shell) -> Iterator[str]:
     for device in account.devices.values():
         sizes.update({holder.name: holder.bytes for holder in device.holders})
         sizes.update(device.unreferenced())
-    for ordinal, size in torch_cuda.in_private_pools().items():
+    for ordinal, size in allocator.in_private_pools().items():
         if size:
             yield (
                 f"cuda:{ordinal}: {bytes_(size)} stay reserved in private pools, of CUDA graphs or "
@@ -191,8 +192,6 @@ def _staying(shell: Shell) -> Iterator[str]:
 def _held() -> dict[int, Held]:
     """Return what torch's allocator holds, by ordinal; nothing where it does not count."""
     try:
-        return {
-            ordinal: Held(*torch_cuda.memory_held(ordinal)) for ordinal in torch_cuda.contexts()
-        }
+        return {ordinal: Held(*allocator.held(ordinal)) for ordinal in torch_cuda.contexts()}
     except RuntimeError:
         return {}

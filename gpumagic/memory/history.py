@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpumagic.cells.every_cell import first_line
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda.pytorch import allocator, torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.results.allocator import HistoryState, SnapshotFile
 from gpumagic.results.holders import CellHolding, CellHoldings
@@ -37,7 +37,7 @@ class History:
 
     def state(self, message: str = "") -> HistoryState:
         """Return whether the history is recorded now."""
-        return HistoryState(torch_cuda.history_is_recorded(), message)
+        return HistoryState(allocator.history_is_recorded(), message)
 
     def on(self) -> HistoryState:
         """Begin to record; a history that is recorded already goes on as it is.
@@ -46,7 +46,7 @@ class History:
             DeviceError: CUDA is not in use yet, or its allocator has no history.
         """
         _require()
-        if torch_cuda.history_is_recorded():
+        if allocator.history_is_recorded():
             return self.state("It is recorded already.")
         try:
             _record("all", context="alloc", stacks="python", max_entries=_ENTRIES)
@@ -82,12 +82,12 @@ def live_by_cell(shell: Shell) -> CellHoldings:
         DeviceError: no history is recorded.
     """
     _require()
-    if not torch_cuda.history_is_recorded():
+    if not allocator.history_is_recorded():
         raise DeviceError("no history is recorded; begin with: %gpumem record on")
     numbers: Mapping[str, int] = getattr(shell.compile, "_filename_map", {})
     sources: Sequence[str] = shell.history_manager.input_hist_raw
     sizes: dict[int, dict[int | None, list[int]]] = {}
-    for device, block in torch_cuda.allocated_blocks():
+    for device, block in allocator.allocated_blocks():
         number = _cell(block.get("frames") or (), numbers)
         sizes.setdefault(device, {}).setdefault(number, []).append(block["size"])
     notes = (_MEANS,) if any(None in held for held in sizes.values()) else ()
@@ -130,7 +130,7 @@ def write_snapshot(path: Path) -> SnapshotFile:
     with replacing(path) as made:
         torch_cuda.module().cuda.memory._dump_snapshot(str(made))
         size = made.stat().st_size
-    return SnapshotFile(str(path), size, torch_cuda.history_is_recorded())
+    return SnapshotFile(str(path), size, allocator.history_is_recorded())
 
 
 def _require() -> None:
@@ -144,7 +144,7 @@ def _require() -> None:
             "CUDA is not in use yet, so torch has no allocator to ask: write this after the first "
             "tensor on the GPU"
         )
-    if why := torch_cuda.uncounted():
+    if why := allocator.uncounted():
         raise DeviceError(f"there is nothing to ask: {why}")
-    if (backend := torch_cuda.allocator_backend()) != "native":
+    if (backend := allocator.backend()) != "native":
         raise DeviceError(f"the allocator in use ({backend}) has no history")

@@ -9,7 +9,8 @@ from itertools import chain
 from typing import Any
 
 from gpumagic.cells.tracebacks import CellOf
-from gpumagic.cuda import failure, torch_cuda
+from gpumagic.cuda import no_gpu
+from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.memory.objects.blocks import Block, BlockIndex, Blocks, UnreadableError
 from gpumagic.memory.objects.garbage import Unreferenced, running_threads, unreferenced
 from gpumagic.memory.objects.notebook import EXCEPTION, LAST, LOCAL, NotebookReferences, Root
@@ -61,7 +62,7 @@ def holders(
     .. versionadded:: 0.1.0
     """
     if not torch_cuda.contexts():
-        return Holders(error=failure.why_no_gpu())
+        return Holders(error=no_gpu.reason())
     try:
         # The caller references the values of a namespace of its own.
         survey = Survey.make(namespace, shell, seconds=seconds, certain=namespace is None)

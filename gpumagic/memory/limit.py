@@ -13,7 +13,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, cast
 
-from gpumagic.cuda import failure, torch_cuda
+from gpumagic.cuda import no_gpu
+from gpumagic.cuda.pytorch import allocator, torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.memory.report import memory_report
 from gpumagic.render.units import bytes_
@@ -47,9 +48,9 @@ class MemoryLimit:
             DeviceError: torch cannot bound its allocator; nothing was changed.
         """
         torch_cuda.require()
-        if failure.has_no_gpu():
+        if no_gpu.machine_has_none():
             return
-        if why := torch_cuda.uncounted():
+        if why := allocator.uncounted():
             raise DeviceError(f"no limit was set: {why}")
         self.lift()
         self.size = size
@@ -100,7 +101,7 @@ class MemoryLimit:
         """Return what torch may reserve of each device: by the limit, or by the user's fraction."""
         found, theirs = dict[int, int](), list[int]()
         used = torch_cuda.contexts()
-        for ordinal in _boundable() if used and not torch_cuda.uncounted() else ():
+        for ordinal in _boundable() if used and not allocator.uncounted() else ():
             fraction = _current_fraction(ordinal)
             own, ours = self._fractions.get(ordinal, (1.0, 1.0))
             is_ours = fraction == ours < own
@@ -111,17 +112,17 @@ class MemoryLimit:
 
     def state(self) -> LimitState:
         """Bound what is in use by now; return the limits, and what is to be said of them."""
-        if failure.has_no_gpu():
-            return LimitState(notes=(f"there is no GPU to limit: {failure.why_no_gpu()}",))
+        if no_gpu.machine_has_none():
+            return LimitState(notes=(f"there is no GPU to limit: {no_gpu.reason()}",))
         self.apply()
         limits = self.limits()
         return replace(limits, notes=tuple(self._notes(limits)))
 
     def _notes(self, limits: LimitState) -> Iterator[str]:
-        if why := torch_cuda.uncounted():
+        if why := allocator.uncounted():
             yield why
         for ordinal in filter(limits.devices.__contains__, torch_cuda.contexts()):
-            _, reserved = torch_cuda.memory_held(ordinal)
+            _, reserved = allocator.held(ordinal)
             if reserved > limits.devices[ordinal]:
                 yield (
                     f"cuda:{ordinal}: torch has reserved {bytes_(reserved)} already, more than the "

@@ -11,7 +11,8 @@ from functools import cached_property
 from typing import Any, TypeVar, cast, overload
 
 from gpumagic.cells.measured_block import Measured, decorated
-from gpumagic.cuda import device_table, failure, torch_cuda
+from gpumagic.cuda import device_table, no_gpu
+from gpumagic.cuda.pytorch import allocator
 from gpumagic.errors import SpecError
 from gpumagic.memory.exact_peaks import LEDGER, Scope
 from gpumagic.memory.report import allocator_notes, memory_report
@@ -40,14 +41,14 @@ class Measurement(Measured[Scope, MemoryDelta]):
     def end(self, scope: Scope, *, partial: bool) -> MemoryDelta:
         """End the scope; return what has happened in it, or why that is not known."""
         try:
-            changed, why = LEDGER.close(scope), torch_cuda.uncounted()
+            changed, why = LEDGER.close(scope), allocator.uncounted()
         except Exception as error:
             why = f"the allocator's counters cannot be read: {text.reason(error)}"
-            return MemoryDelta(partial=partial, error=torch_cuda.uncounted() or why)
+            return MemoryDelta(partial=partial, error=allocator.uncounted() or why)
         # Another device may have a context: its kind says nothing on this code.
         conditions = device_table.conditions(only_changed(changed))
         if why or not changed:
-            why = why or failure.why_no_gpu()
+            why = why or no_gpu.reason()
             return MemoryDelta(partial=partial, error=why, conditions=conditions)
         return MemoryDelta(changed, partial=partial, notes=allocator_notes(), conditions=conditions)
 

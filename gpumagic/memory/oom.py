@@ -14,7 +14,7 @@ from traceback import walk_tb
 from typing import Any
 
 from gpumagic.cells import tracebacks
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda.pytorch import allocator, torch_cuda
 from gpumagic.memory.holders import Survey
 from gpumagic.memory.limit import LIMIT, memory_limit
 from gpumagic.memory.objects.blocks import UnreadableError
@@ -115,7 +115,7 @@ def _with_figures(known: OutOfMemory, device: int, text: str) -> OutOfMemory:
     """
     free, total = torch_cuda.memory_info(device)
     limit = memory_limit(device)
-    allocated, reserved = torch_cuda.memory_held(device)
+    allocated, reserved = allocator.held(device)
     own, live, unused = (_size(each, text) for each in (_OWN, _ALLOCATED, _UNUSED))
     hint, now, outside = _HINT.search(text), None, None
     if own is not None and live is not None and unused is not None:
@@ -148,10 +148,10 @@ def _lifted(known: OutOfMemory) -> Iterator[str]:
 
 def _has_failed(device: int | None) -> bool:
     """Return whether an allocation on a device, or on any, has failed; True if not known."""
-    if torch_cuda.allocator_backend() not in (None, "native"):
+    if allocator.backend() not in (None, "native"):
         return True
     ordinals = torch_cuda.contexts() if device is None else (device,)
-    return any(torch_cuda.memory_stats(ordinal)["num_ooms"] for ordinal in ordinals)
+    return any(allocator.stats(ordinal)["num_ooms"] for ordinal in ordinals)
 
 
 def _size(pattern: re.Pattern[str], text: str) -> int | None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
-from gpumagic.cuda import device_table, torch_cuda
+from gpumagic.cuda import device_table
+from gpumagic.cuda.pytorch import allocator, torch_cuda
 from gpumagic.results.devices import Device, DeviceTable
 from gpumagic.results.memory import DeviceMemory, MemoryReport
 
@@ -30,7 +31,7 @@ def memory_report(previous: MemoryReport | None = None) -> MemoryReport:
         return MemoryReport(error=table.error or _nothing_seen(table))
     notes = [*allocator_notes(), *(f"GPU {d.index}: {d.error}" for d in seen.values() if d.error)]
     notes += table.notes if table.error is None else (*table.notes, table.error)
-    pinned, active = torch_cuda.pinned_memory() or (None, None)
+    pinned, active = allocator.pinned_memory() or (None, None)
     in_use = torch_cuda.initialized()
     return MemoryReport(rows, tuple(notes), pinned=pinned, pinned_active=active, in_use=in_use)
 
@@ -47,10 +48,10 @@ def _by_allocator(ordinal: int, context: bool) -> tuple[int | None, int | None, 
     """Return allocated, reserved and peak bytes by torch's allocator."""
     if not context:  # without one torch holds nothing
         return (0, 0, 0) if torch_cuda.built_with_cuda() else (None, None, None)
-    if torch_cuda.uncounted():
+    if allocator.uncounted():
         return None, None, None
     try:
-        stats = torch_cuda.memory_stats(ordinal)
+        stats = allocator.stats(ordinal)
     except RuntimeError:  # the driver keeps the counters, and has failed
         return None, None, None
     allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
@@ -116,6 +117,6 @@ def allocator_notes() -> tuple[str, ...]:
         return ("torch is not imported: these are the driver's figures alone",)
     if not torch_cuda.built_with_cuda():
         return ("this torch is built without CUDA: these are the driver's figures alone",)
-    if why := torch_cuda.uncounted():
+    if why := allocator.uncounted():
         return (why,)
-    return (_OF_DRIVER,) if torch_cuda.allocator_backend() == "cudaMallocAsync" else ()
+    return (_OF_DRIVER,) if allocator.backend() == "cudaMallocAsync" else ()

@@ -12,8 +12,6 @@ from gpumagic.wording import grouped, plural
 
 NO_GPU = "This machine has no GPU that CUDA can use"
 VIRTUAL = "To try gpumagic without one: make demo, in its repository, has a virtual GPU"
-#: The variables that choose devices.
-MASK, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 #: Whether what a process sees can still be changed, by whether CUDA is initialised in it.
 _STATES = {
     None: "the CUDA driver does not report whether it is initialised",
@@ -333,10 +331,9 @@ def _number(table: DeviceTable) -> str:
 
 def variables(environment: Mapping[str, str | None]) -> str:
     """Return the variables that choose devices, as text."""
-    mask = environment.get(MASK)
-    text = f"{MASK} is not set" if mask is None else f"{MASK}={mask}"
-    order = environment.get(ORDER)
-    return text if order is None else f"{text}, {ORDER}={order}"
+    named = {"CUDA_VISIBLE_DEVICES": None, **environment}
+    texts = [f"{k} is not set" if v is None else f"{k}={v}" for k, v in named.items()]
+    return ", ".join(texts)
 
 
 def errors(devices: Iterable[Device], where: str = "") -> Iterator[Line]:

@@ -11,13 +11,8 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from gpumagic.cuda import (
-    device_table,
-    driver,
-    initialization,
-    torch_cuda,
-    visible_devices,
-)
+from gpumagic.cuda import device_table, driver, initialization, visible_devices
+from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.cuda.this_process import STATE, AutoChoice
 from gpumagic.cuda.visible_devices import MASK
 from gpumagic.errors import DeviceError, GpuMagicWarning

@@ -8,7 +8,7 @@ import os
 from contextlib import suppress
 from dataclasses import replace
 
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.cuda.this_process import STATE, ThreadCount
 from gpumagic.errors import DeviceError
 from gpumagic.results.selection import Selection

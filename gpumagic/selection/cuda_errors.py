@@ -1,6 +1,6 @@
 """What to say of a CUDA that has failed in this process: why it has, and what helps.
 
-Whether it has failed is found out by `gpumagic.cuda.failure`.
+Whether it has failed is found out by `init_failure` and `dead_context` in `gpumagic.cuda`.
 """
 
 from __future__ import annotations

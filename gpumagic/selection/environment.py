@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from gpumagic.cuda import failure, torch_cuda
+from gpumagic.cuda import init_failure
+from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.cuda.this_process import STATE, WrittenVariable
 from gpumagic.cuda.visible_devices import VARIABLES
 from gpumagic.errors import DeviceError
@@ -57,12 +58,12 @@ def set_variable(name: str, value: str | None) -> None:
         # torch 2.6 counts devices by the variable at the first call, and caches the count: call it
         # while the variable is still the one that CUDA has read.
         torch_cuda.require().cuda.device_count()
-    failure.note_mask(os.environ)
+    init_failure.note_mask(os.environ)
     if value is None:
         os.environ.pop(name, None)
     else:
         os.environ[name] = value
-    failure.note_mask(os.environ)
+    init_failure.note_mask(os.environ)
 
 
 def undo() -> dict[str, str | None]:

@@ -9,14 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from gpumagic.cuda import (
-    driver,
-    failure,
-    initialization,
-    probe,
-    torch_cuda,
-    visible_devices,
-)
+from gpumagic.cuda import dead_context, driver, init_failure, initialization, probe, visible_devices
+from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.cuda.this_process import STATE
 from gpumagic.cuda.visible_devices import MASK, View
 from gpumagic.errors import DeviceError
@@ -49,7 +43,7 @@ def verify(
     problem: str | None = None
     where: str | None = None
     notes: list[str] = []
-    if prove and state.initialized is False and not failure.suspected(table):
+    if prove and state.initialized is False and not init_failure.suspected(table):
         wanted, notes = _proven(spec, wanted, table)
     known = wanted.visible is not None
     seen = _devices(wanted, table) if known else ()
@@ -60,7 +54,7 @@ def verify(
             problem, where = f"Too late for '{spec.text}': {_library()}", initialization.location()
     elif state.initialized is None and table.no_gpu is None:
         problem = f"'{spec.text}' not verified: the CUDA driver does not report what it shows"
-    elif failure.suspected(table) and wanted.visible:
+    elif init_failure.suspected(table) and wanted.visible:
         problem, count = _query_runtime(spec, len(wanted.visible))
         if problem is not None:
             seen, known = (), count == 0
@@ -159,7 +153,7 @@ def _ways_out(spec: Spec, options: str, seen: Sequence[Device]) -> tuple[WayOut,
         return ()
     again, effect = f"%gpu {spec.text}{options} --restart", "a fresh process in place"
     ways.append(WayOut(again, f"{effect}; variables come back"))
-    if seen and spec.kind == "off" and failure.check_context() is None:
+    if seen and spec.kind == "off" and dead_context.check() is None:
         effect = "new code runs on the CPU; .cuda() raises an error"
         ways.append(WayOut(f"%gpu {spec.text} --soft", effect))
     return tuple(ways)
@@ -182,7 +176,7 @@ def _query_runtime(spec: Spec, expected: int) -> tuple[str | None, int | None]:
 
     The runtime is queried in a copy of this process.
     """
-    start = failure.query_start()
+    start = init_failure.query_start()
     if start.count == expected:
         return None, expected
     if start.count is None:

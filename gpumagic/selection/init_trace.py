@@ -21,7 +21,8 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.cells.hooks import CellHook, CellHooks
-from gpumagic.cuda import initialization, torch_cuda
+from gpumagic.cuda import initialization
+from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.cuda.this_process import STATE
 from gpumagic.system.patching import patch
 from gpumagic.system.shell import Shell

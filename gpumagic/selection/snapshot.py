@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.cuda.this_process import STATE, Choice
 from gpumagic.selection import claims, environment, soft_off
 

@@ -15,7 +15,8 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
-from gpumagic.cuda import driver, torch_cuda
+from gpumagic.cuda import driver
+from gpumagic.cuda.pytorch import torch_cuda, waiting
 from gpumagic.cuda.this_process import STATE
 from gpumagic.errors import GpuMagicError
 from gpumagic.results.selection import Selection
@@ -50,7 +51,7 @@ def device_count() -> int:
 
 def synchronize(device: object = None) -> None:
     """Wait for what is on the GPUs, where it goes on (``%gpu off --soft``): for all of it."""
-    torch_cuda.synchronize_all()
+    waiting.synchronize_all()
 
 
 def _refuse() -> None:

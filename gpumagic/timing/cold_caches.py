@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
-from gpumagic.cuda import driver, streams, torch_cuda
+from gpumagic.cuda import driver
+from gpumagic.cuda.pytorch import graph_captures, streams, torch_cuda, waiting
 from gpumagic.errors import DeviceError
 
 #: Bytes written to empty a cache, in sizes of the cache.
@@ -33,7 +34,7 @@ class ColdCaches:
             DeviceError: a device does not report its cache's size, or has no memory to write to.
         """
         ordinals = torch_cuda.contexts()
-        if streams.under_way(ordinals):
+        if graph_captures.under_way(ordinals):
             self._is_captured = True
             return  # writing would become a part of the graph, and there is no GPU time anyway
         torch = cast(Any, torch_cuda.loaded())
@@ -84,7 +85,7 @@ def _allocated(ordinal: int) -> tuple[ctypes.c_uint64, int]:
     size, address = _CACHES * getattr(properties, "L2_cache_size", 0), ctypes.c_uint64()
     if not size:
         raise DeviceError(f"cuda:{ordinal} does not report the size of its L2 cache")
-    torch_cuda.synchronize(ordinal)  # before CUDA 12, this makes the context the thread's
+    waiting.synchronize(ordinal)  # before CUDA 12, this makes the context the thread's
     if _driver().cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size)) != driver.SUCCESS:
         raise DeviceError(f"no memory on cuda:{ordinal} to empty its L2 cache with")
     return address, size

@@ -8,7 +8,7 @@ from math import inf
 from numbers import Real
 from typing import NamedTuple
 
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda.pytorch import cuda_events
 from gpumagic.errors import RegressionError, SpecError
 from gpumagic.results.base import differences
 from gpumagic.results.comparison import NAMES, Compared, Comparison, Ratio, Verdict
@@ -151,7 +151,7 @@ def _compared(name: str, timing: CudaTiming, base: CudaTiming) -> Compared:
     if now is None or before is None:
         return Compared(name, timing, wall)
     # Events do not tell less than their resolution apart.
-    resolution = torch_cuda.EVENT_RESOLUTION * (1 / timing.loops + 1 / base.loops)
+    resolution = cuda_events.RESOLUTION * (1 / timing.loops + 1 / base.loops)
     gpu = _ratio(now, before, resolution)
     both_are_gpu_bound = timing.limited_by == base.limited_by == "gpu"
     is_known = both_are_gpu_bound and not (now.is_bound or before.is_bound)

@@ -27,7 +27,14 @@ from itertools import chain
 from time import perf_counter, process_time, sleep, thread_time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.cuda import streams, torch_cuda
+from gpumagic.cuda.pytorch import (
+    allocator,
+    cuda_events,
+    graph_captures,
+    streams,
+    torch_cuda,
+    waiting,
+)
 from gpumagic.system import text
 from gpumagic.timing.run_times import SLACK, Reading, Times
 
@@ -101,7 +108,7 @@ def wait_for_earlier_work() -> None:
 
     `start` waits, too: this is for an interrupt that comes before any of the user's code runs.
     """
-    with suppress(RuntimeError), streams.Relaxed():
+    with suppress(RuntimeError), graph_captures.Relaxed():
         ready_devices()
 
 
@@ -109,7 +116,7 @@ def start(*, quiet: bool = False) -> Started:
     """Record a start event on each device in use, and read the clocks when it was reached."""
     devices, note = tuple[DeviceTimer, ...](), None
     try:
-        with streams.Relaxed():
+        with graph_captures.Relaxed():
             devices = tuple(map(_start, ready_devices(quiet=quiet)))
     except RuntimeError as error:
         note = _note(error)
@@ -122,7 +129,7 @@ def stop(started: Started) -> Stopped:
     if started.note is not None:
         return Stopped(started, host, cpu, note=started.note)
     try:
-        with streams.Relaxed():
+        with graph_captures.Relaxed():
             known = {device.ordinal for device in started.devices}
             ended = [*map(_end_current, reversed(started.devices))]
             ended += [_end_current(_unready(i)) for i in _in_use() if i not in known]
@@ -139,7 +146,7 @@ def read(stopped: Stopped) -> Times:
     readings: dict[int, Reading] = {}
     waiting, foreign = list(stopped.devices), False
     try:
-        with streams.Relaxed():
+        with graph_captures.Relaxed():
             while waiting:
                 # In the order in which they finish: what is waited for late has a late end.
                 for device in [x for x in waiting if all(event.query() for event, _ in x.ends)]:
@@ -207,13 +214,13 @@ def _ready(device: DeviceTimer, used: Sequence[Any], quiet: bool) -> DeviceTimer
     for stream in filter(streams.is_busy, used):
         if quiet:  # an end event would wait for that work, too
             raise _NoTimeError(BUSY.format(device.ordinal))
-        wait_for(torch_cuda.timing_event(stream))  # open to Ctrl-C
+        wait_for(cuda_events.timing_event(stream))  # open to Ctrl-C
     # An event is made when it is first recorded; of an idle cell there is no end event.
-    start = torch_cuda.timing_event(device.streams.current())
+    start = cuda_events.timing_event(device.streams.current())
     if not quiet:
-        end = torch_cuda.timing_event(device.streams.current())
+        end = cuda_events.timing_event(device.streams.current())
         idle_wait = _LONGER * max([_waited(device.ordinal) for _ in range(4)][1:]) + SLACK
-    allocations = torch_cuda.allocations(device.ordinal)
+    allocations = allocator.allocations(device.ordinal)
     return device._replace(start=start, end=end, allocations=allocations, idle_wait=idle_wait)
 
 
@@ -229,7 +236,7 @@ def _start(device: DeviceTimer) -> DeviceTimer:
 def _end_current(device: DeviceTimer) -> DeviceTimer:
     """Record an end event on the current stream if that is busy; and say by when this was done."""
     own = device.streams.current()
-    busy = not streams.captures(own) and streams.is_busy(own)
+    busy = not graph_captures.is_capturing(own) and streams.is_busy(own)
     return device._replace(ends=(_end(own, device.end),) if busy else (), idle_by=perf_counter())
 
 
@@ -245,14 +252,14 @@ def _end_others(device: DeviceTimer, used: Sequence[Any]) -> DeviceTimer:
 
 def _end(stream: Stream, event: Event | None = None) -> tuple[Any, float]:
     if event is None:
-        event = torch_cuda.timing_event(stream)
+        event = cuda_events.timing_event(stream)
     else:
         event.record(stream)
     return event, perf_counter()
 
 
 def _refuse_capture(used: Iterable[Iterable[Any]]) -> None:
-    if any(map(streams.captures, chain.from_iterable(used))):
+    if any(map(graph_captures.is_capturing, chain.from_iterable(used))):
         raise _NoTimeError(CAPTURE)
 
 
@@ -262,10 +269,10 @@ def _late_event(device: DeviceTimer, foreign: bool) -> Any:
     if limit is None:
         return None
     # What is submitted first after 30 ms of silence took an H200 longer: this is not timed.
-    wait_for(torch_cuda.timing_event(own))
+    wait_for(cuda_events.timing_event(own))
     if _waited(device.ordinal) <= limit and not foreign:
         return None
-    late = torch_cuda.timing_event(own)
+    late = cuda_events.timing_event(own)
     wait_for(late)
     return late
 
@@ -273,7 +280,7 @@ def _late_event(device: DeviceTimer, foreign: bool) -> Any:
 def _reading(device: DeviceTimer, begun: float, late: object) -> Reading:
     """Return what is known of a device since ``begun``."""
     new, idle_by = device.start is None, device.idle_by - begun
-    sign = new or device.allocations != torch_cuda.allocations(device.ordinal)
+    sign = new or device.allocations != allocator.allocations(device.ordinal)
     first = device.ordinal not in _timed
     if device.reached is None:
         # There is no start event: the host's clock bounds what there was.
@@ -282,7 +289,7 @@ def _reading(device: DeviceTimer, begun: float, late: object) -> Reading:
     earliest, latest = (at - begun for at in device.reached)
 
     def passed(event: object) -> float:
-        return torch_cuda.seconds_between(device.start, event)
+        return cuda_events.seconds_between(device.start, event)
 
     # Of a clock that drifts only so much is sure.
     ends = [
@@ -308,7 +315,7 @@ def _reading(device: DeviceTimer, begun: float, late: object) -> Reading:
 def _waited(ordinal: int) -> float:
     """Wait for a device; return the seconds in which this thread waited for nothing else."""
     slept, cpu, begun = _sleeps(), thread_time(), perf_counter()
-    torch_cuda.synchronize(ordinal)
+    waiting.synchronize(ordinal)
     took, cpu = perf_counter() - begun, thread_time() - cpu
     # CUDA's wait spins, or sleeps: a thread whose processor was taken does neither.
     return took if _sleeps() > slept or getrusage is None else min(took, cpu)

@@ -18,7 +18,8 @@ from threading import get_ident
 from time import perf_counter
 from typing import Any, cast
 
-from gpumagic.cuda import failure, streams, torch_cuda
+from gpumagic.cuda import no_gpu
+from gpumagic.cuda.pytorch import graph_captures, profiling, torch_cuda, waiting
 from gpumagic.errors import DeviceError
 from gpumagic.results.kernels import Kernel, KernelReport
 from gpumagic.system.patching import patch
@@ -41,17 +42,17 @@ class Profiled(AbstractContextManager["Profiled"]):
         self._has_given_way = False
         problem = None
         if torch_cuda.loaded() is None or not torch_cuda.initialized():
-            problem = failure.why_no_gpu()
-        elif streams.under_way(torch_cuda.contexts()):
+            problem = no_gpu.reason()
+        elif graph_captures.under_way(torch_cuda.contexts()):
             problem = "a CUDA graph is being captured"
-        elif torch_cuda.profiling():  # a second one would end the first
+        elif profiling.is_active():  # a second one would end the first
             problem = "torch's profiler is running already"
         if problem is not None:
             raise DeviceError(f"no profile: {problem}")
 
     def __enter__(self) -> Profiled:
-        torch_cuda.synchronize_all()
-        self._profile = torch_cuda.profiler()
+        waiting.synchronize_all()
+        self._profile = profiling.profiler()
         with ExitStack() as opened:
             # First: an interrupt may come when it has started, before torch returns.
             opened.callback(self._end)
@@ -62,10 +63,10 @@ class Profiled(AbstractContextManager["Profiled"]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        profiled = kind is None and torch_cuda.profiling() and not self._has_given_way
+        profiled = kind is None and profiling.is_active() and not self._has_given_way
         try:
             if profiled:
-                torch_cuda.synchronize_all()
+                waiting.synchronize_all()
         finally:
             self._open.close()
         if not profiled:
@@ -149,7 +150,7 @@ def report(events: Iterable[Any], trace: str | None = None) -> KernelReport:
 
 def nvtx_range(name: str | None) -> AbstractContextManager[Any]:
     """Return a scope that is an NVTX range, for Nsight; none without a name, or without NVTX."""
-    nvtx = None if name is None or torch_cuda.loaded() is None else torch_cuda.nvtx()
+    nvtx = None if name is None or torch_cuda.loaded() is None else profiling.nvtx()
     return nullcontext() if nvtx is None else nvtx.range("{}", name)
 
 
@@ -165,7 +166,7 @@ def flop_counter() -> Any:
     Raises:
         DeviceError: torch cannot be imported, or counts none.
     """
-    mode = torch_cuda.flop_counter().FlopCounterMode
+    mode = profiling.flop_counter().FlopCounterMode
     options: dict[str, Any] = {"display": False}
     if "skip_unsupported" in inspect.signature(mode).parameters:
         options["skip_unsupported"] = True  # else a Triton kernel is counted, but not run
@@ -217,6 +218,6 @@ class EnergyMeter(AbstractContextManager[None]):
         """Wait for the devices, and return their millijoules so far."""
         found = []
         for ordinal, uuid in self._uuids.items():
-            torch_cuda.synchronize(ordinal)
+            waiting.synchronize(ordinal)
             found.append(self._session.energy(uuid))
         return None if None in found else sum(cast("list[int]", found))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Any, NamedTuple, cast
 
-from gpumagic.cuda import streams, torch_cuda
+from gpumagic.cuda.pytorch import cuda_events, graph_captures, torch_cuda
 from gpumagic.results.timing import EXACT, Sample, is_bound
 from gpumagic.timing.event_timer import DeviceTimer, ready_devices, wait_for
 from gpumagic.timing.repeat_plan import LEAST_REPEATS
@@ -116,7 +116,7 @@ class BehindADelay(AbstractContextManager["BehindADelay"]):
         self.taken: dict[int, float] | None = None
 
     def __enter__(self) -> BehindADelay:
-        with streams.Relaxed():
+        with graph_captures.Relaxed():
             self._devices = ready_devices()
             self._used = self._streams()
             for device in self._devices:
@@ -130,11 +130,11 @@ class BehindADelay(AbstractContextManager["BehindADelay"]):
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             return
-        with streams.Relaxed():
+        with graph_captures.Relaxed():
             used = self._streams()
-            if any(streams.captures(each) for _, each in used):
+            if any(graph_captures.is_capturing(each) for _, each in used):
                 return
-            ends = [(device, torch_cuda.timing_event(each)) for device, each in used]
+            ends = [(device, cuda_events.timing_event(each)) for device, each in used]
             in_time = not any(device.start.query() for device in self._devices)
             for _, event in ends:
                 wait_for(event)

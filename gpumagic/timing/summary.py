@@ -9,8 +9,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from gpumagic.cuda import failure, torch_cuda
+from gpumagic.cuda import no_gpu
 from gpumagic.cuda.device_table import conditions
+from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.results.timing import CudaTiming, Limit, Sample, is_bound
 from gpumagic.timing.queued_runs import Queued
 from gpumagic.timing.run_times import Times, sure_part
@@ -109,7 +110,7 @@ def _why_none(runs: Sequence[Times]) -> str | None:
     notes = [run.note for run in runs if run.note is not None]
     if not notes and any(run.readings for run in runs):
         return None
-    return notes[0] if notes else f"no GPU time: {failure.why_no_gpu()}{_not_waited_for()}"
+    return notes[0] if notes else f"no GPU time: {no_gpu.reason()}{_not_waited_for()}"
 
 
 def _first_use(runs: Sequence[Times]) -> str | None:

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from gpumagic.cuda import driver, failure, initialization, nvml, processes, torch_cuda
+from gpumagic.cuda import dead_context, driver, initialization, nvml, processes
 from gpumagic.cuda.driver import DriverState
-from gpumagic.cuda.probe import Build, Start
+from gpumagic.cuda.probe import Start
+from gpumagic.cuda.pytorch import allocator, torch_cuda
+from gpumagic.cuda.pytorch.build import Build
 from gpumagic.cuda.this_process import STATE, InitFailure
 from gpumagic.doctor import build, judge, machine, process
 from gpumagic.doctor.diagnosis import Diagnosis, Finding
@@ -63,7 +65,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     monkeypatch.setattr(STATE, "init_failure", InitFailure())
     monkeypatch.setattr(driver, "installed", lambda: True)
-    monkeypatch.setattr(failure, "check_context", lambda: None)
+    monkeypatch.setattr(dead_context, "check", lambda: None)
     monkeypatch.setattr(torch_cuda, "in_bad_fork", lambda: False)
 
 
@@ -276,7 +278,7 @@ def test_the_mask_of_unequal_gpus_in_cudas_own_order(monkeypatch: pytest.MonkeyP
 
 def test_variables_that_came_too_late_or_make_it_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(initialization, "environment_then", lambda: {"CUDA_MODULE_LOADING": "LAZY"})
-    monkeypatch.setattr(torch_cuda, "allocator_settings", lambda: "")
+    monkeypatch.setattr(allocator, "settings", lambda: "")
     monkeypatch.delenv("CUDA_DEVICE_ORDER")
     monkeypatch.setenv("CUDA_MODULE_LOADING", "LAZY")
     assert process.variables(facts()) is None

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cuda import streams, torch_cuda
+from gpumagic.cuda.pytorch import cuda_events, streams, torch_cuda
 from gpumagic.timing.queued_runs import launch_delay
 from tests.hardware.record import Figure
 
@@ -23,23 +23,23 @@ def test_what_two_events_tell_apart(torch: Any, figure: Figure) -> None:
     pairs, every = [], []
     for _ in range(10):  # a queue holds some 1,000 events
         launch_delay(0, 20e-3)
-        events = [torch_cuda.timing_event(stream) for _ in range(200)]
+        events = [cuda_events.timing_event(stream) for _ in range(200)]
         torch.cuda.synchronize()
         couples = zip(events[::2], events[1::2], strict=True)
         pairs += [first.elapsed_time(second) / 1e3 for first, second in couples]
     for _ in range(10):
         launch_delay(0, 20e-3)
-        start = torch_cuda.timing_event(stream)
+        start = cuda_events.timing_event(stream)
         for other in used:
             start.wait(other)
-        ends = [torch_cuda.timing_event(other) for other in used]
+        ends = [cuda_events.timing_event(other) for other in used]
         torch.cuda.synchronize()
         every.append(max(start.elapsed_time(end) for end in ends) / 1e3)
     figure("1,000 pairs of events, in seconds: least, median, step", _summary(pairs))
     figure("the same with every stream marked: least, median, step", _summary(every))
     step = _summary(pairs)[2]
     # A margin: times come as milliseconds in single precision.
-    assert step is None or step <= torch_cuda.EVENT_RESOLUTION * 1.01
+    assert step is None or step <= cuda_events.RESOLUTION * 1.01
 
 
 def _with_all_pools(torch: Any) -> list[Any]:

@@ -11,7 +11,7 @@ import pytest
 from IPython.core.error import UsageError
 
 import gpumagic
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.errors import RegressionError
 from gpumagic.results.memory import MemoryDelta
 from gpumagic.results.timing import CudaTiming, Sample

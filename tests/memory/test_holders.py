@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda.pytorch import allocator
 from gpumagic.memory.holders import holders
 from gpumagic.results.holders import DeviceHolders, Holders
 from tests.support.allocator import MIB
@@ -596,7 +596,7 @@ def test_what_garbage_shares_is_not_garbage(torch: ModuleType, cells: Any, ip: A
 
 def test_the_look_itself_collects_nothing(new: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Python's collector would, in the midst of it: what it frees was still counted."""
-    read, thresholds = torch_cuda.memory_held, gc.get_threshold()
+    read, thresholds = allocator.held, gc.get_threshold()
 
     def then_much_else(ordinal: int) -> tuple[int, int]:
         found = read(ordinal)
@@ -604,7 +604,7 @@ def test_the_look_itself_collects_nothing(new: Any, monkeypatch: pytest.MonkeyPa
         _ = [[i] for i in range(1000)]
         return found
 
-    monkeypatch.setattr(torch_cuda, "memory_held", then_much_else)
+    monkeypatch.setattr(allocator, "held", then_much_else)
     cycle: list[Any] = [new(MIB)]
     cycle.append(cycle)
     gc.disable()

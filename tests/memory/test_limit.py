@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cuda import failure, torch_cuda
+from gpumagic.cuda import no_gpu
+from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.memory import limit
 from gpumagic.memory.limit import LIMIT
@@ -37,7 +38,7 @@ def fits(torch: Any, size: int, device: int = 0) -> bool:
 
 
 def test_without_a_gpu(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failure, "why_no_gpu", lambda: "there is no NVIDIA driver")
+    monkeypatch.setattr(no_gpu, "reason", lambda: "there is no NVIDIA driver")
     LIMIT.set(GIB)
     assert LIMIT.size is None
     assert str(LIMIT.state()) == "there is no GPU to limit: there is no NVIDIA driver"

@@ -33,7 +33,7 @@ def test_a_report_has_all_that_the_magic_shows(torch: ModuleType, ip: Any, run_c
     for each in dataclasses.fields(gpumagic.MemoryReport):
         if each.name != "devices":  # with the change since another report
             assert getattr(report, each.name) == getattr(shown, each.name), each.name
-    assert (report.pinned is None) == (gpumagic.cuda.torch_cuda.pinned_memory() is None)
+    assert (report.pinned is None) == (gpumagic.cuda.pytorch.allocator.pinned_memory() is None)
     del pinned
 
 

@@ -19,7 +19,8 @@ CONTEXT = round(profile().context_mib * MIB)
 #: In a kernel: what has been touched so far.
 TOUCHED = """\
 import sys
-from gpumagic.cuda import driver, torch_cuda
+from gpumagic.cuda import driver
+from gpumagic.cuda.pytorch import torch_cuda
 print([("torch" in sys.modules), driver.state().initialized, torch_cuda.contexts()])
 """
 
@@ -163,7 +164,9 @@ def test_without_nvml_the_runtime_tells_of_devices_with_a_context(kernel: Any) -
     assert "NVML" in reply.text
     fresh.run("%%gpumem -v change\ny = torch.empty(2**20, dtype=torch.uint8, device='cuda:1')")
     assert fresh.value("change.devices[1].allocated") == MIB
-    assert fresh.value("__import__('gpumagic.cuda.torch_cuda').cuda.torch_cuda.contexts()") == (1,)
+    assert fresh.value(
+        "__import__('gpumagic.cuda.pytorch.torch_cuda').cuda.pytorch.torch_cuda.contexts()"
+    ) == (1,)
 
 
 @pytest.mark.parametrize("code", [3, 999])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.cuda.this_process import STATE, Choice
 from gpumagic.results.selection import Selection, Status
 from gpumagic.selection import cpu_threads

@@ -112,7 +112,7 @@ def test_cold_without_effect(gpu_work: Any, monkeypatch: pytest.MonkeyPatch) -> 
     with torch.cuda.graph(graph):
         timing = gpumagic.cudatime(lambda: x + 1, n=1, r=1, w=0, cold=True)
     assert "--cold had no effect: a CUDA graph is being captured" in str(timing)
-    monkeypatch.setattr("gpumagic.cuda.torch_cuda.contexts", tuple)  # as before CUDA starts
+    monkeypatch.setattr("gpumagic.cuda.pytorch.torch_cuda.contexts", tuple)  # as before CUDA starts
     timing = gpumagic.cudatime(lambda: None, n=1, r=1, w=0, cold=True)
     assert "--cold had no effect: no GPU is in use" in str(timing)
     assert "flushed" not in str(timing)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic.cuda import streams
+from gpumagic.cuda.pytorch import streams
 from gpumagic.results.timing import EXACT, CudaTiming
 from gpumagic.timing import event_timer
 from gpumagic.timing.event_timer import read, start, stop

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda.pytorch import allocator, cuda_events
 from gpumagic.results.timing import is_bound
 from gpumagic.timing import event_timer
 from gpumagic.timing.event_timer import (
@@ -151,8 +151,8 @@ def test_a_gpu_whose_clock_drifts(
 ) -> None:
     """No bound is false, whichever clock is the faster one."""
     ended, recorded = wait + seconds, wait + 5e-6
-    monkeypatch.setattr(torch_cuda, "seconds_between", lambda x, y: (1 + drift) * (y - x))
-    fields = {"start": 0.0, "allocations": torch_cuda.allocations(0), "reached": (0.0, 0.0)}
+    monkeypatch.setattr(cuda_events, "seconds_between", lambda x, y: (1 + drift) * (y - x))
+    fields = {"start": 0.0, "allocations": allocator.allocations(0), "reached": (0.0, 0.0)}
     device = DeviceTimer(0, Any, **fields, ends=((ended, recorded),), idle_by=recorded)
     reading = _reading(device, 0.0, None)
     assert reading.lower <= seconds <= ended <= reading.upper

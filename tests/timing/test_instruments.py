@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda.pytorch import profiling, torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.timing.instruments import EnergyMeter, Profiled, nvtx_range, report
 
@@ -53,7 +53,7 @@ def test_a_run_that_raises_has_no_report(gpu_work: Any) -> None:
     with pytest.raises(ZeroDivisionError), profiled:
         _ = 1 / 0
     assert profiled.report is None
-    assert not torch_cuda.profiling(), "it is closed"
+    assert not profiling.is_active(), "it is closed"
 
 
 def test_why_there_is_no_profile(gpu_work: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def test_the_codes_own_profiler_has_priority(gpu_work: Any, code: Any, tmp_path:
         code(gpu_work.torch)
     assert profiled.report is None
     assert not (tmp_path / "t.json").exists()
-    assert not torch_cuda.profiling()
+    assert not profiling.is_active()
     assert vars(profiler_module) == before
 
 
@@ -111,7 +111,7 @@ def test_a_profiler_that_the_code_leaves_running_is_not_ended(gpu_work: Any) -> 
     profile, profiled = gpu_work.torch.profiler.profile(), Profiled()
     with profiled:
         profile.__enter__()
-    assert torch_cuda.profiling()
+    assert profiling.is_active()
     gpu_work.torch.ones(3) + 1
     profile.__exit__(None, None, None)
     assert any(event.key == "aten::add" for event in profile.key_averages())

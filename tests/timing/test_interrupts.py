@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda.pytorch import allocator, profiling
 from gpumagic.timing.lines.line_profiler import tracing_cost
 
 #: What starts it: a module and the name of a function; the cell, and what it shows.
@@ -53,6 +53,6 @@ def test_an_interrupt_at_the_start(
         sys.settrace(None)
     assert traced is None
     assert _MONITORING is None or _MONITORING.get_tool(3) is None
-    assert not torch_cuda.profiling()
-    assert not torch_cuda.history_is_recorded()
+    assert not profiling.is_active()
+    assert not allocator.history_is_recorded()
     assert shown in run_cell(cell).text

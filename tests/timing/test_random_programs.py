@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda.pytorch import cuda_events
 from gpumagic.timing import event_timer
 from gpumagic.timing.lines import line_clock, marks
 from tests.support.gpu_work import KnownWork
@@ -53,8 +53,8 @@ class Program(KnownWork):
 def test_no_bound_is_false(seed: int, gpu_work: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (event_timer, marks):
         monkeypatch.setattr(module, "DRIFT", DRIFT)
-    original, drift = torch_cuda.seconds_between, (-DRIFT, 0.0, DRIFT)[seed % 3]
-    monkeypatch.setattr(torch_cuda, "seconds_between", lambda *x: (1 + drift) * original(*x))
+    original, drift = cuda_events.seconds_between, (-DRIFT, 0.0, DRIFT)[seed % 3]
+    monkeypatch.setattr(cuda_events, "seconds_between", lambda *x: (1 + drift) * original(*x))
     program = Program(seed, gpu_work)
     timing = measured(program.text, p=program, time=time)
     assert not timing.partial

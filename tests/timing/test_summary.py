@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.results.timing import CudaTiming
 from gpumagic.timing.queued_runs import Queued
 from gpumagic.timing.run_times import Reading, Times

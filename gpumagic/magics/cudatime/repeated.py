@@ -10,7 +10,8 @@ from time import perf_counter
 from typing import Any
 
 from gpumagic.cells.timeit_loop import Loop, compile_loop
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda.pytorch import torch_cuda
+from gpumagic.cuda.pytorch.device import chosen
 from gpumagic.errors import SpecError
 from gpumagic.magics.cudatime.cudatime_options import RunOptions
 from gpumagic.magics.cudatime.timing_outcome import TimingOutcome
@@ -163,5 +164,5 @@ def _default_device(name: str) -> Iterator[None]:
     torch: Any = torch_cuda.require()
     device = torch.device(name)
     current = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-    with current, torch_cuda.chosen(device), device:
+    with current, chosen(device), device:
         yield

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from gpumagic.cells.timeit_loop import Loop
-from gpumagic.cuda import failure
+from gpumagic.cuda import no_gpu
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics.cudatime.cudatime_options import RunOptions
 from gpumagic.magics.outcome import Outcome
@@ -88,7 +88,7 @@ class TimingOutcome(Outcome):
         if not self.options.energy or result is None:
             return
         if not result.per_device:
-            unseen = failure.why_no_gpu() if result.gpu is None else "no GPU work was seen"
+            unseen = no_gpu.reason() if result.gpu is None else "no GPU work was seen"
             self._add(f"no energy: {result.gpu_note or unseen}")
             return
         devices = sorted(result.per_device)

@@ -9,7 +9,7 @@ from threading import get_ident
 from typing import Any
 
 from gpumagic.cells.compile import compile_cell
-from gpumagic.cuda import device_table, driver, failure
+from gpumagic.cuda import dead_context, device_table, driver, init_failure
 from gpumagic.cuda.this_process import STATE
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics import delivery
@@ -77,7 +77,7 @@ def _choose_for_kernel(magics: ShellState, spec: Spec, options: ChoiceOptions) -
     except KeyboardInterrupt:
         raise DeviceError("interrupted; nothing was changed") from None
     # Without --restart only the errors of cells are known.
-    dead = failure.check_context() if options.restart else STATE.dead_context
+    dead = dead_context.check() if options.restart else STATE.dead_context
     if options.restart and (dead is not None or chosen.status == "too-late"):
         from gpumagic.magics.gpu import restarting
 
@@ -190,7 +190,7 @@ def _say_what_stays(shell: Shell, failed: bool) -> None:
             "this process; the variables are put back for processes started from here.",
         )
         return
-    if not failed and failure.has_failed(device_table.read()):
+    if not failed and init_failure.has_failed(device_table.read()):
         delivery.say(
             shell,
             f"{cuda_errors.start_cause()}: it sees no GPU any more. To change that: "

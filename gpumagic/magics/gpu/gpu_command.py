@@ -83,12 +83,12 @@ def _show_table(magics: ShellState, options: TableOptions) -> Any:
 
 def _table(*, processes: bool) -> DeviceTable:
     """Return the table; check whether CUDA has failed where it may have, which can take seconds."""
-    from gpumagic.cuda import failure
+    from gpumagic.cuda import init_failure
     from gpumagic.selection import cuda_errors, soft_off
     from gpumagic.selection.table import devices
 
     found = devices(processes=processes)
-    if not found.cuda_failed and failure.has_failed(found):
+    if not found.cuda_failed and init_failure.has_failed(found):
         found = devices(processes=processes)
     note = cuda_errors.dead_context_note()
     if found.cuda_failed:

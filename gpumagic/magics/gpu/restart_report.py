@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import IO, Any
 
-from gpumagic.cuda import driver, torch_cuda
+from gpumagic.cuda import driver
+from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.cuda.this_process import STATE
 from gpumagic.magics.delivery import hand_over
 from gpumagic.magics.gpu import restart_session

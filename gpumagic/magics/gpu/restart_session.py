@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpumagic.cuda import driver, torch_cuda
+from gpumagic.cuda import driver
+from gpumagic.cuda.pytorch import allocator
 from gpumagic.magics.shell_state import of
 from gpumagic.system import text
 from gpumagic.system.shell import Shell
@@ -54,7 +55,7 @@ def _modes(shell: Shell) -> Iterator[tuple[str, str]]:
     inline = sys.modules.get("matplotlib_inline.backend_inline")
     if inline is not None and inline.flush_figures in shell.events.callbacks["post_execute"]:
         yield "matplotlib", "inline"
-    if torch_cuda.history_is_recorded():
+    if allocator.history_is_recorded():
         yield "gpumem", "record on -q"
     reloader = _reloader(shell)
     if reloader is not None and reloader.enabled:

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
-from gpumagic.cuda import driver, failure, initialization, streams, torch_cuda
+from gpumagic.cuda import dead_context, driver, initialization
+from gpumagic.cuda.pytorch import graph_captures, torch_cuda, waiting
 from gpumagic.cuda.this_process import STATE
 from gpumagic.errors import RestartError
 from gpumagic.magics.gpu import restart_session, restart_target
@@ -166,13 +167,16 @@ def _wait_for_gpus(live: LiveDisplay) -> None:
     """
     if STATE.dead_context is not None:
         return
-    if any(streams.captures(torch_cuda.current_stream(each)) for each in torch_cuda.contexts()):
+    if any(
+        graph_captures.is_capturing(torch_cuda.current_stream(each))
+        for each in torch_cuda.contexts()
+    ):
         raise RestartError("a CUDA graph is being captured: end that first")
     try:
         waits = "waiting for the GPUs; Ctrl-C ends it, and nothing changes"
-        torch_cuda.wait_for_all(lambda: live.text(waits))
+        waiting.wait_for_all(lambda: live.text(waits))
     except RuntimeError as error:
-        if failure.check_context() is None:
+        if dead_context.check() is None:
             raise RestartError(f"the GPUs cannot be waited for: {text.reason(error)}") from None
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpumagic.cells.compile import CompiledCell
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda.pytorch import allocator, torch_cuda
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics.delivery import hand_over, say
 from gpumagic.magics.forms import Options
@@ -44,7 +44,7 @@ def run(
         DeviceError: the cell uses no GPU memory.
     """
     cell.check_runs_again("--fit")
-    if why := torch_cuda.uncounted():
+    if why := allocator.uncounted():
         raise DeviceError(f"--fit: {why}")
     kind = type(cell.globals.get(name, 0))
     if kind is not int:
@@ -84,13 +84,13 @@ def run(
 
 
 def _allocated() -> int:
-    return sum(torch_cuda.memory_held(each)[0] for each in torch_cuda.contexts())
+    return sum(allocator.held(each)[0] for each in torch_cuda.contexts())
 
 
 def _available(ordinal: int) -> int:
     """Return the bytes that the code may still allocate on a device."""
     free, _ = torch_cuda.memory_info(ordinal)
-    allocated, reserved = torch_cuda.memory_held(ordinal)
+    allocated, reserved = allocator.held(ordinal)
     limit = memory_limit(ordinal)
     room = free + reserved
     return min(room, room if limit is None else limit) - allocated
@@ -124,7 +124,7 @@ def _run_once(cell: CompiledCell, name: str, value: int) -> tuple[bool, _Deltas]
             each.__traceback__ = each.__context__ = each.__cause__ = None
         del each
     gc.collect()
-    torch_cuda.empty_cache()
+    allocator.empty_cache()
     devices = measurement.result.devices
     # Also where the cell has caught the error itself.
     return not (failed or any(delta.ooms for delta in devices.values())), devices

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpumagic.cells.compile import CompiledCell, compile_cell
 from gpumagic.cells.line_sources import selected_sources
-from gpumagic.cuda import failure
+from gpumagic.cuda import dead_context
 from gpumagic.errors import SpecError
 from gpumagic.magics.delivery import hand_over
 from gpumagic.magics.forms import RESULT
@@ -88,7 +88,7 @@ def _report(magics: ShellState, options: RunOptions) -> Any:
     """Show what holds GPU memory now."""
     report = magics.memory_report = memory_report(magics.memory_report)
     LIMIT.apply()
-    failure.check_context()
+    dead_context.check()
     limit = LIMIT.limits().limits
     limit = limit and f"Limited to {limit}; %gpumem limit says by what."
     notes = (*report.notes, cuda_errors.dead_context_note(), limit)

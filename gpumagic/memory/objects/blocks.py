@@ -6,7 +6,7 @@ from bisect import bisect_right
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda.pytorch import allocator, torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.system import text
 
@@ -37,16 +37,16 @@ class Blocks:
         Raises:
             UnreadableError: torch uses another allocator than its native one.
         """
-        if torch_cuda.allocator_backend() != "native" or torch_cuda.uncounted():
+        if allocator.backend() != "native" or allocator.uncounted():
             why = "torch's allocator lists no blocks; only its native one does"
-            raise UnreadableError(torch_cuda.uncounted() or why)
+            raise UnreadableError(allocator.uncounted() or why)
         try:
             read = [
                 Block(device, block["address"], block["requested_size"], block["size"])
-                for device, block in torch_cuda.allocated_blocks()
+                for device, block in allocator.allocated_blocks()
             ]
             #: By CUDA ordinal, the allocated bytes by the allocator's counters.
-            self.allocated = {i: torch_cuda.memory_held(i)[0] for i in torch_cuda.contexts()}
+            self.allocated = {i: allocator.held(i)[0] for i in torch_cuda.contexts()}
         except RuntimeError as error:
             shown = text.reason(error)
             raise UnreadableError(f"the allocator cannot be read: {shown}") from None

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 from gpumagic.cells import tracebacks
 from gpumagic.cells.tracebacks import CellOf
-from gpumagic.cuda import torch_cuda
-from gpumagic.cuda.torch_tensors import plain_functions
+from gpumagic.cuda.pytorch import torch_cuda
+from gpumagic.cuda.pytorch.tensors import plain_functions
 from gpumagic.memory.objects.blocks import BlockIndex, Blocks
 from gpumagic.memory.objects.object_graph import ObjectGraph
 from gpumagic.memory.objects.torch_graph import TorchGraph

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, compress
 from typing import Any, TypeAlias
 
-from gpumagic.cuda import torch_cuda
-from gpumagic.cuda.torch_tensors import plain_functions, tensor_base
+from gpumagic.cuda.pytorch import torch_cuda
+from gpumagic.cuda.pytorch.tensors import plain_functions, tensor_base
 from gpumagic.memory.objects.blocks import BlockIndex
 from gpumagic.memory.objects.torch_graph import GRADIENTS, GRAPH
 from gpumagic.memory.objects.walk import AT_ONCE, ObjectId, Walk

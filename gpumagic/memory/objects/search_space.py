@@ -14,7 +14,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from gpumagic.cells import tracebacks
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.memory.objects.notebook import NotebookReferences, Root, Roots
 from gpumagic.system import introspection
 

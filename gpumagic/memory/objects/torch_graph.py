@@ -12,8 +12,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from gpumagic.cuda import torch_cuda
-from gpumagic.cuda.torch_tensors import storage_address
+from gpumagic.cuda.pytorch import torch_cuda
+from gpumagic.cuda.pytorch.tensors import storage_address
 from gpumagic.system import introspection
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from itertools import compress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
-from gpumagic.cuda.torch_tensors import plain_functions
+from gpumagic.cuda.pytorch.tensors import plain_functions
 from gpumagic.memory.objects.blocks import BlockIndex, Blocks
 from gpumagic.memory.objects.torch_graph import Hidden, Rule, TorchGraph
 from gpumagic.system import introspection

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import IO, Any, NamedTuple
 
-from gpumagic.cuda.torch_tensors import as_bytes, plain_functions
+from gpumagic.cuda.pytorch.tensors import as_bytes, plain_functions
 from gpumagic.errors import RestartError
 from gpumagic.system import text
 

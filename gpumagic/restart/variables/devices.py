@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from gpumagic.cuda import device_table, driver, torch_cuda, visible_devices
+from gpumagic.cuda import device_table, driver, visible_devices
+from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.cuda.visible_devices import uuid_key
 
 

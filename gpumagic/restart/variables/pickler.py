@@ -11,7 +11,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import cloudpickle
 
-from gpumagic.cuda import failure, torch_cuda
+from gpumagic.cuda import dead_context
+from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.restart.variables.data_file import Memory
 from gpumagic.restart.variables.kinds import of_numpy, of_python, of_torch, refused, rules
 from gpumagic.restart.variables.mapped_files import MappedFiles
@@ -59,7 +60,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.globals_ref[id(shell.user_ns)] = shell.user_ns
         # Not while torch is being imported, or after its import has failed.
         self._torch: Any = torch_cuda.loaded() if hasattr(torch_cuda.loaded(), "Tensor") else None
-        self._context_is_dead = failure.check_context() is not None
+        self._context_is_dead = dead_context.check() is not None
         self._numpy: Any = sys.modules.get("numpy")
 
     def add(self, value: Any) -> bool:

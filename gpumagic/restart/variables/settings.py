@@ -18,7 +18,8 @@ from typing import Any, NamedTuple, cast
 
 import cloudpickle
 
-from gpumagic.cuda import driver, torch_cuda
+from gpumagic.cuda import driver
+from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.cuda.this_process import STATE
 from gpumagic.restart.variables.process_objects import STREAMS, own_streams
 from gpumagic.system.shell import Shell

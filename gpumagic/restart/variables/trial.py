@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.errors import RestartError
 from gpumagic.restart import handover
 from gpumagic.restart.variables.kinds import refused

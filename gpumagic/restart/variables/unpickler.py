@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.restart.variables import data_file
 from gpumagic.restart.variables.manifest import Manifest
 from gpumagic.restart.variables.module_objects import Reference, type_name

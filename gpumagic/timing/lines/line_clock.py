@@ -18,7 +18,7 @@ from time import perf_counter, sleep
 from typing import Any, NamedTuple
 
 from gpumagic.cells.line_sources import CodeLine
-from gpumagic.cuda import streams, torch_cuda
+from gpumagic.cuda.pytorch import graph_captures, torch_cuda
 from gpumagic.results.timing import is_bound
 from gpumagic.timing.lines.marks import DeviceMarks
 
@@ -117,8 +117,8 @@ class LineClock:
         """
         known = {device.ordinal for device in self._devices}
         new = [ordinal for ordinal in torch_cuda.contexts() if ordinal not in known]
-        with streams.Relaxed():
-            if new and not streams.under_way(new):
+        with graph_captures.Relaxed():
+            if new and not graph_captures.under_way(new):
                 self._devices += [DeviceMarks(i, began) for i in new]
 
     def start(self) -> None:
@@ -148,7 +148,7 @@ class LineClock:
         Raises:
             RuntimeError: a device has failed.
         """
-        with streams.Relaxed():
+        with graph_captures.Relaxed():
             while self._waiting:
                 # Marks are reached in another order on several streams; none takes long now.
                 if not _is_reached(self._waiting[-1]):
@@ -178,7 +178,7 @@ class LineClock:
         times = (self._began, ended, mark, recorded, perf_counter())
         self._waiting.append(_Boundary(self._lines, *times))
         if len(self._waiting) >= self._read_at:
-            with streams.Relaxed():
+            with graph_captures.Relaxed():
                 self._read()
             self._read_at = len(self._waiting) + _WAITING
 

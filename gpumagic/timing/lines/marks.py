@@ -12,7 +12,7 @@ from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.cuda import streams, torch_cuda
+from gpumagic.cuda.pytorch import cuda_events, graph_captures, streams, torch_cuda, waiting
 from gpumagic.timing.event_timer import DRIFT
 
 if TYPE_CHECKING:
@@ -44,16 +44,16 @@ class DeviceMarks:
         #: Those that were current, or busy once, by handle.
         self._streams: dict[int, Any] = {}
         self._free: list[Any] = []
-        torch_cuda.synchronize(ordinal)
+        waiting.synchronize(ordinal)
         self._free = [event for _ in range(_FIRST_EVENTS) for event in self.record()]
-        torch_cuda.synchronize(ordinal)
+        waiting.synchronize(ordinal)
         #: When the last mark that was read was reached, by the GPU's clock; and what to add.
         self._seconds, self._distance = perf_counter(), 0.0
         [self._last] = self.record()
         for _ in range(_COMPARED):
             recorded = perf_counter()
             events = self.record()
-            torch_cuda.synchronize(ordinal)
+            waiting.synchronize(ordinal)
             self.read(events, recorded)
         self._unused_until = unused_until
 
@@ -66,11 +66,11 @@ class DeviceMarks:
         if current not in self._streams:
             self._streams[current] = torch_cuda.current_stream(self.ordinal)
         own = self._streams[current]
-        if any(map(streams.captures, self._streams.values())):
+        if any(map(graph_captures.is_capturing, self._streams.values())):
             return []
         if len(self._streams) == 1 and self._free:  # nothing is queried, and no event made
             return [self._event(own)]
-        with streams.Relaxed():
+        with graph_captures.Relaxed():
             busy = (x for x in self._streams.values() if x is own or not self._is_idle(x))
             return [self._event(stream) for stream in busy]
 
@@ -82,10 +82,10 @@ class DeviceMarks:
     def look(self) -> list[Any]:
         """Record events on the streams of torch's that are busy for the first time."""
         used = self._of_device.used()
-        if any(map(streams.captures, used)):
+        if any(map(graph_captures.is_capturing, used)):
             return []
         new = {s.cuda_stream: s for s in used if s.cuda_stream not in self._streams}
-        with streams.Relaxed():
+        with graph_captures.Relaxed():
             new = {handle: stream for handle, stream in new.items() if streams.is_busy(stream)}
             self._streams |= new
             return [self._event(stream) for stream in new.values()]
@@ -101,7 +101,7 @@ class DeviceMarks:
         before = self._seconds
         for event in events:
             # From mark to mark: CUDA's seconds are 32-bit floats.
-            passed = torch_cuda.seconds_between(self._last, event)
+            passed = cuda_events.seconds_between(self._last, event)
             if passed > 0.0:
                 self._seconds += passed
                 self._last, event = event, self._last

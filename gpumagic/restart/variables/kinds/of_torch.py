@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.restart.variables.kinds.rules import Pickling, Reduced, Rule, reduces_as
 
 if TYPE_CHECKING:

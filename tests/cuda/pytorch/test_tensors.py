@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from gpumagic.cuda.torch_tensors import plain_functions, tensor_base
+from gpumagic.cuda.pytorch.tensors import plain_functions, tensor_base
 
 
 class RefusingMode(TorchFunctionMode):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic.cuda import streams
+from gpumagic.cuda.pytorch import graph_captures
 from gpumagic.timing.event_timer import CAPTURE, read, start, stop
 from gpumagic.timing.run_times import Times
 from tests.support.captures import capture_elsewhere
@@ -62,12 +62,12 @@ def test_a_capture_in_a_stream_context_that_was_left(gpu_work: Any) -> None:
         graph.capture_begin()
     with gpumagic.cudatime() as timed:
         pass
-    assert streams.under_way((0, 1))
+    assert graph_captures.under_way((0, 1))
     with torch.cuda.stream(stream):
         torch.cuda._sleep(1000)
         graph.capture_end()
     assert "captured" in timed.gpu_note
-    assert not streams.under_way((0, 1))
+    assert not graph_captures.under_way((0, 1))
     graph.replay()
 
 
@@ -83,17 +83,17 @@ def mode_of_this_thread() -> int:
 def test_no_thread_is_left_relaxed(torch: Any, virtual_gpu: Any) -> None:
     """By an error in the scope, an exchange that fails, or an interrupt right after it."""
     torch.cuda.init()
-    with streams.Relaxed():
+    with graph_captures.Relaxed():
         assert mode_of_this_thread() == 2
-    with pytest.raises(ZeroDivisionError), streams.Relaxed():
+    with pytest.raises(ZeroDivisionError), graph_captures.Relaxed():
         _ = 1 / 0
     assert mode_of_this_thread() == 0
     virtual_gpu.fault("cuThreadExchangeStreamCaptureMode", 999, times=1)
-    with streams.Relaxed():
+    with graph_captures.Relaxed():
         assert mode_of_this_thread() == 0
     assert mode_of_this_thread() == 0
 
-    class Interrupted(streams.Relaxed):
+    class Interrupted(graph_captures.Relaxed):
         def _exchange(self) -> int:
             super()._exchange()
             if self._mode.value == 0:  # it is relaxed now

@@ -1,4 +1,4 @@
-"""Torch's streams of a device on which there can be work, and whether a graph is captured there.
+"""Torch's streams of a device on which there can be work.
 
 torch hands out the 32 streams of each priority's pool in turn. gpumagic takes a stream at each
 look: if it is not the next one in turn, the user's code has taken some since the last look. Until
@@ -8,20 +8,14 @@ code takes from a fresh pool between two looks are not seen.
 
 The first look at a device makes the streams of its pools, as the first ``torch.cuda.Stream()``
 does: 3 ms and 70 MiB on an H200.
-
-A capture, in this thread or another one, ends with an error when a capturing stream is queried, or
-when a device is synchronised. In torch's capture mode ("global") it also ends when any thread
-queries an event or a stream, or reads the time between two events, unless that thread is in relaxed
-mode (`Relaxed`).
 """
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.cuda import driver, torch_cuda
+from gpumagic.cuda.pytorch import torch_cuda
 
 if TYPE_CHECKING:
     from torch.cuda import Stream
@@ -108,66 +102,3 @@ def of(ordinal: int) -> Streams:
 def is_busy(stream: Stream) -> bool:
     """Return whether a stream, which must not be capturing, has unfinished work."""
     return not torch_cuda.module()._C._CudaStreamBase.query(stream)
-
-
-# --- captures of CUDA graphs ----------------------------------------------------------------------
-
-#: CU_STREAM_CAPTURE_MODE_RELAXED: no call of this thread is unsafe for other threads' captures.
-_RELAXED = 2
-
-
-#: The driver with functions that do not release the GIL: that takes longer than they.
-_library: Any = None
-
-
-def _driver() -> Any:
-    """Return the driver's functions; None where it is not loaded."""
-    global _library
-    if _library is None and (library := driver.loaded_library()) is not None:
-        _library = ctypes.PyDLL(library._name, handle=library._handle)
-    return _library
-
-
-def captures(stream: Stream) -> bool:
-    """Return whether a graph is being captured on a stream; allowed at any time."""
-    handle = stream.cuda_stream
-    if not handle:  # CUDA cannot capture on its default stream
-        return False
-    library, state = _driver(), ctypes.c_int()
-    if library is None:
-        return False
-    failed = library.cuStreamIsCapturing(ctypes.c_void_p(handle), ctypes.byref(state))
-    return not failed and bool(state.value)
-
-
-def under_way(ordinals: Iterable[int]) -> bool:
-    """Return whether any thread captures a graph on one of torch's streams, or this one elsewhere.
-
-    Only for devices that have a context.
-    """
-    return any(captures(stream) for ordinal in ordinals for stream in of(ordinal).used())
-
-
-class Relaxed:
-    """A scope in which no question of this thread ends another thread's capture.
-
-    Within another one it changes nothing.
-    """
-
-    def __enter__(self) -> None:
-        #: The mode before; relaxed as long as nothing was exchanged, so that nothing is put back.
-        self._mode, self._driver = ctypes.c_int(_RELAXED), _driver()
-        try:
-            if self._driver is not None and self._exchange() != driver.SUCCESS:
-                self._mode.value = _RELAXED
-        except BaseException:  # interrupted, perhaps after the exchange
-            self.__exit__()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        if self._mode.value != _RELAXED:
-            self._exchange()
-
-    def _exchange(self) -> int:
-        found: int = self._driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(self._mode))
-        return found

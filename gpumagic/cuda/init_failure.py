@@ -1,0 +1,78 @@
+"""Find out whether CUDA failed to start in this process: it does not start there again.
+
+Where every GPU is hidden, a backward pass on the CPU is enough to initialise CUDA, which fails, and
+the runtime does not try again. The driver still reports that it is not initialised: only the
+runtime reports the failure, in a forked copy of this process. So it is queried once, and only
+where a failure is likely. What is found out is kept in `gpumagic.cuda.this_process`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpumagic.cuda import driver, initialization, probe, visible_devices
+from gpumagic.cuda.pytorch import torch_cuda
+from gpumagic.cuda.this_process import STATE
+from gpumagic.results.devices import DeviceTable
+
+
+def suspect(*, hidden: bool) -> None:
+    """Note that CUDA may have failed to initialise; ``hidden`` if all devices are, or were, hidden.
+
+    Does nothing for a torch without CUDA support: it is torch's initialisation that fails.
+    """
+    if torch_cuda.built_with_cuda():
+        state = STATE.init_failure
+        state.suspected, state.hidden = True, state.hidden or hidden
+
+
+def note_mask(environment: Mapping[str, str | None]) -> None:
+    """Note which devices these variables, current or earlier ones, show torch; reads no device."""
+    mask = environment.get(visible_devices.MASK)
+    if mask is not None and torch_cuda.loaded() is not None:
+        STATE.init_failure.masks.add(mask)
+
+
+def suspected(table: DeviceTable) -> bool:
+    """Return whether CUDA may have failed to initialise and the runtime was not queried.
+
+    It may have while all devices of the table were hidden from torch.
+    """
+    state = STATE.init_failure
+    if any(visible_devices.hides_all({visible_devices.MASK: mask}, table) for mask in state.masks):
+        suspect(hidden=True)
+    state.masks.clear()
+    return state.suspected
+
+
+def query_start(*, hidden: bool = False) -> probe.Start:
+    """Return how CUDA starts in a forked copy of this process.
+
+    ``hidden`` where the variables hide all devices: they do not from the copy, and a later start
+    here would still fail.
+    """
+    state, start = STATE.init_failure, probe.in_fork(shown=hidden)
+    state.reason = start.reason
+    if start.count is not None:
+        state.failed = start.count == 0
+        state.suspected = state.failed or hidden
+        if state.failed:
+            # With it torch would return NVML's count of devices.
+            initialization.withdraw_nvml_check()
+    return start
+
+
+def has_failed(table: DeviceTable) -> bool:
+    """Return whether CUDA has failed to initialise, as far as known.
+
+    It is queried if needed: once, or each time while all devices are hidden.
+    """
+    state = STATE.init_failure
+    hidden = all(device.visible is False for device in table)
+    if state.failed or (hidden and driver.loaded_library() is None):  # nothing has asked for it
+        return state.failed
+    if hidden:
+        suspect(hidden=True)
+    if suspected(table) and table.cuda_initialized is False and table.devices:
+        query_start(hidden=hidden)
+    return state.failed

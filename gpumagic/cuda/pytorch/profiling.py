@@ -1,0 +1,36 @@
+"""The instruments that torch brings: its profiler, NVTX marks, and counter of operations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpumagic.cuda.pytorch import torch_cuda
+
+
+def profiler() -> Any:
+    """Return torch's profiler of host and GPU, a context manager."""
+    module = torch_cuda.module().profiler
+    activities = module.ProfilerActivity
+    return module.profile(activities=[activities.CPU, activities.CUDA])
+
+
+def is_active() -> bool:
+    """Return whether torch's profiler is active in this thread."""
+    return bool(torch_cuda.module().autograd._profiler_enabled())
+
+
+def nvtx() -> Any:
+    """Return ``torch.cuda.nvtx``; None where torch has none."""
+    return torch_cuda.module().cuda.nvtx if hasattr(torch_cuda.c_functions(), "_nvtx") else None
+
+
+def flop_counter() -> Any:
+    """Return the module `torch.utils.flop_counter`.
+
+    Raises:
+        DeviceError: torch cannot be imported.
+    """
+    torch_cuda.require()
+    import torch.utils.flop_counter
+
+    return torch.utils.flop_counter
