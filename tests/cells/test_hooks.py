@@ -144,10 +144,10 @@ def test_cells_of_two_threads_at_the_same_time(bare: Any, hooks: CellHooks) -> N
     hook = _Noting(raised=lambda begun: calls.append(f"raised in {begun}"))
     hooks.add(hook)
     bare.user_ns["started"], bare.user_ns["go_on"] = started, go_on = Event(), Event()
-    main = "started.set(); go_on.wait(60); 1 / 0"
+    main = "started.set(); go_on.wait(400); 1 / 0"
     thread = Thread(target=bare.run_cell, args=(main,))
     thread.start()
-    assert started.wait(60)
+    assert started.wait(400)
     assert hooks.outermost(hook) is None
     bare.run_cell("seen = 1")
     go_on.set()

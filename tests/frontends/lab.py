@@ -85,7 +85,7 @@ def server(folder: Path, environment: Mapping[str, str]) -> Iterator[Server]:
         finally:
             process.terminate()
             try:
-                process.wait(20)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -503,10 +503,10 @@ def engine():
     mine = torch.ones(2**20, device="cuda", requires_grad=True)
     (mine * 2).sum().backward()
     begun.set()
-    stop.wait(60)
+    stop.wait(400)
 thread = threading.Thread(target=engine, name="the engine")
 thread.start()
-assert begun.wait(60)
+assert begun.wait(400)
 """
 #: A cycle whose gradient only C++ holds, beside a tensor of a variable.
 GARBAGE = """
@@ -570,10 +570,10 @@ def engine():
     mine, node.other, node.me = h.sum(), h.sum(), node
     del h, node
     begun.set()
-    stop.wait(60)
+    stop.wait(400)
 thread = threading.Thread(target=engine)
 thread.start()
-assert begun.wait(60)
+assert begun.wait(400)
 """
 
 

@@ -18,8 +18,9 @@ from gpumagic.errors import RestartError
 from gpumagic.restart import before, handover, losses, program
 from gpumagic.system import child_process, import_path
 from tests.restart import AUTORELOAD, FREEZE, PID, answers, report
-from tests.support.kernels import Kernel, running_kernel
+from tests.support.kernels import Kernel, manage, running_kernel
 from tests.support.terminal import Terminal
+from tests.support.waiting import until
 
 Kernels = Callable[..., Kernel]
 
@@ -120,30 +121,31 @@ def test_standard_streams_stay_connected(
     """What a process writes to its descriptors reaches the server's log, before and after."""
     from jupyter_client.manager import KernelManager
 
-    with (tmp_path / "log").open("w+b") as log:
-        manager = KernelManager(kernel_name="python3")
+    file = tmp_path / "log"
+    with file.open("wb") as log:
+        manager = manage(KernelManager(kernel_name="python3"), fresh=True)
         manager.start_kernel(env=child_environment(), stdout=log, stderr=log)
         client = manager.blocking_client()
         client.start_channels()
         try:
             client.wait_for_ready(timeout=300)
-            say = "import os; os.write(1, b'{0} out\\n'); os.write(2, b'{0} err\\n');"
-            wait = "import time; time.sleep(0.3)"
-            for cell in (
-                "%load_ext gpumagic",
-                FREEZE,
-                say.format("before") + wait,
-                "%gpu off --restart",
-                say.format("after") + wait,
+            say = "import os; os.write(1, b'{0} out\\n'); os.write(2, b'{0} err\\n')"
+            for cell, lines in (
+                ("%load_ext gpumagic", ()),
+                (FREEZE, ()),
+                (say.format("before"), ("before out\n", "before err\n")),
+                ("%gpu off --restart", ()),
+                (say.format("after"), ("after out\n", "after err\n")),
             ):
                 reply = client.execute_interactive(cell, timeout=300, output_hook=lambda _: None)
                 assert reply["content"]["status"] == "ok", reply["content"]
+                for line in lines:
+                    until(lambda line=line: line in file.read_text(), file.read_text)
         finally:
             client.stop_channels()
             manager.shutdown_kernel(now=True)
             manager.cleanup_resources()
-        log.seek(0)
-        text = log.read().decode()
+    text = file.read_text()
     for line in ("before out", "before err", "after out", "after err"):
         assert text.count(line) == 1
 

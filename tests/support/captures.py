@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tests.support.waiting import PATIENCE
+
 #: Whether it ends the capture, a global one, by the asking thread's own mode (global, this thread,
 #: relaxed); as an H200 answered (torch 2.11, driver 580).
 ENDS = {
@@ -56,7 +58,7 @@ def capturing(torch: Any, errors: list[str]) -> Iterator[Any]:
         try:
             with torch.cuda.graph(graph):
                 begun.set()
-                enough.wait(30)
+                enough.wait(PATIENCE)
                 torch.cuda._sleep(1000)
         except RuntimeError as error:
             errors.append(str(error))
@@ -65,7 +67,7 @@ def capturing(torch: Any, errors: list[str]) -> Iterator[Any]:
 
     thread = threading.Thread(target=capture)
     thread.start()
-    assert begun.wait(30)
+    assert begun.wait(PATIENCE)
     try:
         yield graph
     finally:

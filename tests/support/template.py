@@ -83,7 +83,7 @@ MESSAGE = 1 << 17
 #: Variables of the template alone: forks are not compared by them.
 OWN = {"OPENBLAS_NUM_THREADS": "1", "GPUMAGIC_TESTS_ROOM": "x" * ROOM}
 #: Seconds that processes have to end after the last test: a safety net, a machine may be slow.
-_PATIENCE = 30.0
+_PATIENCE = 60.0
 _BECOME_SUBREAPER = 36  # of prctl(2)
 
 

@@ -7,11 +7,13 @@ import subprocess
 import sys
 from typing import Any
 
+import psutil
 import pytest
 
 import gpumagic
 from gpumagic.results.comparison import Comparison
 from gpumagic.system import system_files
+from tests.support.waiting import until
 
 
 def test_named_results_side_by_side(run_cell: Any, clock: None) -> None:
@@ -37,6 +39,7 @@ def test_time_without_a_processor_is_named(run_cell: Any, monkeypatch: pytest.Mo
     os.sched_setaffinity(0, {min(allowed)})
     burning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
+        until(lambda: psutil.Process(burning.pid).cpu_times().user > 0.1)  # Python has started
         waited = run_cell(line.format("busy")).value
     finally:
         burning.kill()

@@ -78,7 +78,7 @@ def test_the_panel_follows_the_devices(begin: Callable[..., Any], virtual_gpu: A
     current.end("enough")
     assert "■ ended: enough" in panel.text
     assert "63 %" in panel.text
-    assert not threads()
+    until(lambda: not threads())
     count = len(panel.shown)
     current.end("again")
     assert len(panel.shown) == count
@@ -127,7 +127,7 @@ def test_without_a_gpu_it_is_one_line(
     with pytest.raises(DeviceError, match="there is no GPU to watch: NVML lists none"):
         current.begin(panel, 0.01)
     assert not panel.shown
-    assert not threads()
+    until(lambda: not threads())
     for line, says in (
         ("%gpu watch", "This machine has no GPU that CUDA can use: NVML lists none."),
         ("%gpu watch off", "no panel is running"),
@@ -146,11 +146,11 @@ def test_a_second_panel_takes_over_until_gpumagic_is_unloaded(
     _, second = begin()
     assert "GPU" in second.text, "it is there at once"
     assert "■ ended: moved to where '%gpu watch' was called again" in first.text
-    assert len(threads()) == 1
+    until(lambda: len(threads()) == 1)
     assert current.history().samples[:3] == samples[:3]
     ip.extension_manager.unload_extension("gpumagic")
     assert "■ ended: gpumagic was unloaded" in second.text
-    assert not threads()
+    until(lambda: not threads())
     ip.extension_manager.load_extension("gpumagic")
 
 
@@ -163,7 +163,7 @@ def test_in_a_terminal_the_gpus_are_recorded(
     assert "watch gpumagic table" in run_cell("%gpu watch --every 100ms").stdout
     until(lambda: len(watch.of(ip).samples) > 1)
     assert "samples in" in run_cell("%gpu watch off").text
-    assert not threads()
+    until(lambda: not threads())
     ran = run_cell(f"%gpu plot '{tmp_path}/all.svg' -o")
     assert isinstance(ran.value, WatchHistory)
     assert len(ran.value.samples) > 1

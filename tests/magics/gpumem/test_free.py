@@ -304,8 +304,8 @@ def test_cublas_work_space_comes_back(kernel: Any) -> None:
     cells("del graph")
     held = allocated()  # before torch 2.7 the graph had a little itself
     cells(
-        "import threading; stop = threading.Event()\ndef serve():\n    stop.wait(60)\n"
-        "thread = threading.Thread(target=serve, name='server'); thread.start()"
+        "import threading; stop = threading.Event()\ndef serve():\n    stop.wait()\n"
+        "thread = threading.Thread(target=serve, name='server', daemon=True)\nthread.start()"
     )
     try:
         cells("%gpumem free")
