@@ -16,6 +16,7 @@ from gpumagic.memory.exact_peaks import LEDGER
 from tests.support.kernels import Kernel
 from tests.support.shells import registered, run_cell, shell
 from tests.support.terminal import Terminal
+from tests.virtual_gpu import Scenario
 
 CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
@@ -121,6 +122,16 @@ def test_magics_of_the_same_name_come_back(virtual_gpu: Any) -> None:
         assert "cuda:0" in run_cell(ip, "%gpu").text
         run_cell(ip, "%unload_ext gpumagic")
         assert run_cell(ip, "%gpu").value == "theirs"
+
+
+def test_no_warning_of_torchs_where_nvml_cannot_be_initialised(
+    kernel: Callable[..., Kernel],
+) -> None:
+    """torch calls NVML because of gpumagic, and would warn of its error because of that."""
+    not_loaded = {"/proc/driver/nvidia/version": None}
+    fresh = kernel(Scenario(devices=0, faults={"nvmlInit*": 9, "cuInit": 100}, files=not_loaded))
+    assert fresh.run("import torch\ntorch.cuda.is_available()").stderr == ""
+    assert fresh.value(f"__import__('os').environ.get({CHECK!r})") is None
 
 
 #: What a CPU-only build of torch lacks.

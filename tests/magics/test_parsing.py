@@ -91,8 +91,6 @@ WRONG: dict[str, tuple[str, ...]] = {
     "%cudatime compare": ("none", "--name NAME"),
     "%cudatime compare a": ("'a'", "none"),
     "%cudatime lines": ("'lines'", "on, off, log"),
-    "%gpumem empty": ("'empty'", "free"),
-    "%gpumem -- log": ("'log'", "%gpumem log"),
     "%gpumem fre model": ("'fre'", "free?"),
     "%gpumem snapshot": ("%gpumem snapshot FILE",),
     "%gpumem --lines": ("--lines", "%gpumem --lines … y = f(x)"),
@@ -111,7 +109,6 @@ WRONG: dict[str, tuple[str, ...]] = {
     "%gpu auto 9": ("9 GPUs",),
     "%gpu doctor x": ("'x'",),
     "%gpu --off": ("%gpu off",),
-    "%gpu auto --min-free 20": ("'20'", "20GiB"),
     "%%gpu doctor\n1": ("%%gpu", "off"),
     "%%gpu off --restart\n1": ("--restart", "%gpu"),
 }

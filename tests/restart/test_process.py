@@ -183,13 +183,14 @@ def test_the_users_extensions_and_lines_are_run_again(
     with running_kernel(tmp_path, {**environment, "PYTHONPATH": path}, *arguments) as k:
         k.run("%load_ext second_ext")
         if AUTORELOAD:
-            k.run("%load_ext autoreload\n%autoreload 2")
+            k.run("%load_ext autoreload\n%autoreload 2\n%aimport json")
         k.run(FREEZE)
         assert k.run("%gpu 0 --restart").text.startswith("restarted: ")
         assert k.value("(first > 0, second > 0, started)") == (True, True, 1)
         if AUTORELOAD:
             reloader = "get_ipython().magics_manager.registry['AutoreloadMagics']._reloader"
-            assert k.value(f"({reloader}.enabled, {reloader}.check_all)") == (True, True)
+            asked = f"({reloader}.enabled, {reloader}.check_all, [*{reloader}.modules])"
+            assert k.value(asked) == (True, True, ["json"])
         assert k.value("__import__('os').environ['PYTHONPATH']") == path
         (tmp_path / "second_ext.py").unlink()
         k.run(f"import shutil; shutil.rmtree({str(tmp_path / '__pycache__')!r}, True)\n{FREEZE}")

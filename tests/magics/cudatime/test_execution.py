@@ -1,8 +1,9 @@
-"""The code's value or exception where gpumagic fails or is interrupted."""
+"""The code's value and exception, through all that is around it, and where gpumagic fails."""
 
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -59,3 +60,31 @@ def test_an_interrupt_before_the_code_runs_blames_no_statement(
         "print" in (frame.line or "") and "cudatime" not in frame.line for frame in frames
     )
     assert "stopped before" not in ran.stdout
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("x"), StopIteration(3), KeyboardInterrupt(), RuntimeError("x")]
+)
+def test_an_exception_passes_untouched(
+    error: BaseException, ip: Any, run_cell: Callable[..., Any]
+) -> None:
+    def fails() -> None:
+        raise error
+
+    ip.user_ns["fails"] = fails
+    for options in ("", "-n 1 -r 1 -w 0", "--on cpu -n 1 -r 1 -w 0"):
+        ran = run_cell(f"%%cudatime -q {options}\nfails()", raising=False)
+        assert ran.error is error
+        assert (error.__cause__, error.__context__) == (None, None)
+
+
+def test_a_stop_iteration_of_the_users_own_coroutine_stays_a_runtime_error(
+    ip: Any, run_cell: Callable[..., Any]
+) -> None:
+    source = (
+        "async def stops(): raise StopIteration\n"
+        "try:\n    stops().send(None)\nexcept RuntimeError as caught:\n    kept = caught\n    raise"
+    )
+    ran = run_cell(f"%%cudatime -q\n{source}", raising=False)
+    assert ran.error is ip.user_ns["kept"]
+    assert type(ran.error) is RuntimeError

@@ -22,17 +22,11 @@ def test_a_notebook(kernel: Any) -> None:
     assert reply.value == "2"
     k.run("import sys; assert 'torch' not in sys.modules")
 
-    # await, which %%time refuses: in the last expression, in a statement
-    reply = k.run("%%cudatime\nimport asyncio\nx = await asyncio.sleep(0.05, 4)\nx + 1")
-    assert reply.value == "5"
-    assert "wall" in reply.text.lower()
-    assert k.run("%%cudatime -q\nawait asyncio.sleep(0.01, 7)").value == "7"
-    assert k.run("%%cudatime -q\nawait asyncio.sleep(0.01, 7);").value is None
+    # await, which %%time refuses
+    assert k.run("%%cudatime -q\nimport asyncio\nawait asyncio.sleep(0.01, 7)").value == "7"
     reply = k.run("%%cudatime\nawait asyncio.sleep(0)\n\n1 / 0", raising=False)
     assert reply.error["ename"] == "ZeroDivisionError"
     assert "wall" in reply.text.lower()
-    threads = "[t.name for t in __import__('threading').enumerate() if 'cuda' in t.name]"
-    assert k.value(threads) == []
 
     # CUDA that is not in use is left alone
     k.run("import torch")
@@ -57,10 +51,6 @@ def test_a_notebook(kernel: Any) -> None:
     k.run(f"%cudatime -q -n 2 -r 2 {SLEEP}")
     contexts = "[torch._C._cuda_hasPrimaryContext(i) for i in range(3)]"
     assert k.run(contexts).value == "[True, True, False]"
-
-    # nothing of ours in the namespace
-    names = "[n for n in globals() if 'cudatime' in n or n in ('t0', 'inner', 'it')]"
-    assert k.run(names).value == "[]"
 
 
 def interrupted(k: Any, cell: str, when: str) -> Any:

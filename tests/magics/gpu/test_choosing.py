@@ -11,7 +11,7 @@ from IPython.core.error import UsageError
 
 from tests.magics.gpu.choices import COUNTING, SEES, TENSOR, choose
 from tests.support.kernels import Kernel
-from tests.virtual_gpu import GPU, ExternalProcess, Scenario
+from tests.virtual_gpu import GPU, Scenario
 
 
 def test_a_number_means_nvidia_smis_device(fresh_kernel: Kernel) -> None:
@@ -335,16 +335,6 @@ def test_waiting_for_gpus(kernel: Callable[..., Kernel]) -> None:
     busy.run("import torch; torch.ones(1, device='cuda')")  # what is free later is too late now
     reply = busy.run("%gpu auto 2 --idle --wait 3600", raising=False)
     assert "not waited for, as CUDA has started here: add --restart" in reply.stderr
-
-
-def test_what_is_not_known_is_refused_at_once(kernel: Callable[..., Kernel]) -> None:
-    """Not waited for; and an empty list of processes beside used memory is not nobody."""
-    others = [ExternalProcess(0, 4242, 30 * 2**30)]
-    silent = GPU(unsupported=frozenset({"utilization"}))
-    k = kernel(Scenario(devices=[GPU(), silent], processes=others, hide_processes=True))
-    reply = k.run("%gpu auto 2 --idle --wait 3600", raising=False)
-    assert "GPU 0: 30.0 GiB in use by processes that are not listed here" in reply.stderr
-    assert "GPU 1: its utilisation is not known" in reply.stderr
 
 
 def test_an_environment_that_was_replaced(

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from tests.support.kernels import Kernel
 from tests.virtual_gpu import GPU, Mig, Scenario, default_uuid
 
@@ -21,19 +19,13 @@ uuids = [str(torch.cuda.get_device_properties(i).uuid) for i in range(torch.cuda
 """
 
 
-@pytest.fixture
-def mig_kernel(kernel: Callable[..., Kernel]) -> Kernel:
-    """A kernel that was given the second instance of GPU 0."""
-    return kernel(DIVIDED, env={"CUDA_VISIBLE_DEVICES": SECOND})
-
-
 def mask(kernel: Kernel) -> Any:
     return kernel.value("__import__('os').environ.get('CUDA_VISIBLE_DEVICES')")
 
 
-def test_auto_keeps_to_the_instance_that_was_given(mig_kernel: Kernel) -> None:
-    """And the report on memory is of the instance."""
-    k = mig_kernel
+def test_the_instance_that_was_given_stays(kernel: Callable[..., Kernel]) -> None:
+    """Auto keeps to it, the report on memory is of it, and another of the same GPU is too late."""
+    k = kernel(DIVIDED, env={"CUDA_VISIBLE_DEVICES": SECOND})
     k.run("%gpu off -q\nselection = %gpu auto -o")
     assert mask(k) == SECOND
     assert k.value(SEEN) == [(0, SECOND, 10 * GIB)]
@@ -48,19 +40,13 @@ def test_auto_keeps_to_the_instance_that_was_given(mig_kernel: Kernel) -> None:
     reply = k.run("%gpu auto 2", raising=False)
     assert reply.stderr.startswith("UsageError: 2 GPUs are requested")
     assert mask(k) == SECOND
-
-
-def test_another_instance_of_the_same_gpu_is_too_late(mig_kernel: Kernel) -> None:
-    mig_kernel.run(UUIDS)
-    mig_kernel.run("selection = %gpu 0 -o -q")  # would be the first instance
-    assert mig_kernel.value("selection.status") == "too-late"
-    assert mig_kernel.value(SEEN) == [(0, SECOND, 10 * GIB)]
-    mig_kernel.run(f"selection = %gpu {SECOND} -o -q")
-    assert mig_kernel.value("selection.status") == "applied"
-    mig_kernel.run("from gpumagic.cuda import driver\nimport gpumagic")
-    assert mig_kernel.value("driver.state().uuids") == (SECOND,)
+    k.run("selection = %gpu 0 -o -q")  # would be the first instance
+    assert k.value("selection.status") == "too-late"
+    assert k.value(SEEN) == [(0, SECOND, 10 * GIB)]
+    k.run(f"selection = %gpu {SECOND} -o -q")
+    assert k.value("selection.status") == "applied"
     seen = "[d.as_seen().memory_total for d in gpumagic.devices() if d.ordinal == 0]"
-    assert mig_kernel.value(seen) == [10 * GIB]
+    assert k.value(seen) == [10 * GIB]
 
 
 def test_the_outcome_names_the_instances_own_memory(kernel: Callable[..., Kernel]) -> None:

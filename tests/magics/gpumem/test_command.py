@@ -81,16 +81,6 @@ def test_a_cell_that_awaits(run_cell: Any) -> None:
     assert (change.allocated, change.peak) == (MIB, 5 * MIB)
 
 
-def test_magics_within_magics_are_each_exact(run_cell: Any) -> None:
-    run_cell(
-        f"%%gpumem -q -v outer\na = {bytes_on(0, 40 * MIB)}\ndel a\n"
-        f"%gpumem -q -v inner b = {bytes_on(0, 10 * MIB)}"
-    )
-    outer, inner = run_cell("outer").value.devices[0], run_cell("inner").value.devices[0]
-    assert (outer.allocated, outer.peak) == (10 * MIB, 40 * MIB)
-    assert (inner.allocated, inner.peak) == (10 * MIB, 10 * MIB)
-
-
 @pytest.mark.parametrize("measure", ["%gpumem -q 1", "with __import__('gpumagic').gpumem(): 1"])
 def test_unloading_gives_torch_its_functions_back(
     run_cell: Any, ip: Any, torch: ModuleType, measure: str
