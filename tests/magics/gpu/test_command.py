@@ -10,12 +10,9 @@ from typing import Any
 import pytest
 from IPython.core.error import UsageError
 
-from gpumagic.cuda.visible_devices import MASK
 from gpumagic.doctor.diagnosis import Diagnosis
-from gpumagic.errors import GpuMagicWarning, RestartError
-from gpumagic.magics.gpu import restarting
-from gpumagic.results.selection import Selection
-from gpumagic.selection import apply, environment, snapshot, soft_off
+from gpumagic.errors import GpuMagicWarning
+from gpumagic.selection import snapshot
 
 
 @pytest.fixture(autouse=True)
@@ -50,31 +47,6 @@ def test_a_warning_that_is_an_error_comes_below_the_result(
         assert "gpumagic/magics" not in ran.stdout
     if quiet:
         assert run_cell("chosen.status").value == "too-late"
-
-
-@pytest.mark.parametrize("failure", [RestartError("refused"), KeyboardInterrupt()], ids=repr)
-def test_a_restart_that_fails_restores_the_whole_choice(
-    run_cell: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, failure: BaseException
-) -> None:
-    """Also the gate that ``on`` has lifted by then."""
-
-    def choose(*given: Any, **options: Any) -> Selection:
-        environment.write({MASK: "-1"})
-        return Selection("on", {}, "too-late", problem="Too late.")
-
-    def begin(*given: Any, **options: Any) -> None:
-        assert not soft_off.is_closed()
-        raise failure
-
-    monkeypatch.setattr(apply, "choose_devices", choose)
-    monkeypatch.setattr(restarting, "check", begin)
-    run_cell("%gpu off --soft -q")
-    before = environment.now()
-    assert soft_off.is_closed()
-    ran = run_cell("%gpu on --restart", raising=False)
-    assert "refused" in str(ran.error) or "goes on as it was" in str(ran.error)
-    assert soft_off.is_closed()
-    assert environment.now() == before
 
 
 # --- the table ------------------------------------------------------------------------------------

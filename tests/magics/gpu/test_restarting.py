@@ -66,14 +66,15 @@ def test_only_what_is_too_late_restarts(kernel: Callable[..., Kernel]) -> None:
 def test_a_gated_process_restarts_and_the_new_one_has_no_gate(
     kernel: Callable[..., Kernel],
 ) -> None:
-    """What is on the GPU is kept; a restart that is refused leaves the gate closed."""
+    """What is on the GPU is kept; a restart that is refused leaves gate and choice as they were."""
     k = kernel()
     k.run("import torch; x = torch.tensor([7.] * 3).cuda()")
     k.run("%gpu off --soft -q")
     k.run("held = open('/dev/null', 'w')")
-    refused = k.run("%gpu 0 --restart", raising=False).stderr
-    assert "held" in refused
-    assert k.value("torch.cuda.is_available()") is False
+    seen = "(torch.cuda.is_available(), __import__('os').environ.get('CUDA_VISIBLE_DEVICES'))"
+    before = k.value(seen)
+    assert "held" in k.run("%gpu 0 --restart", raising=False).stderr
+    assert k.value(seen) == before == (False, None)
     k.run("held.close(); del held")
     assert restarted(k, "%gpu 0 --restart").startswith("restarted: this process sees 1 GPU")
     assert k.value("(x.tolist(), torch.ones(3, device='cuda').is_cuda)") == ([7.0] * 3, True)
@@ -238,6 +239,7 @@ def test_a_restart_that_does_not_come_about_changes_nothing(kernel: Callable[...
     k.interrupt()
     assert "interrupted" in k.wait(running).shown
     assert k.value(f"(x.cpu().tolist(), len([*{EXTENSION}.hooks]))") == ([1.0, 1.0], hooks)
+    assert k.value("os.environ.get('CUDA_VISIBLE_DEVICES')") is None
 
 
 def test_all_is_a_keyword_also_where_the_notebook_has_such_a_variable(

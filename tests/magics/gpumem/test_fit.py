@@ -189,9 +189,6 @@ def test_the_limit_is_shown_set_and_lifted(run_cell: Run, ip: Any, torch: Any) -
     assert "No limit" in run_cell("%gpumem limit off").text
     assert "Limited" not in run_cell("%gpumem").text
     assert fits(torch, 5 * 1024)
-    for much, more in (("100GiB", True), ("4GiB", False)):
-        shown = run_cell(f"%gpumem limit {much}").text
-        assert ("cuda:0 has 80.0 GiB: nothing is limited there" in shown) is more
     run_cell("size = 4 * 2**30")
     assert "at most 4.00 GiB of each GPU" in run_cell("%gpumem limit {size}").text, "bytes"
     ip.run_line_magic("unload_ext", "gpumagic")

@@ -53,11 +53,6 @@ def test_without_knowing_the_memory() -> None:
     assert 4000 <= found.largest <= 4096
 
 
-def test_the_first_does_not_fit() -> None:
-    found = search(PEAKS["a line"], 8, MIB, GIB)
-    assert (found.largest, found.is_exact, len(found.runs)) == (None, False, 1)
-
-
 def test_what_is_not_found_in_so_many_runs_is_not_exact() -> None:
     found = search(lambda n: n**1.5, 10**9, 1.9 * GIB, 1.7 * GIB)
     assert (found.is_exact, len(found.runs)) == (False, RUNS)
