@@ -331,8 +331,9 @@ def _number(table: DeviceTable) -> str:
 
 def variables(environment: Mapping[str, str | None]) -> str:
     """Return the variables that choose devices, as text."""
-    named = {"CUDA_VISIBLE_DEVICES": None, **environment}
-    texts = [f"{k} is not set" if v is None else f"{k}={v}" for k, v in named.items()]
+    hides = environment.get("CUDA_VISIBLE_DEVICES") is not None
+    texts = [] if hides else ["CUDA_VISIBLE_DEVICES is not set"]
+    texts += [f"{name}={value}" for name, value in environment.items() if value is not None]
     return ", ".join(texts)
 
 

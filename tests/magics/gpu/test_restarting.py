@@ -181,9 +181,11 @@ def test_refusals_change_nothing(frozen_kernel: Kernel, cell: str, said: str) ->
     k = frozen_kernel
     refused = k.run(cell, raising=False)
     unchanged = k.run(SEES + "; kept; sys.executable = python").stdout
-    assert refused.status == "error"
     assert said in refused.shown
-    if "1 / 0" not in cell and "%%time" not in cell:
+    if "%%time" in cell:  # the one of IPython 7 shows the error, and goes on
+        assert "UsageError: " in refused.shown
+    elif "1 / 0" not in cell:
+        assert refused.status == "error"
         assert refused.shown.startswith("UsageError: ")
         assert refused.shown.count("\n") == 1
     assert unchanged == "None False\n"
