@@ -16,44 +16,46 @@ from gpumagic.cuda.this_process import STATE
 from gpumagic.results.devices import DeviceTable
 
 
-def suspect(*, hidden: bool) -> None:
-    """Note that CUDA may have failed to initialise; ``hidden`` if all devices are, or were, hidden.
+def suspect() -> None:
+    """Note that CUDA may have failed to initialise.
 
     Does nothing for a torch without CUDA support: it is torch's initialisation that fails.
     """
     if torch_cuda.built_with_cuda():
-        state = STATE.init_failure
-        state.suspected, state.hidden = True, state.hidden or hidden
+        STATE.init_failure.suspected = True
 
 
 def note_mask(environment: Mapping[str, str | None]) -> None:
     """Note which devices these variables, current or earlier ones, show torch; reads no device."""
     mask = environment.get(visible_devices.MASK)
-    if mask is not None and torch_cuda.loaded() is not None:
+    if mask is not None and torch_cuda.built_with_cuda():
         STATE.init_failure.masks.add(mask)
 
 
-def suspected(table: DeviceTable) -> bool:
+def is_suspected(table: DeviceTable) -> bool:
     """Return whether CUDA may have failed to initialise and the runtime was not queried.
 
     It may have while all devices of the table were hidden from torch.
     """
-    state = STATE.init_failure
-    if any(visible_devices.hides_all({visible_devices.MASK: mask}, table) for mask in state.masks):
-        suspect(hidden=True)
-    state.masks.clear()
-    return state.suspected
+    return STATE.init_failure.suspected or _were_hidden(table)
 
 
-def query_start(*, hidden: bool = False) -> probe.Start:
+def _were_hidden(table: DeviceTable) -> bool:
+    masks = ({visible_devices.MASK: mask} for mask in STATE.init_failure.masks)
+    return any(visible_devices.hides_all(each, table) for each in masks)
+
+
+def query_start(table: DeviceTable, *, hidden: bool = False) -> probe.Start:
     """Return how CUDA starts in a forked copy of this process.
 
     ``hidden`` where the variables hide all devices: they do not from the copy, and a later start
     here would still fail.
     """
     state, start = STATE.init_failure, probe.in_fork(shown=hidden)
+    state.hidden = state.hidden or hidden or _were_hidden(table)
     state.reason = start.reason
     if start.count is not None:
+        state.masks.clear()
         state.failed = start.count == 0
         state.suspected = state.failed or hidden
         if state.failed:
@@ -71,8 +73,7 @@ def has_failed(table: DeviceTable) -> bool:
     hidden = all(device.visible is False for device in table)
     if state.failed or (hidden and driver.loaded_library() is None):  # nothing has asked for it
         return state.failed
-    if hidden:
-        suspect(hidden=True)
-    if suspected(table) and table.cuda_initialized is False and table.devices:
-        query_start(hidden=hidden)
+    likely = hidden or is_suspected(table)
+    if likely and table.cuda_initialized is False and table.devices:
+        query_start(table, hidden=hidden)
     return state.failed

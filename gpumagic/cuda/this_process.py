@@ -1,13 +1,13 @@
 """The state of this process: the choice that ``%gpu`` made, and facts about CUDA.
 
-All of it is in `STATE`. A `Choice` can be undone: `selection.snapshot` does that for every field of
-it, for `%%gpu` and for a choice that fails. The other fields are facts: what has happened to CUDA
-in a process does not change until the process ends.
+It is in `STATE`, but for the files that are locked as claims (`selection.claims`), and what the
+gate has replaced in torch (`selection.soft_off`). A `Choice`, claims and gate can be undone:
+`selection.snapshot` does that, for `%%gpu` and for a choice that fails. The other fields are facts:
+what has happened to CUDA in a process does not change until the process ends.
 
 Caches are in other modules: the driver's library (`driver`), what NVML has read of lost devices
 (`nvml`), whether this is the first pid namespace (`processes`), torch's streams
-(`pytorch.streams`), whether the machine has a GPU (`no_gpu`), the files that are locked as claims
-(`selection.claims`).
+(`pytorch.streams`), whether the machine has a GPU (`no_gpu`).
 
 Imported when the extension loads: imports nothing of the package.
 """
@@ -54,10 +54,6 @@ class Choice:
     #: By name.
     variables: dict[str, WrittenVariable] = field(default_factory=dict)
     threads: ThreadCount | None = None
-    #: Whether a gate refuses new work on the GPUs (`selection.soft_off`).
-    gated: bool = False
-    #: The UUIDs of the devices that this process claims.
-    claim: tuple[str, ...] = ()
     #: What ``auto`` chose last.
     auto: AutoChoice | None = None
 
@@ -72,8 +68,7 @@ class InitFailure:
     suspected: bool = False
     #: Whether all devices were hidden while torch was loaded: the likely cause of a failure.
     hidden: bool = False
-    #: Values of ``CUDA_VISIBLE_DEVICES`` while torch was loaded, of which it is not yet known
-    #: whether they hide all devices: that takes the table.
+    #: Values of ``CUDA_VISIBLE_DEVICES`` while torch was loaded, until the runtime is queried.
     masks: set[str] = field(default_factory=set)
     #: The runtime's error in a forked copy of this process.
     reason: str | None = None

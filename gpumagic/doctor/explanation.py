@@ -48,7 +48,7 @@ def explain(error: BaseException) -> Explanation | None:
             f"{_LINE_OF_FAILURE}."
         )
     if re.search(_NO_START, text) and not driver.is_initialized():
-        init_failure.suspect(hidden=False)  # no function of torch or CUDA reports it
+        init_failure.suspect()  # no function of torch or CUDA reports it
     line = next((line for pattern, line in _LINES if re.search(pattern, text)), None)
     if line is None:
         return None

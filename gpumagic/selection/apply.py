@@ -11,23 +11,15 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from gpumagic.cuda import device_table, driver, initialization, visible_devices
+from gpumagic.cuda import device_table, driver, visible_devices
 from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.cuda.this_process import STATE, AutoChoice
 from gpumagic.cuda.visible_devices import MASK
 from gpumagic.errors import DeviceError, GpuMagicWarning
 from gpumagic.results.devices import Device, DeviceTable
 from gpumagic.results.selection import Selection
-from gpumagic.selection import claims, environment, snapshot
-from gpumagic.selection.auto import (
-    NO_WANTS,
-    NotYetError,
-    Wants,
-    candidates,
-    pick,
-    refusal,
-    without_own,
-)
+from gpumagic.selection import auto, claims, environment, snapshot
+from gpumagic.selection.auto import NotYetError, Wants
 from gpumagic.selection.in_effect import verify
 from gpumagic.selection.spec import Spec, as_text, parse, resolve, uuids_of
 
@@ -112,11 +104,7 @@ def _choose(spec: Spec, wants: Wants, table: DeviceTable) -> Selection:
         if chosen.status == "too-late" and not wants.restart:
             # torch counts devices by the variables until it has initialised CUDA itself: only
             # then can they be another choice, for child processes.
-            if torch_cuda.initialized():
-                claims.hold(before.choice.claim)
-                STATE.choice.auto = before.choice.auto
-            else:
-                snapshot.restore(before)
+            snapshot.restore(before, variables=not torch_cuda.initialized())
             chosen = replace(chosen, environment=environment.now())
     return replace(chosen, notes=(*chosen.notes, *notes))
 
@@ -130,13 +118,10 @@ def _changes_nothing(change: Mapping[str, str | None], table: DeviceTable) -> bo
     return table.error is None and now.indexes is not None and now == then
 
 
-def choose_as_started(spec: Spec) -> Selection | None:
-    """Write the variables with which CUDA was initialised; None where these are not known."""
-    then = initialization.environment_then()
-    if then is None:
-        return None
+def choose_as_read(spec: Spec) -> Selection:
+    """Write the variables that CUDA has read, which show what this process has anyway."""
     before = environment.now()
-    environment.write(environment.of(then))
+    environment.write(environment.read_by_cuda())
     return verify(spec, before, device_table.read())
 
 
@@ -144,14 +129,11 @@ def after_restart(spec: Spec, *, claim: bool = True) -> Selection:
     """Verify a choice whose variables, and whose claims, are those of the replaced process."""
     table = device_table.read()
     found = verify(spec, environment.now(), table, prove=False)
-    chosen = uuids_of(found.devices)
-    notes: tuple[str, ...] = ()
-    if spec.kind in ("devices", "auto", "same") and claim and found.status != "too-late":
-        notes = _claim(chosen, None, table)
-    else:
-        claims.release()
-    found = replace(found, notes=(*found.notes, *notes))
-    return found if found.status == "too-late" else replace(found, status="restarted")
+    late = found.status == "too-late"
+    claim = claim and not late and spec.kind in ("devices", "auto", "same")
+    notes = _claim(uuids_of(found.devices) if claim else (), None, table)
+    status = found.status if late else "restarted"
+    return replace(found, status=status, notes=(*found.notes, *notes))
 
 
 def _change(
@@ -161,7 +143,7 @@ def _change(
     if spec.kind in ("off", "on", "reset"):
         claims.release()
         if spec.kind == "reset":
-            return environment.started_with(), ()
+            return environment.at_process_start(), ()
         return {MASK: visible_devices.HIDE_ALL if spec.kind == "off" else None}, ()
     device_table.check(table)
     others: claims.Others | None = None
@@ -170,11 +152,7 @@ def _change(
         STATE.choice.auto = AutoChoice(chosen, replace(wants, wait=0.0))
     else:
         chosen = resolve(spec, table)
-    notes: tuple[str, ...] = ()
-    if wants.claim:
-        notes = _claim(chosen, others, table)
-    else:
-        claims.release()
+    notes = _claim(chosen if wants.claim else (), others, table)
     return visible_devices.choice(chosen, table), notes
 
 
@@ -187,11 +165,11 @@ def _auto(
         return before, None
     usable = allowed(table)
     if wants.restart:
-        usable = [without_own(device) for device in usable]
+        usable = [auto.without_own(device) for device in usable]
     if not wants.claim:
-        return pick(usable, spec.count, wants), None
-    uuids = uuids_of(candidates(usable, spec.count))
-    return claims.claim_best(lambda others: pick(usable, spec.count, wants, others), uuids)
+        return auto.pick(usable, spec.count, wants), None
+    uuids = uuids_of(auto.candidates(usable, spec.count))
+    return claims.claim_best(lambda others: auto.pick(usable, spec.count, wants, others), uuids)
 
 
 def _chosen_before(spec: Spec, wants: Wants, table: DeviceTable) -> tuple[str, ...] | None:
@@ -205,8 +183,8 @@ def _chosen_before(spec: Spec, wants: Wants, table: DeviceTable) -> tuple[str, .
         return None
     by_uuid = {uuid: device for device in table for uuid in claims.all_uuids(device)}
     found = [by_uuid.get(uuid) for uuid in last.uuids]
-    needed = NO_WANTS if last.wants == replace(wants, wait=0.0) else wants
-    fit = (d is not None and refusal(without_own(d), needed) is None for d in found)
+    needed = auto.NO_WANTS if last.wants == replace(wants, wait=0.0) else wants
+    fit = (d is not None and auto.refusal(auto.without_own(d), needed) is None for d in found)
     return last.uuids if all(fit) else None
 
 
@@ -214,6 +192,9 @@ def _claim(
     uuids: tuple[str, ...], others: claims.Others | None, table: DeviceTable
 ) -> tuple[str, ...]:
     """Claim the chosen devices; return a note for each that others claim, or that this cannot."""
+    if not uuids:
+        claims.release()
+        return ()
     others = claims.others_of(uuids) if others is None else others
     failed = claims.hold(uuids)
     names = {uuid: f"GPU {each.index}" for each in table for uuid in claims.all_uuids(each)}

@@ -21,7 +21,6 @@ from itertools import islice
 from pathlib import Path
 
 from gpumagic.cuda.processes import notebook
-from gpumagic.cuda.this_process import STATE
 from gpumagic.results.devices import Claim, Device
 from gpumagic.system import system_files
 from gpumagic.system.text import reason
@@ -61,7 +60,7 @@ if hasattr(os, "register_at_fork"):  # a forked worker may live longer than this
 def hold(uuids: tuple[str, ...]) -> dict[str, str]:
     """Claim exactly these devices for this process, also those that other processes claim.
 
-    Returns why a device could not be claimed, by its UUID; `STATE` has those that could.
+    Returns why a device could not be claimed, by its UUID; `held` returns those that could.
     """
     failed = {}
     for uuid in {*_descriptors}.difference(uuids):
@@ -71,8 +70,12 @@ def hold(uuids: tuple[str, ...]) -> dict[str, str]:
             _lock(uuid)
         except OSError as error:
             failed[uuid] = _why_not(path_of(uuid), error)
-    STATE.choice.claim = tuple(uuid for uuid in uuids if uuid in _descriptors)
     return failed
+
+
+def held() -> tuple[str, ...]:
+    """Return the UUIDs of the devices that this process claims."""
+    return tuple(_descriptors)
 
 
 def _why_not(path: Path, error: OSError) -> str:
@@ -130,7 +133,6 @@ def _lock(uuid: str, *, alone: bool = False) -> None:
         os.close(descriptor)
         raise
     _descriptors[uuid] = descriptor
-    STATE.choice.claim = (*STATE.choice.claim, uuid)
 
 
 def claim_best(pick: Pick, usable: Sequence[str]) -> tuple[tuple[str, ...], Others]:
@@ -164,12 +166,11 @@ def locked() -> Mapping[str, Collection[int]]:
 
     Some milliseconds pass: the kernel has a reader wait until all cores have seen that it reads.
     """
-    try:
-        # Twice: the kernel writes it page by page, and may leave out a line while others go.
-        lines = [line for _ in range(2) for line in _locks()]
-    except OSError:
-        lines = []
-    pids: dict[str, set[int]] = {}
+    lines, pids = list[str](), dict[str, set[int]]()
+    with suppress(OSError):
+        for _ in range(2):  # the kernel writes it page by page, and may leave out a line meanwhile
+            with Path(_LOCKS).open() as file:
+                lines += islice(file, _MOST_READ)
     for words in map(str.split, lines):
         if "FLOCK" in words[1:2]:
             pids.setdefault(words[5], set()).add(int(words[4]))
@@ -190,11 +191,6 @@ def all_of(uuids: Iterable[str], pids: Mapping[str, Collection[int]]) -> dict[st
         if more := len(own_first) - len(listed):
             found[uuid].append(Claim(processes=more))
     return found
-
-
-def _locks() -> list[str]:
-    with Path(_LOCKS).open() as file:
-        return [*islice(file, _MOST_READ)]
 
 
 def all_uuids(device: Device) -> list[str]:

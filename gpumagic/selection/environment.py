@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from gpumagic.cuda import init_failure
+from gpumagic.cuda import init_failure, initialization
 from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.cuda.this_process import STATE, WrittenVariable
 from gpumagic.cuda.visible_devices import VARIABLES
@@ -72,27 +72,23 @@ def undo() -> dict[str, str | None]:
     Returns:
         The values of the variables that were changed by it.
     """
-    restored = {
-        name: written.before
-        for name, written in STATE.choice.variables.items()
-        if os.environ.get(name) == written.after != written.before
-    }
-    for name, value in restored.items():
-        set_variable(name, value)
+    chosen = now()
+    write({})
     STATE.choice.variables.clear()
-    return restored
+    return {name: value for name, value in now().items() if value != chosen[name]}
 
 
-# --- at the start ------------------------------------------------------------------------------
+# --- at other times ------------------------------------------------------------------------------
 
 
-def started_with() -> dict[str, str | None]:
+def at_process_start() -> dict[str, str | None]:
     """Return the variables at this process's start."""
     return of(STATE.started_with)
 
 
-def as_started(then: Mapping[str, str] | None) -> dict[str, str | None]:
-    """Return the variables that CUDA has read: as they were ``then``, or before all choices."""
+def read_by_cuda() -> dict[str, str | None]:
+    """Return the variables that CUDA has read; not observed, they are those before all choices."""
+    then = initialization.environment_then()
     if then is not None:
         return of(then)
     written = {name: each.before for name, each in STATE.choice.variables.items()}
@@ -100,7 +96,7 @@ def as_started(then: Mapping[str, str] | None) -> dict[str, str | None]:
 
 
 def start_from(values: Mapping[str, str | None]) -> None:
-    """Take over from the process that this one has replaced what `started_with` and `undo` return.
+    """Take over, from the process that this one has replaced, the variables at its start.
 
     The variables of this process are those of the choice with which it was started again.
     """

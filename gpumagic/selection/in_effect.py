@@ -43,7 +43,7 @@ def verify(
     problem: str | None = None
     where: str | None = None
     notes: list[str] = []
-    if prove and state.initialized is False and not init_failure.suspected(table):
+    if prove and state.initialized is False and not init_failure.is_suspected(table):
         wanted, notes = _proven(spec, wanted, table)
     known = wanted.visible is not None
     seen = _devices(wanted, table) if known else ()
@@ -54,8 +54,8 @@ def verify(
             problem, where = f"Too late for '{spec.text}': {_library()}", initialization.location()
     elif state.initialized is None and table.no_gpu is None:
         problem = f"'{spec.text}' not verified: the CUDA driver does not report what it shows"
-    elif init_failure.suspected(table) and wanted.visible:
-        problem, count = _query_runtime(spec, len(wanted.visible))
+    elif init_failure.is_suspected(table) and wanted.visible:
+        problem, count = _query_runtime(spec, table, len(wanted.visible))
         if problem is not None:
             seen, known = (), count == 0
     notes += [f"GPU {device.index}: {device.error}" for device in seen if device.error]
@@ -171,12 +171,12 @@ def _library() -> str:
     )
 
 
-def _query_runtime(spec: Spec, expected: int) -> tuple[str | None, int | None]:
+def _query_runtime(spec: Spec, table: DeviceTable, expected: int) -> tuple[str | None, int | None]:
     """Return the problem, if any, and how many devices torch's CUDA runtime finds.
 
     The runtime is queried in a copy of this process.
     """
-    start = init_failure.query_start()
+    start = init_failure.query_start(table)
     if start.count == expected:
         return None, expected
     if start.count is None:

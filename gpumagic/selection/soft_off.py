@@ -17,7 +17,6 @@ from typing import Any
 
 from gpumagic.cuda import driver
 from gpumagic.cuda.pytorch import torch_cuda, waiting
-from gpumagic.cuda.this_process import STATE
 from gpumagic.errors import GpuMagicError
 from gpumagic.results.selection import Selection
 from gpumagic.selection import environment
@@ -134,13 +133,13 @@ def _remove_mode(torch: ModuleType, mode: object) -> None:
 
 # --- the process's gate --------------------------------------------------------------------------
 
-#: What restores every object that the closed gate has replaced.
-_undo = ExitStack()
+#: The closed gate: what restores every object that it has replaced.
+_gate: ExitStack | None = None
 
 
 def is_closed() -> bool:
     """Return whether the gate is closed."""
-    return STATE.choice.gated
+    return _gate is not None
 
 
 def close(requested: str = "off") -> Selection:
@@ -151,6 +150,7 @@ def close(requested: str = "off") -> Selection:
     Raises:
         DeviceError: torch cannot be imported.
     """
+    global _gate
     lift()
     torch: Any = torch_cuda.require()
     memory = torch.cuda.memory
@@ -170,8 +170,7 @@ def close(requested: str = "off") -> Selection:
         mode = _refusing_mode(torch)
         mode.__enter__()
         undo.callback(_remove_mode, torch, mode)
-        _undo.callback(undo.pop_all().close)
-    STATE.choice.gated = True
+        _gate = undo.pop_all()
     return Selection(
         requested=requested,
         environment=environment.now(),
@@ -183,9 +182,11 @@ def close(requested: str = "off") -> Selection:
 
 def lift() -> bool:
     """Lift the gate; return whether it was closed."""
-    was_closed, STATE.choice.gated = STATE.choice.gated, False
-    _undo.close()
-    return was_closed
+    global _gate
+    gate, _gate = _gate, None
+    if gate is not None:
+        gate.close()
+    return gate is not None
 
 
 def under_gate(chosen: Selection) -> Selection:

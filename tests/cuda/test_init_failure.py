@@ -16,7 +16,6 @@ from gpumagic.selection import cuda_errors
 from tests.support.kernels import Kernel
 
 VISIBLE = DeviceTable((Device(0, uuid="GPU-aa", visible=True),), cuda_initialized=False)
-HIDDEN = DeviceTable((Device(0, uuid="GPU-aa", visible=False),), cuda_initialized=False)
 INITIALIZED = DeviceTable((Device(0, uuid="GPU-aa", visible=True),), cuda_initialized=True)
 
 
@@ -43,10 +42,10 @@ def copy(monkeypatch: pytest.MonkeyPatch) -> Copy:
 
 def test_nothing_is_queried_without_a_suspicion_or_where_it_could_not_show(copy: Copy) -> None:
     assert not init_failure.has_failed(VISIBLE)
-    init_failure.suspect(hidden=True)
+    init_failure.suspect()
     assert not init_failure.has_failed(INITIALIZED)
     assert copy.queries == 0
-    assert init_failure.suspected(VISIBLE)
+    assert init_failure.is_suspected(VISIBLE)
 
 
 @pytest.mark.parametrize("failed", [True, False])
@@ -56,10 +55,10 @@ def test_a_suspicion_is_tried_once(
     copy.answer = probe.Start(count=0 if failed else 1)
     monkeypatch.setattr(STATE, "nvml_check_set", True)
     monkeypatch.setenv(initialization.NVML_CHECK, "1")
-    init_failure.suspect(hidden=True)
+    init_failure.suspect()
     for _ in range(2):
         assert init_failure.has_failed(VISIBLE) is failed
-    assert (copy.queries, init_failure.suspected(VISIBLE)) == (1, failed)
+    assert (copy.queries, init_failure.is_suspected(VISIBLE)) == (1, failed)
     # NVML would say that there is a GPU.
     assert (initialization.NVML_CHECK in os.environ) is not failed
 
@@ -74,7 +73,9 @@ def test_a_suspicion_is_tried_once(
 )
 def test_the_cause(copy: Copy, hidden: bool, message: str | None, text: str) -> None:
     copy.answer = probe.Start(count=0, message=message)
-    init_failure.suspect(hidden=hidden)
+    init_failure.suspect()
+    if hidden:
+        init_failure.note_mask({MASK: "-1"})
     init_failure.has_failed(VISIBLE)
     assert cuda_errors.start_cause().startswith(text)
 
@@ -86,11 +87,11 @@ def test_hiding_all_devices_from_torch_is_a_suspicion(
     monkeypatch: pytest.MonkeyPatch, mask: str | None, suspected: bool
 ) -> None:
     init_failure.note_mask({MASK: mask})
-    assert init_failure.suspected(VISIBLE) is suspected
+    assert init_failure.is_suspected(VISIBLE) is suspected
     STATE.init_failure = InitFailure()
     monkeypatch.setattr(torch_cuda, "loaded", lambda: None)
     init_failure.note_mask({MASK: mask})
-    assert not init_failure.suspected(VISIBLE)
+    assert not init_failure.is_suspected(VISIBLE)
 
 
 def test_what_was_hidden_before_gpumagic_was_loaded(kernel: Callable[..., Kernel]) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from gpumagic.cuda import device_table
-from gpumagic.cuda.this_process import STATE, Choice
 from gpumagic.results.devices import Device, DeviceTable, MigInstance
 from gpumagic.selection import claims
 from gpumagic.selection.auto import pick
@@ -38,7 +37,6 @@ def machine(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
         if folder.is_dir():
             folder.chmod(0o1777 if folder.name == "shm" else 0o755)
     monkeypatch.setenv(system_files.ROOT, str(shared_folder))
-    monkeypatch.setattr(STATE, "choice", Choice())
     yield shared_folder
     claims.release()
 
@@ -155,7 +153,7 @@ def test_a_claimed_gpu_comes_last_and_a_claim_ends_with_its_process(machine: Pat
 
 
 def test_a_fork_does_not_keep_its_parents_claim(machine: Path) -> None:
-    fork = "auto()\nif os.fork():\n    os._exit(0)\nassert STATE.choice.claim == ()\nsay()"
+    fork = "auto()\nif os.fork():\n    os._exit(0)\nassert claims.held() == ()\nsay()"
     with process(fork) as (_, other):
         other.wait()
         assert pids(UUIDS[0]) == []
@@ -192,7 +190,7 @@ def test_thousands_of_claims_cost_little(machine: Path, monkeypatch: pytest.Monk
     claims.hold((UUIDS[0],))
     uids = [60_000 if os.geteuid() == 0 else 0] * 60
     program = _MANY.replace("*auto()", "*take()") + (
-        "def take():\n    claims.hold(tuple(UUIDS))\n    return STATE.choice.claim\n"
+        "def take():\n    claims.hold(tuple(UUIDS))\n    return claims.held()\n"
     )
     with process(f"{program}say(together({uids}))"):
         found = claims.all_of(UUIDS, claims.locked())
@@ -223,7 +221,7 @@ def test_a_file_in_shared_memory_where_the_kernel_lists_nothing(
     with process(f"os.umask(0o077)\nclaims.hold(({uuid!r},))\nsay()") as (_, other):
         (file,) = (machine / "dev/shm").iterdir()
         assert (file.read_bytes(), file.stat().st_mode & 0o777) == (b"", 0o444)
-        source = f"become({uid})\nclaims.hold(({uuid!r},))\nsay(STATE.choice.claim)"
+        source = f"become({uid})\nclaims.hold(({uuid!r},))\nsay(claims.held())"
         with process(source) as (claim, second):
             assert claim == [uuid]
             assert pids(uuid) == sorted([other.pid, second.pid])
@@ -234,7 +232,7 @@ def test_where_nothing_can_be_locked_the_choice_is_made_without(machine: Path) -
         file.unlink()
     (machine / "dev/shm").rmdir()
     assert auto() == (UUIDS[0],)
-    assert STATE.choice.claim == ()
+    assert claims.held() == ()
 
 
 @needs_root

@@ -47,9 +47,9 @@ def test_the_start_of_the_process_that_this_one_has_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(STATE, "started_with", {MASK: "7", "HOME": "/h"})
-    assert environment.started_with() == {MASK: "7", ORDER: None}
+    assert environment.at_process_start() == {MASK: "7", ORDER: None}
     environment.start_from({MASK: None, ORDER: "PCI_BUS_ID"})
-    assert environment.started_with() == {MASK: None, ORDER: "PCI_BUS_ID"}
+    assert environment.at_process_start() == {MASK: None, ORDER: "PCI_BUS_ID"}
     assert STATE.started_with == {"HOME": "/h", ORDER: "PCI_BUS_ID"}
     assert environment.undo() == {MASK: None, ORDER: "PCI_BUS_ID"}
-    assert environment.now() == environment.started_with()
+    assert environment.now() == environment.at_process_start()

@@ -16,7 +16,7 @@ from typing import Any
 
 import IPython  # noqa: F401  before the first test: IPython 7 lengthens sys.path when it is imported
 
-from gpumagic.cuda.this_process import STATE
+from gpumagic.selection import claims
 from tests.virtual_gpu import World
 
 #: Set by pytest itself between the phases of a test, and by torch 2.6 when CUDA starts.
@@ -62,7 +62,7 @@ def state() -> dict[str, Any]:
         "SIGINT": signal.getsignal(signal.SIGINT),
         "builtins": {name: id(value) for name, value in vars(builtins).items() if name != "_"},
         "__main__": id(sys.modules["__main__"]),
-        "claim of GPUs": STATE.choice.claim,
+        "claim of GPUs": claims.held(),
         "CUDA": _cuda(),
     }
 

@@ -113,8 +113,11 @@ def choose_here(magics: ShellState, spec: Spec, options: ChoiceOptions) -> Selec
         # A process started anew has none, and what it keeps is read from the GPU here.
         lifted = (spec.kind in ("on", "reset") or options.restart) and soft_off.lift()
         # An earlier choice is in effect again: 'on' here undoes only the gate.
-        again = apply.choose_as_started(spec) if lifted and spec.kind == "on" else None
-        chosen = again or _choose_by_variables(magics, spec, options)
+        again = lifted and spec.kind == "on" and driver.is_initialized()
+        if again:
+            chosen = apply.choose_as_read(spec)
+        else:
+            chosen = _choose_by_variables(magics, spec, options)
         if options.soft and chosen.status == "too-late":
             snapshot.restore(before)
             return soft_off.close(spec.text)

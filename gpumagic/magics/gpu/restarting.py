@@ -81,7 +81,7 @@ def restart(magics: ShellState, options: RestartOptions) -> NoReturn:
             "%gpu on before %gpu restart"
         )
     threads = None if STATE.choice.threads is None else STATE.choice.threads.current
-    as_now = ChoiceOptions(**vars(options), no_claim=not STATE.choice.claim, threads=threads)
+    as_now = ChoiceOptions(**vars(options), no_claim=not claims.held(), threads=threads)
     begin(magics, Spec("restart", "same"), as_now)
 
 
@@ -106,7 +106,7 @@ def begin(magics: ShellState, spec: Spec, options: ChoiceOptions) -> NoReturn:
             options=options,
             claim=not options.no_claim and bool(magics.claim),
             auto=STATE.choice.auto,
-            started_with=environment.started_with(),
+            started_with=environment.at_process_start(),
             variables=[*losses.variables(shell)],
             kept=kept,
             ended=ended,
@@ -188,7 +188,7 @@ def _environment(*, as_started: bool) -> dict[str, str]:
     """
     variables, now = dict(os.environ), environment.now()
     if as_started and driver.is_initialized():
-        now = environment.as_started(initialization.environment_then())
+        now = environment.read_by_cuda()
     for name, value in now.items():
         variables.pop(name, None)
         if value is not None:

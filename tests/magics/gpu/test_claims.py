@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cuda.this_process import STATE
 from gpumagic.selection import claims
 from tests.support.kernels import Kernel
 from tests.support.other_process import running
@@ -25,20 +24,18 @@ own_process = pytest.mark.own_process
 @own_process
 def test_a_choice_is_claimed_shown_and_withdrawn(run_cell: Callable[..., Any]) -> None:
     uuid = run_cell("%gpu 1 -o -q").value.devices[0].uuid
-    assert STATE.choice.claim == (uuid,)
+    assert claims.held() == (uuid,)
     table = run_cell("%gpu -o -q").value
     assert [len(device.claims) for device in table] == [0, 1, 0, 0]
     assert "GPU 1: claimed by this process." in str(table)
-    inside = run_cell(
-        "%%gpu 2 -q\nfrom gpumagic.cuda.this_process import STATE; STATE.choice.claim"
-    )
+    inside = run_cell("%%gpu 2 -q\nfrom gpumagic.selection import claims; claims.held()")
     assert inside.value == (table[2].uuid,)
-    assert STATE.choice.claim == (uuid,)
+    assert claims.held() == (uuid,)
     for line in ("%gpu 99", "%gpu auto 99"):
         run_cell(line, raising=False)
-        assert STATE.choice.claim == (uuid,)
+        assert claims.held() == (uuid,)
     run_cell("%unload_ext gpumagic")
-    assert STATE.choice.claim == ()
+    assert claims.held() == ()
     assert claims.all_of([uuid], claims.locked()) == {uuid: []}
     run_cell("%load_ext gpumagic")
 
@@ -57,10 +54,10 @@ def test_another_processes_claim_orders_and_is_named(run_cell: Callable[..., Any
             note = f"GPU {first.index} is claimed by process {pid}"
             assert run_cell(line).value.notes == (note,)
         chosen = run_cell("%gpu auto --no-claim -o -q").value
-        assert (chosen.devices[0].uuid, STATE.choice.claim) == (first.uuid, ())
+        assert (chosen.devices[0].uuid, claims.held()) == (first.uuid, ())
         run_cell("%config GpuMagic.claim = False")
         chosen = run_cell("%gpu auto -o -q").value
-        assert (chosen.devices[0].uuid, STATE.choice.claim) == (first.uuid, ())
+        assert (chosen.devices[0].uuid, claims.held()) == (first.uuid, ())
         run_cell("%config GpuMagic.claim = True")
         run_cell("%gpu on -q")
 
