@@ -18,7 +18,7 @@ from gpumagic.errors import RestartError
 from gpumagic.restart import before, handover, losses, program
 from gpumagic.system import child_process, import_path
 from tests.restart import AUTORELOAD, FREEZE, PID, answers, report
-from tests.support.kernels import Kernel, manage, running_kernel
+from tests.support.kernels import Kernel, end_client, manage, running_kernel
 from tests.support.terminal import Terminal
 from tests.support.waiting import until
 
@@ -142,7 +142,7 @@ def test_standard_streams_stay_connected(
                 for line in lines:
                     until(lambda line=line: line in file.read_text(), file.read_text)
         finally:
-            client.stop_channels()
+            end_client(client)
             manager.shutdown_kernel(now=True)
             manager.cleanup_resources()
     text = file.read_text()

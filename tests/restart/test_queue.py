@@ -13,7 +13,7 @@ import zmq
 
 from gpumagic.restart import requests
 from tests.restart import FREEZE, PID, answers, run_all
-from tests.support.kernels import Kernel
+from tests.support.kernels import Kernel, end_client
 
 Kernels = Callable[..., Kernel]
 
@@ -64,7 +64,7 @@ def test_another_client_and_other_requests(kernel: Kernels) -> None:
     ]
     found = answers(k.client, [*mine, *theirs], other)
     received = found[len(mine) :]
-    other.stop_channels()
+    end_client(other)
     assert [(each.status, each.idle) for each in found] == [("ok", 1)] * 9
     assert [(each.text, each.is_fine) for each in received] == [
         *(("theirs\n", True), ("again\n", True)),

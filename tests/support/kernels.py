@@ -234,10 +234,19 @@ class Kernel:
         self.manager.interrupt_kernel()
 
     def close(self) -> None:
-        self.client.stop_channels()
+        end_client(self.client)
         if self.manager.has_kernel:
             self.manager.shutdown_kernel(now=True)
         self.manager.cleanup_resources()
+
+
+def end_client(client: Any) -> None:
+    """Disconnect a client, whose context jupyter_client 7 leaves to the garbage collector.
+
+    That warns of it if it comes to the context first: in any test.
+    """
+    client.stop_channels()
+    client.context.destroy(linger=0)
 
 
 def _text(output: dict[str, Any]) -> str:

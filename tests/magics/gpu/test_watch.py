@@ -18,7 +18,7 @@ from gpumagic.magics.gpu import watch
 from gpumagic.magics.gpu.watch_history import WatchHistory
 from gpumagic.magics.gpu.watch_thread import Watch
 from gpumagic.results.base import as_html
-from tests.support.kernels import PATIENCE, Kernel
+from tests.support.kernels import PATIENCE, Kernel, end_client
 from tests.support.waiting import until
 from tests.virtual_gpu.world import World
 
@@ -217,7 +217,7 @@ def test_in_a_kernel(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
 def test_a_front_end_that_vanishes_leaves_it_to_the_next_one(kernel: Callable[..., Kernel]) -> None:
     k = kernel()
     k.run("%gpu watch --every 0.1")
-    k.client.stop_channels()
+    end_client(k.client)
     world = World.current(k.environment)
     before = world.calls("nvml*")
     until(lambda: world.calls("nvml*") > before + 20)  # it goes on to look, for `plot`
