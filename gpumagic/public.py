@@ -19,14 +19,17 @@ from gpumagic.errors import (
 )
 from gpumagic.memory.holders import holders
 from gpumagic.memory.measurement import gpumem
-from gpumagic.results.allocator import Freed
-from gpumagic.results.comparison import Comparison, load
-from gpumagic.results.devices import Device, DeviceTable, Process
-from gpumagic.results.holders import Holder, Holders
-from gpumagic.results.memory import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
-from gpumagic.results.out_of_memory import OutOfMemory
+from gpumagic.results.devices import Device, DeviceTable
+from gpumagic.results.memory.freed import Freed
+from gpumagic.results.memory.holders import Holder, Holders
+from gpumagic.results.memory.memory_delta import DeviceMemoryDelta, MemoryDelta
+from gpumagic.results.memory.memory_report import DeviceMemory, MemoryReport
+from gpumagic.results.memory.out_of_memory import OutOfMemory
+from gpumagic.results.processes import Process
 from gpumagic.results.selection import Selection
-from gpumagic.results.timing import CudaTiming, Sample
+from gpumagic.results.stored import load
+from gpumagic.results.timing.comparison import Comparison
+from gpumagic.results.timing.cuda_timing import CudaTiming, Sample
 from gpumagic.selection.apply import select
 from gpumagic.selection.table import devices
 from gpumagic.timing.api import cudatime

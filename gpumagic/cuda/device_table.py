@@ -18,7 +18,8 @@ from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.cuda.visible_devices import Environment, View
 from gpumagic.errors import DeviceError
 from gpumagic.results.base import Conditions
-from gpumagic.results.devices import NO_GPU, VIRTUAL, Device, DeviceTable, MigInstance, Process
+from gpumagic.results.devices import NO_GPU, VIRTUAL, Device, DeviceTable, MigInstance
+from gpumagic.results.processes import Process
 
 #: Below this, memory in use without a process is the driver's own (by NVML's version 2).
 IDLE_USE = 64 * 2**20

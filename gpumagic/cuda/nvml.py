@@ -16,7 +16,8 @@ from typing import Any
 
 from gpumagic.cuda import driver
 from gpumagic.errors import DeviceError
-from gpumagic.results.devices import Device, MigInstance, Process
+from gpumagic.results.devices import Device, MigInstance
+from gpumagic.results.processes import Process
 
 #: Errors after which a device can no longer be read, and their texts.
 _LOST = {

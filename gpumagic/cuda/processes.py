@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
-from gpumagic.results.devices import Process
+from gpumagic.results.processes import Process
 from gpumagic.system import system_files
 from gpumagic.system.text import harmless
 

@@ -11,7 +11,7 @@ from gpumagic.magics.delivery import hand_over, say, saying_failures, show, valu
 from gpumagic.magics.forms import BaselineOptions
 from gpumagic.magics.shell_state import ShellState
 from gpumagic.results.base import Result, differences
-from gpumagic.results.comparison import load
+from gpumagic.results.stored import load
 from gpumagic.system.writing import output_path
 
 

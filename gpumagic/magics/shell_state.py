@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from gpumagic.memory.cell_meter import CellMeter
     from gpumagic.memory.history import History
     from gpumagic.results.base import Result
-    from gpumagic.results.memory import MemoryReport
-    from gpumagic.results.timing import CudaTiming
+    from gpumagic.results.memory.memory_report import MemoryReport
+    from gpumagic.results.timing.cuda_timing import CudaTiming
     from gpumagic.timing.cell_timer import CellTimer
 
 #: The name under which IPython registers our magics and lists their settings.

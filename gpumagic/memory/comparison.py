@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from gpumagic.errors import RegressionError, SpecError
 from gpumagic.results.base import differences
-from gpumagic.results.comparison import MemoryComparison
-from gpumagic.results.memory import DeviceMemoryDelta, MemoryDelta
+from gpumagic.results.memory.memory_delta import DeviceMemoryDelta, MemoryComparison, MemoryDelta
 
 
 def against(now: MemoryDelta, before: MemoryDelta) -> MemoryComparison:

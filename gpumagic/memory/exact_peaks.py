@@ -24,7 +24,7 @@ from threading import RLock
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from gpumagic.cuda.pytorch import torch_cuda
-from gpumagic.results.memory import DeviceMemoryDelta
+from gpumagic.results.memory.memory_delta import DeviceMemoryDelta
 
 #: The functions of ``torch._C`` through which the peaks are read and reset. Those of
 #: ``torch.accelerator`` came with torch 2.9.

@@ -17,7 +17,7 @@ from gpumagic.memory.objects.garbage import objects_of, running_threads
 from gpumagic.memory.objects.notebook import EXCEPTION, LAST, LOCAL, NotebookReferences, Root
 from gpumagic.memory.objects.walk import collector_paused
 from gpumagic.render.units import bytes_
-from gpumagic.results.allocator import Freed, FreeStep, Held
+from gpumagic.results.memory.freed import Freed, FreeStep, Held
 from gpumagic.system import introspection, text
 from gpumagic.system.shell import Shell
 from gpumagic.wording import did_you_mean, listed

@@ -17,7 +17,7 @@ from gpumagic.memory.objects.notebook import EXCEPTION, LAST, LOCAL, NotebookRef
 from gpumagic.memory.objects.object_graph import ObjectGraph
 from gpumagic.memory.objects.search_space import SearchSpace
 from gpumagic.memory.objects.walk import Walk, collector_paused
-from gpumagic.results.holders import DeviceHolders, Holder, Holders
+from gpumagic.results.memory.holders import DeviceHolders, Holder, Holders
 from gpumagic.system.shell import Shell
 from gpumagic.wording import listed
 

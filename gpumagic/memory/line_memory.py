@@ -14,8 +14,8 @@ from gpumagic.cells.line_tracer import LineTracer
 from gpumagic.cells.measured_block import Measured
 from gpumagic.memory.exact_peaks import LEDGER, Scope
 from gpumagic.memory.measurement import Measurement
-from gpumagic.results.lines import LineMemory, LineReport, SourceLines
-from gpumagic.results.memory import DeviceMemoryDelta, only_changed
+from gpumagic.results.memory.line_memory import LineMemory, LineReport, SourceLines
+from gpumagic.results.memory.memory_delta import DeviceMemoryDelta, only_changed
 
 
 class _LineMemory:

@@ -16,7 +16,8 @@ from gpumagic.cuda.pytorch import allocator
 from gpumagic.errors import SpecError
 from gpumagic.memory.exact_peaks import LEDGER, Scope
 from gpumagic.memory.report import allocator_notes, memory_report
-from gpumagic.results.memory import MemoryDelta, MemoryReport, only_changed
+from gpumagic.results.memory.memory_delta import MemoryDelta, only_changed
+from gpumagic.results.memory.memory_report import MemoryReport
 from gpumagic.system import text
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])

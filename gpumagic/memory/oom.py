@@ -21,7 +21,7 @@ from gpumagic.memory.objects.blocks import UnreadableError
 from gpumagic.memory.objects.notebook import NotebookReferences
 from gpumagic.memory.objects.walk import collector_paused
 from gpumagic.results.base import Explanation
-from gpumagic.results.out_of_memory import OutOfMemory
+from gpumagic.results.memory.out_of_memory import OutOfMemory
 from gpumagic.system import introspection
 from gpumagic.system.shell import Shell
 

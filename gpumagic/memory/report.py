@@ -11,7 +11,7 @@ from dataclasses import replace
 from gpumagic.cuda import device_table
 from gpumagic.cuda.pytorch import allocator, torch_cuda
 from gpumagic.results.devices import Device, DeviceTable
-from gpumagic.results.memory import DeviceMemory, MemoryReport
+from gpumagic.results.memory.memory_report import DeviceMemory, MemoryReport
 
 
 def memory_report(previous: MemoryReport | None = None) -> MemoryReport:

@@ -198,7 +198,7 @@ def _versions(of: Conditions) -> dict[str, str | None]:
     return {"device": devices, "driver": of.driver, "torch": of.torch, "CUDA": of.cuda}
 
 
-#: Written into each file; `comparison.load` refuses any other number.
+#: Written into each file; `stored.load` refuses any other number.
 VERSION = 2
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
-from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled, Text, shortened
+from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled, shortened
 from gpumagic.render.units import DASH, bytes_, rounded, spans
 from gpumagic.results.base import Series
+from gpumagic.results.processes import Claim, Process, claim_lines, process_table
 from gpumagic.wording import grouped, plural
 
 NO_GPU = "This machine has no GPU that CUDA can use"
@@ -19,74 +20,8 @@ _STATES = {
     False: "CUDA is not initialised, so this can still be changed",
 }
 _FAILED = "CUDA has failed in this process, which is final"
-#: The most processes that are shown, those with the most memory; and the most claims.
-_MOST = 50
-#: The most characters of a command.
-_LONGEST_COMMAND = 80
 #: The most characters of an error.
 _LONGEST_ERROR = 300
-
-
-@dataclass(frozen=True)
-class Process:
-    """A process that holds memory on a device, as NVML reports it."""
-
-    pid: int
-    #: Bytes of device memory; None where the driver does not report them (WDDM, MIG without
-    #: permission).
-    memory: int | None = None
-    #: None where the process cannot be looked up (ended, another pid namespace, no permission).
-    user: str | None = None
-    #: The program and the script, ``python train.py``, never its arguments.
-    command: str | None = None
-    #: Whether it is this process; None where NVML's pids cannot be compared with this process's.
-    own: bool | None = None
-    #: Whether this process, or a child of it, has started it.
-    child: bool = False
-    #: Whether it belongs to the current user; None where it cannot be looked up.
-    mine: bool | None = None
-    #: The name of its notebook when its kernel started, if it is a kernel of the user's Jupyter;
-    #: the path where several have the same name; None where not known.
-    notebook: str | None = None
-
-    @property
-    def title(self) -> Styled:
-        """The notebook or the command; the whole of it on hover only where it is the user's own."""
-        text = self.notebook or self.command or DASH
-        return Styled(
-            shortened(text, _LONGEST_COMMAND), whole=text if self.own or self.mine else None
-        )
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A process that has chosen a device, as the lock that it holds shows (`selection.claims`)."""
-
-    #: None for a process that this system does not list: it is in another container.
-    pid: int | None = None
-    #: None where the user's name is not known.
-    user: str | None = None
-    #: The name of its notebook, as in `Process`.
-    notebook: str | None = None
-    #: Whether it is this process.
-    own: bool = False
-    #: Whether it belongs to the current user.
-    mine: bool = False
-    #: The UUID of the MIG instance that it has chosen; None for a whole device.
-    instance: str | None = None
-    #: How many processes it stands for: the many beyond those that are listed are one claim.
-    processes: int = 1
-
-    def __str__(self) -> str:
-        """Return notebook or process, and the user: ``process 4711 of ann``."""
-        if self.own:
-            return "this process"
-        if self.pid is None and self.processes > 1:
-            return f"{self.processes:,} more processes"
-        if self.pid is None:
-            return "a process outside of this container"
-        who = self.notebook or f"process {self.pid}"
-        return who if self.mine else f"{who} of {self.user or 'another user'}"
 
 
 @dataclass(frozen=True)
@@ -227,11 +162,11 @@ class DeviceTable(Series[Device]):
             yield Line.of(f"The GPUs cannot be listed: {self.error}.", "warn")
         yield from device_grid(self, self.gated)
         yield from _instances(self)
-        yield from _claims(self)
+        yield from claim_lines((claim, d.index) for d in self for claim in d.claims)
         if self.no_gpu is None:
             yield from _sees(self)
         if self and self.show_processes:
-            yield from _processes(self)
+            yield from process_table({d.index: d.processes for d in self})
 
     def _remarks(self) -> list[Line]:
         return Line.notes(self.notes, "warn")
@@ -292,13 +227,6 @@ def _uuid(device: Device, part: MigInstance) -> Styled:
     return Styled.uuids(f"{part.uuid} ✓", "good") if seen else Styled.uuids(part.uuid, "")
 
 
-def _claims(devices: Iterable[Device]) -> Iterator[Line]:
-    """Yield a line for each process that claims GPUs, with these."""
-    claims = ((replace(c, instance=None), d.index) for d in devices for c in d.claims)
-    for claim, found in [*grouped(claims).items()][:_MOST]:
-        yield Line.of(f"GPU {spans(found)}: claimed by {claim}.", "dim")
-
-
 def _sees(table: DeviceTable) -> Iterator[Line]:
     """Yield how many devices this process sees, by which variables, and whether that is final."""
     process = "This process"
@@ -356,32 +284,3 @@ def memory_cell(device: Device) -> Styled:
 
 def _used_of(place: Device | MigInstance) -> str:
     return f"{bytes_(place.memory_used)} / {bytes_(place.memory_total)}"
-
-
-def _processes(devices: Sequence[Device]) -> Iterator[Block]:
-    """Yield the processes with the most memory, the user's own first; and what is not known."""
-    listed = [(device.index, each) for device in devices for each in device.processes or ()]
-    listed.sort(key=lambda of: -(of[1].memory or 0))
-    shown, rest = listed[:_MOST], listed[_MOST:]
-    yield Grid.of(
-        sorted(shown, key=lambda of: not (of[1].own or of[1].mine)),
-        Figures("GPU", lambda of: str(of[0])),
-        Figures("PID", lambda of: _pid(of[1])),
-        Column("User", lambda of: of[1].user or DASH, rank=2),
-        Figures("Memory", lambda of: bytes_(of[1].memory)),
-        Column("Command", lambda of: of[1].title, least=12),
-    )
-    if rest:
-        memory = bytes_(sum(process.memory or 0 for _, process in rest))
-        yield Line.of(f"and {len(rest)} more, with {memory} in all", "dim")
-    unlisted = [device.index for device in devices if device.processes is None]
-    if unlisted:
-        yield Line.of(f"NVML does not list the processes of GPU {spans(unlisted)}.", "dim")
-    elif not listed:
-        yield Line.of("No process uses a GPU, as far as NVML lists them.", "dim")
-
-
-def _pid(process: Process) -> Text:
-    if process.own:
-        return Styled(f"{process.pid} (this process)", "strong")
-    return f"{process.pid} (its child)" if process.child else str(process.pid)

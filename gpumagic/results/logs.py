@@ -10,8 +10,8 @@ from typing import Any, TypeAlias, TypeVar
 from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Style, Styled, Text
 from gpumagic.render.units import DASH, at_most, bytes_, cpu_seconds, seconds
 from gpumagic.results.base import Result, Series
-from gpumagic.results.memory import DeviceMemoryDelta, change_line, only_changed
-from gpumagic.results.timing import not_seen
+from gpumagic.results.memory.memory_delta import DeviceMemoryDelta, change_line, only_changed
+from gpumagic.results.timing.cuda_timing import not_seen
 from gpumagic.wording import plural
 
 #: The most cells that are shown of the log of memory, the newest.

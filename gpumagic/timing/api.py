@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast, overload
 from gpumagic.cells.measured_block import Measured, decorated, kind_of
 from gpumagic.cells.timeit_loop import Loop, compile_statement
 from gpumagic.errors import SpecError
-from gpumagic.results.timing import CudaTiming
+from gpumagic.results.timing.cuda_timing import CudaTiming
 from gpumagic.timing.benchmark import benchmark
 from gpumagic.timing.event_timer import Started, read, start, stop
 from gpumagic.timing.repeat_plan import Plan

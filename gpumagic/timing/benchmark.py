@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 from gpumagic.cells.timeit_loop import Loop
-from gpumagic.results.timing import CudaTiming, StoppedBy
+from gpumagic.results.timing.cuda_timing import CudaTiming, StoppedBy
 from gpumagic.system import system_files
 from gpumagic.timing import event_timer, repeat_plan, summary
 from gpumagic.timing.cold_caches import ColdCaches

@@ -21,7 +21,7 @@ from typing import Any, cast
 from gpumagic.cuda import no_gpu
 from gpumagic.cuda.pytorch import graph_captures, profiling, torch_cuda, waiting
 from gpumagic.errors import DeviceError
-from gpumagic.results.kernels import Kernel, KernelReport
+from gpumagic.results.timing.kernels import Kernel, KernelReport
 from gpumagic.system.patching import patch
 from gpumagic.system.writing import replacing
 

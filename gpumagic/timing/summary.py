@@ -12,7 +12,7 @@ from typing import Any
 from gpumagic.cuda import no_gpu
 from gpumagic.cuda.device_table import conditions
 from gpumagic.cuda.pytorch import torch_cuda
-from gpumagic.results.timing import CudaTiming, Limit, Sample, is_bound
+from gpumagic.results.timing.cuda_timing import CudaTiming, Limit, Sample, is_bound
 from gpumagic.timing.queued_runs import Queued
 from gpumagic.timing.run_times import Times, sure_part
 from gpumagic.wording import plural

@@ -14,8 +14,8 @@ import gpumagic
 from gpumagic.errors import SpecError
 from gpumagic.memory.exact_peaks import LEDGER
 from gpumagic.memory.measurement import Measurement
-from gpumagic.results.memory import MemoryDelta
-from gpumagic.results.timing import CudaTiming
+from gpumagic.results.memory.memory_delta import MemoryDelta
+from gpumagic.results.timing.cuda_timing import CudaTiming
 
 Decorator = Callable[[Any], Any]
 

@@ -10,7 +10,8 @@ import pytest
 from gpumagic.cuda import device_table, processes
 from gpumagic.cuda.driver import DriverState
 from gpumagic.cuda.visible_devices import MASK
-from gpumagic.results.devices import Device, MigInstance, Process
+from gpumagic.results.devices import Device, MigInstance
+from gpumagic.results.processes import Process
 
 PID = os.getpid()
 MINE, OTHER = Process(PID, 50), Process(PID + 1, 7)

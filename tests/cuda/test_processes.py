@@ -13,7 +13,7 @@ import pytest
 import gpumagic
 from gpumagic.cuda import processes
 from gpumagic.cuda.processes import command_name
-from gpumagic.results.devices import Process
+from gpumagic.results.processes import Process
 from tests.support.other_process import running
 from tests.support.other_user import UID
 

@@ -10,7 +10,7 @@ import pytest
 import gpumagic
 from gpumagic.cuda import processes
 from gpumagic.memory import oom
-from gpumagic.results.out_of_memory import OutOfMemory
+from gpumagic.results.memory.out_of_memory import OutOfMemory
 from tests.hardware.record import Figure
 
 pytestmark = [pytest.mark.hardware, pytest.mark.usefixtures("torch")]

@@ -13,8 +13,8 @@ from IPython.core.error import UsageError
 import gpumagic
 from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.errors import RegressionError
-from gpumagic.results.memory import MemoryDelta
-from gpumagic.results.timing import CudaTiming, Sample
+from gpumagic.results.memory.memory_delta import MemoryDelta
+from gpumagic.results.timing.cuda_timing import CudaTiming, Sample
 from tests.support.shells import Ran
 
 Run = Callable[..., Ran]

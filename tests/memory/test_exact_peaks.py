@@ -11,7 +11,7 @@ import pytest
 
 from gpumagic.memory import exact_peaks
 from gpumagic.memory.exact_peaks import LEDGER
-from gpumagic.results.memory import DeviceMemoryDelta
+from gpumagic.results.memory.memory_delta import DeviceMemoryDelta
 from tests.support.allocator import MIB, clear, empty, functions, program, readings
 
 

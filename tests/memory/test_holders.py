@@ -17,7 +17,7 @@ import pytest
 
 from gpumagic.cuda.pytorch import allocator
 from gpumagic.memory.holders import holders
-from gpumagic.results.holders import DeviceHolders, Holders
+from gpumagic.results.memory.holders import DeviceHolders, Holders
 from tests.support.allocator import MIB
 
 

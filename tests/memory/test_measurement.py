@@ -11,7 +11,7 @@ import pytest
 
 import gpumagic
 from gpumagic.memory.comparison import against, check
-from gpumagic.results.memory import DeviceMemoryDelta, MemoryDelta
+from gpumagic.results.memory.memory_delta import DeviceMemoryDelta, MemoryDelta
 from tests.support.allocator import MIB, empty
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from gpumagic.memory import oom
 from gpumagic.memory.oom import explain, find
-from gpumagic.results.out_of_memory import OutOfMemory
+from gpumagic.results.memory.out_of_memory import OutOfMemory
 
 GIB = 2**30
 

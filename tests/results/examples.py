@@ -10,25 +10,21 @@ from typing import Any
 from gpumagic.cluster import results as cluster
 from gpumagic.doctor.diagnosis import Diagnosis, Finding
 from gpumagic.magics.gpu.watch_history import CellSpan, WatchHistory, WatchPanel, WatchSample
-from gpumagic.results import allocator, holders
 from gpumagic.results.base import Result
-from gpumagic.results.comparison import Compared, Comparison, MemoryComparison, Ratio
-from gpumagic.results.devices import Device, DeviceTable, Process
-from gpumagic.results.kernels import Kernel, KernelReport
-from gpumagic.results.lines import (
-    BETWEEN,
-    LineMemory,
-    LineReport,
-    LineTiming,
-    LineTimings,
-    SourceLines,
-    SourceTimings,
-)
+from gpumagic.results.devices import Device, DeviceTable
 from gpumagic.results.logs import CellLog, CellMemory, CellTiming, TimingLog
-from gpumagic.results.memory import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
-from gpumagic.results.out_of_memory import OutOfMemory
+from gpumagic.results.memory import allocator_state, fit, freed, holders
+from gpumagic.results.memory.line_memory import LineMemory, LineReport, SourceLines
+from gpumagic.results.memory.memory_delta import DeviceMemoryDelta, MemoryComparison, MemoryDelta
+from gpumagic.results.memory.memory_report import DeviceMemory, MemoryReport
+from gpumagic.results.memory.out_of_memory import OutOfMemory
+from gpumagic.results.processes import Process
 from gpumagic.results.selection import Selection, WayOut
-from gpumagic.results.timing import CudaTiming, Sample
+from gpumagic.results.source_table import BETWEEN
+from gpumagic.results.timing.comparison import Compared, Comparison, Ratio
+from gpumagic.results.timing.cuda_timing import CudaTiming, Sample
+from gpumagic.results.timing.kernels import Kernel, KernelReport
+from gpumagic.results.timing.line_timings import LineTiming, LineTimings, SourceTimings
 
 MIB, GIB = 2**20, 2**30
 SOME = DeviceMemoryDelta(MIB, 2 * MIB, MIB, 3 * MIB, 4 * MIB)
@@ -153,7 +149,7 @@ DEVICES = DeviceTable(
     show_processes=True,
 )
 FITS = ((1, 3 * MIB), (2, 4 * MIB), (60, 62 * MIB), (61, None))
-FIT_RUNS = tuple(allocator.FitRun(value, peak) for value, peak in FITS)
+FIT_RUNS = tuple(fit.FitRun(value, peak) for value, peak in FITS)
 
 
 def holder(name: str, size: int, **fields: object) -> holders.Holder:
@@ -276,9 +272,9 @@ HISTORY = WatchHistory(
 )
 PANEL = WatchPanel(sample(time.mktime((2026, 1, 2, 3, 4, 5, 0, 0, -1)), 10, 90))
 
-HELD_BEFORE = {0: allocator.Held(GIB, GIB), 1: allocator.Held(2 * GIB, 2 * GIB)}
-HELD_AFTER = {**HELD_BEFORE, 0: allocator.Held(0, GIB)}
-FREED = allocator.Freed((allocator.FreeStep("drop " + "x" * 60, HELD_AFTER),), HELD_BEFORE)
+HELD_BEFORE = {0: freed.Held(GIB, GIB), 1: freed.Held(2 * GIB, 2 * GIB)}
+HELD_AFTER = {**HELD_BEFORE, 0: freed.Held(0, GIB)}
+FREED = freed.Freed((freed.FreeStep("drop " + "x" * 60, HELD_AFTER),), HELD_BEFORE)
 CELL_HOLDINGS = holders.CellHoldings(
     {0: (holders.CellHolding(3, "x", GIB, 2), holders.CellHolding(None, "y", GIB, 1))}
 )
@@ -321,7 +317,7 @@ EXAMPLES: Mapping[str, Result] = {
         *(DEVICES, LATE, HISTORY, PANEL, DIAGNOSIS),
         *(HOLDERS, CELL_HOLDINGS, OOM, FREED, IN_CELLS, MemoryReport({0: CHANGED})),
         *(MemoryComparison({0: (3 * GIB, 2 * GIB)}), lines_of(verdict="so", notes=("a note",))),
-        *(allocator.HistoryState(True), allocator.SnapshotFile("a.pickle", 2048)),
-        *(allocator.LimitState(GIB), allocator.Fit("batch", 60, FIT_RUNS, True)),
+        *(allocator_state.HistoryState(True), allocator_state.SnapshotFile("a.pickle", 2048)),
+        *(allocator_state.LimitState(GIB), fit.Fit("batch", 60, FIT_RUNS, True)),
     )
 }

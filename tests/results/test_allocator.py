@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumagic.results.allocator import Fit, FitRun
+from gpumagic.results.memory.fit import Fit, FitRun
 from tests.results.examples import FIT_RUNS
 
 

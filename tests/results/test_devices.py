@@ -9,7 +9,8 @@ import pytest
 
 from gpumagic.render.colors import STATES
 from gpumagic.results.base import as_html, as_text
-from gpumagic.results.devices import Claim, Device, DeviceTable, MigInstance, Process
+from gpumagic.results.devices import Device, DeviceTable, MigInstance
+from gpumagic.results.processes import Claim, Process
 from tests.results.examples import DEVICES
 
 GIB = 2**30

@@ -9,8 +9,9 @@ import pytest
 
 from gpumagic.cluster.results import ClusterTable, EngineResult
 from gpumagic.results.base import as_html, as_text
-from gpumagic.results.devices import Device, DeviceTable, Process
-from gpumagic.results.out_of_memory import OutOfMemory
+from gpumagic.results.devices import Device, DeviceTable
+from gpumagic.results.memory.out_of_memory import OutOfMemory
+from gpumagic.results.processes import Process
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\nline\r\x9b31m\u202egnp\u2066\u200b\U000e0041é 漢"
 

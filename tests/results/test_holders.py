@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpumagic.results.holders import Holders
+from gpumagic.results.memory.holders import Holders
 from tests.results.examples import HELD, MODEL, holder
 
 GIB = 2**30

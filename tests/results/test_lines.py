@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from gpumagic.results.base import as_html, as_text
-from gpumagic.results.lines import LineTiming, LineTimings, Source, SourceTimings
-from gpumagic.results.timing import CudaTiming, Sample
+from gpumagic.results.source_table import Source
+from gpumagic.results.timing.cuda_timing import CudaTiming, Sample
+from gpumagic.results.timing.line_timings import LineTiming, LineTimings, SourceTimings
 from tests.results.examples import LINE_TEXT, LINES, line, lines_of
 
 

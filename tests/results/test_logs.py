@@ -6,7 +6,7 @@ import pytest
 
 from gpumagic.results.base import as_text
 from gpumagic.results.logs import CellLog, CellMemory
-from gpumagic.results.memory import DeviceMemoryDelta
+from gpumagic.results.memory.memory_delta import DeviceMemoryDelta
 from tests.results.examples import OUT_OF_MEMORY_IN_A_CELL, RESERVED, SOME
 from tests.support.drawing import check_drawing
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpumagic.results.base import as_text
-from gpumagic.results.memory import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
+from gpumagic.results.memory.memory_delta import DeviceMemoryDelta, MemoryDelta
+from gpumagic.results.memory.memory_report import DeviceMemory, MemoryReport
 
 GIB = 2**30
 MIB = 2**20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpumagic.results.out_of_memory import OutOfMemory
+from gpumagic.results.memory.out_of_memory import OutOfMemory
 from tests.results.examples import OOM
 
 GIB = 2**30

@@ -14,9 +14,9 @@ import pytest
 import gpumagic
 from gpumagic.errors import SpecError
 from gpumagic.results.base import Conditions, differences
-from gpumagic.results.kernels import Kernel, KernelReport
-from gpumagic.results.memory import DeviceMemoryDelta, MemoryDelta
-from gpumagic.results.timing import CudaTiming, Sample
+from gpumagic.results.memory.memory_delta import DeviceMemoryDelta, MemoryDelta
+from gpumagic.results.timing.cuda_timing import CudaTiming, Sample
+from gpumagic.results.timing.kernels import Kernel, KernelReport
 
 fcntl = pytest.importorskip("fcntl", reason="of POSIX")
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from gpumagic.errors import DeviceError, SpecError
-from gpumagic.results.devices import Claim, Device, MigInstance, Process
+from gpumagic.results.devices import Device, MigInstance
+from gpumagic.results.processes import Claim, Process
 from gpumagic.selection.auto import NotYetError, Wants, pick, without_own
 
 GIB = 2**30

@@ -8,7 +8,7 @@ import linecache
 from typing import Any
 
 from gpumagic.cells.line_sources import cell_source, defined_code, function_source
-from gpumagic.results.timing import CudaTiming
+from gpumagic.results.timing.cuda_timing import CudaTiming
 from gpumagic.timing.event_timer import read, start, stop
 from gpumagic.timing.lines.line_profiler import LineProfiler
 

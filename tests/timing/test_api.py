@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic.results.timing import CudaTiming
+from gpumagic.results.timing.cuda_timing import CudaTiming
 
 
 def test_a_string() -> None:

@@ -14,7 +14,7 @@ import pytest
 import gpumagic
 from gpumagic.errors import RegressionError, SpecError
 from gpumagic.results.base import Conditions
-from gpumagic.results.timing import CudaTiming, Sample
+from gpumagic.results.timing.cuda_timing import CudaTiming, Sample
 
 
 def timing(*values: float, wall: float = 1.1, **fields: Any) -> CudaTiming:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.results.lines import LineTiming
-from gpumagic.results.timing import CudaTiming, Sample
+from gpumagic.results.timing.cuda_timing import CudaTiming, Sample
+from gpumagic.results.timing.line_timings import LineTiming
 from gpumagic.timing.lines.verdict import verdict
 
 

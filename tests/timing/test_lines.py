@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gpumagic.results.base import as_text
-from gpumagic.results.lines import LineTiming, LineTimings
-from gpumagic.results.timing import CudaTiming
+from gpumagic.results.timing.cuda_timing import CudaTiming
+from gpumagic.results.timing.line_timings import LineTiming, LineTimings
 from gpumagic.timing.lines import line_profiler
 from gpumagic.timing.lines.marks import DeviceMarks
 from gpumagic.timing.summary import WAITED

@@ -9,7 +9,7 @@ import pytest
 
 import gpumagic
 from gpumagic.cuda.pytorch import torch_cuda
-from gpumagic.results.timing import CudaTiming
+from gpumagic.results.timing.cuda_timing import CudaTiming
 from gpumagic.timing.queued_runs import Queued
 from gpumagic.timing.run_times import Reading, Times
 from gpumagic.timing.summary import LOADED, summarize

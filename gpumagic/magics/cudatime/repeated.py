@@ -19,8 +19,8 @@ from gpumagic.magics.delivery import hand_over, saying_failures, value_of
 from gpumagic.magics.live_display import LiveDisplay
 from gpumagic.magics.shell_state import ShellState
 from gpumagic.render.units import seconds, share
-from gpumagic.results.comparison import Compared, Comparison
-from gpumagic.results.timing import CudaTiming
+from gpumagic.results.timing.comparison import Compared, Comparison
+from gpumagic.results.timing.cuda_timing import CudaTiming
 from gpumagic.timing.benchmark import Runs, benchmark
 from gpumagic.timing.comparison import compare
 from gpumagic.timing.instruments import nvtx_range

@@ -18,8 +18,8 @@ from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics.cudatime.cudatime_options import RunOptions
 from gpumagic.magics.outcome import Outcome
 from gpumagic.magics.shell_state import ShellState
-from gpumagic.results.comparison import Comparison
-from gpumagic.results.timing import CudaTiming
+from gpumagic.results.timing.comparison import Comparison
+from gpumagic.results.timing.cuda_timing import CudaTiming
 from gpumagic.system import text
 from gpumagic.system.writing import output_path
 from gpumagic.timing import comparison

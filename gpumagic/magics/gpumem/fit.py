@@ -22,8 +22,8 @@ from gpumagic.memory import oom
 from gpumagic.memory.limit import LIMIT, memory_limit
 from gpumagic.memory.measurement import Measurement
 from gpumagic.render.units import bytes_
-from gpumagic.results.allocator import Fit, FitRun
-from gpumagic.results.memory import DeviceMemoryDelta
+from gpumagic.results.memory.fit import Fit, FitRun
+from gpumagic.results.memory.memory_delta import DeviceMemoryDelta
 from gpumagic.system import introspection
 from gpumagic.system.shell import Shell
 from gpumagic.wording import plural

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from gpumagic.results.allocator import FitRun
+from gpumagic.results.memory.fit import FitRun
 
 #: Runs at most.
 RUNS = 12

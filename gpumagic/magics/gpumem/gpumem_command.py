@@ -25,7 +25,7 @@ from gpumagic.memory.limit import LIMIT
 from gpumagic.memory.line_memory import LineMeasurement
 from gpumagic.memory.measurement import Measurement
 from gpumagic.memory.report import memory_report
-from gpumagic.results.memory import MemoryDelta
+from gpumagic.results.memory.memory_delta import MemoryDelta
 from gpumagic.selection import cuda_errors
 
 

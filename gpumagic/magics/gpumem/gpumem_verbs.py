@@ -16,8 +16,8 @@ from gpumagic.memory.cell_meter import CellMeter
 from gpumagic.memory.freeing import free
 from gpumagic.memory.holders import holders
 from gpumagic.memory.limit import LIMIT
-from gpumagic.results.allocator import Freed
 from gpumagic.results.base import Result
+from gpumagic.results.memory.freed import Freed
 from gpumagic.system.writing import output_path
 from gpumagic.wording import plural
 

@@ -10,7 +10,7 @@ from gpumagic.render.colors import BAD, NEUTRAL, SERIES
 from gpumagic.render.plots import Plot
 from gpumagic.render.units import bytes_
 from gpumagic.results.logs import CellLog, cell_number
-from gpumagic.results.memory import DeviceMemoryDelta
+from gpumagic.results.memory.memory_delta import DeviceMemoryDelta
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

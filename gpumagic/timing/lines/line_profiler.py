@@ -12,8 +12,9 @@ from typing import Any
 
 from gpumagic.cells.line_sources import CodeLine, CodeSource, cell_source
 from gpumagic.cells.line_tracer import LineTracer
-from gpumagic.results.lines import BETWEEN, LineTiming, LineTimings, SourceTimings
-from gpumagic.results.timing import CudaTiming
+from gpumagic.results.source_table import BETWEEN
+from gpumagic.results.timing.cuda_timing import CudaTiming
+from gpumagic.results.timing.line_timings import LineTiming, LineTimings, SourceTimings
 from gpumagic.system import text
 from gpumagic.timing.lines.line_clock import Busy, LineClock, TimeSpent, surely_worked
 from gpumagic.timing.lines.verdict import verdict

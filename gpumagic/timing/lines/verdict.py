@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from math import fsum
 
-from gpumagic.results.lines import LineTiming
-from gpumagic.results.timing import CudaTiming
+from gpumagic.results.timing.cuda_timing import CudaTiming
+from gpumagic.results.timing.line_timings import LineTiming
 
 #: A part of the wall time that is worth a verdict.
 _LARGE = 0.3

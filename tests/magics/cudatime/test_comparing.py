@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 import gpumagic
-from gpumagic.results.comparison import Comparison
+from gpumagic.results.timing.comparison import Comparison
 from gpumagic.system import system_files
 from tests.support.waiting import until
 

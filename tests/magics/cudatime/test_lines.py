@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gpumagic.results.lines import LineTimings
-from gpumagic.results.timing import CudaTiming
+from gpumagic.results.timing.cuda_timing import CudaTiming
+from gpumagic.results.timing.line_timings import LineTimings
 from gpumagic.timing.lines.line_clock import LineClock
 
 MONITORED = hasattr(sys, "monitoring")

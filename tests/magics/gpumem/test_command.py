@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpumagic.results.memory import MemoryDelta, MemoryReport
+from gpumagic.results.memory.memory_delta import MemoryDelta
+from gpumagic.results.memory.memory_report import MemoryReport
 from tests.support.allocator import MIB, bytes_on, functions
 from tests.support.kernels import Kernel
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gpumagic.magics.gpumem.fit_search import RUNS, FitSearch
-from gpumagic.results.allocator import FitRun
+from gpumagic.results.memory.fit import FitRun
 
 MIB, GIB = 2**20, 2**30
 Peak = Callable[[int], float]

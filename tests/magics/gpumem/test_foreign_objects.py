@@ -15,7 +15,7 @@ import pytest
 
 from gpumagic.memory import oom
 from gpumagic.memory.freeing import free
-from gpumagic.results.out_of_memory import OutOfMemory
+from gpumagic.results.memory.out_of_memory import OutOfMemory
 from tests.support.allocator import MIB
 
 #: Objects that note in ``ran`` every question which reaches their own code, and refuse it.

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gpumagic.results.allocator import HistoryState
-from gpumagic.results.holders import CellHoldings
+from gpumagic.results.memory.allocator_state import HistoryState
+from gpumagic.results.memory.holders import CellHoldings
 from tests.support.allocator import MIB, bytes_on
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.results.lines import LineReport
+from gpumagic.results.memory.line_memory import LineReport
 from tests.support.allocator import MIB, empty
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from gpumagic.magics.gpumem import picture
 from gpumagic.results.logs import CellLog
-from gpumagic.results.memory import DeviceMemoryDelta
+from gpumagic.results.memory.memory_delta import DeviceMemoryDelta
 from tests.results.examples import CELL_LOG
 
 GIB = 2**30

@@ -1,160 +1,17 @@
-"""The GPU memory and the times of each line of a cell."""
+"""The times of each line of a cell: ``%%cudatime --lines``."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from math import fsum
-from typing import Any, TypeVar
+from typing import Any
 
 from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Style, Styled, Text
-from gpumagic.render.source_code import source_cells
-from gpumagic.render.units import DASH, at_most, seconds
-from gpumagic.results.base import Result, Series
-from gpumagic.results.memory import MemoryDelta
+from gpumagic.render.units import at_most, seconds
+from gpumagic.results.base import Series
+from gpumagic.results.source_table import Source
 from gpumagic.wording import plural
-
-#: The most lines in a row without figures that are all shown.
-_LONGEST_GAP = 8
-#: Of more, the lines that are shown at each end.
-_EDGE = 2
-#: What is said of time that belongs to no line.
-BETWEEN = "(between the lines)"
-
-
-_Item = TypeVar("_Item")
-
-
-def _one(number: int) -> range:
-    return range(number, number + 1)
-
-
-@dataclass(frozen=True)
-class Source:
-    """The cell, or a function: the base of what was measured of its lines."""
-
-    #: ``cell`` or the function's name.
-    name: str
-    #: The number of the first line of ``text``.
-    first: int
-    text: tuple[str, ...]
-    #: Whether there is nothing in it to run.
-    empty: bool = field(default=False, kw_only=True)
-
-    def nothing(self) -> Line:
-        """Return why there are no figures."""
-        why = "nothing to run" if self.empty else "was not seen to run in this cell's thread"
-        return Line.of(f"{self.name}: {why}", "dim")
-
-    def rows(self, relevant: Container[int]) -> Iterator[range]:
-        """Yield the lines of each row of a table: one, or those that are left out together."""
-        numbers = range(self.first, self.first + len(self.text))
-        for shown, group in groupby(numbers, lambda number: number in relevant):
-            lines = [*map(_one, group)]
-            if not shown and len(lines) > _LONGEST_GAP:
-                lines[_EDGE:-_EDGE] = [range(lines[_EDGE].start, lines[-_EDGE].start)]
-            yield from lines
-
-    def grid(self, items: Mapping[range, _Item | None], *figures: Column[_Item]) -> Grid:
-        """Return a table of the figures of rows; the row with no line is between the lines."""
-        texts = source_cells(self.text)
-
-        def number(lines: range) -> Styled:
-            return Styled({0: DASH, 1: str(lines.start)}.get(len(lines), ""), "dim")
-
-        def of_item(figure: Column[_Item]) -> Column[range]:
-            def cell(lines: range) -> Text:
-                return "" if (item := items[lines]) is None else figure.cell(item)
-
-            return Figures(figure.header, cell, figure.rank)
-
-        def text(lines: range) -> Styled:
-            if len(lines) == 1:
-                return texts[lines.start - self.first]
-            return Styled(f"⋯ {len(lines)} lines" if lines else BETWEEN, "dim")
-
-        # A line of source is known by its beginning: it gives way before figures do.
-        source = Column("Source", text, least=20)
-        return Grid.of(items, Figures("Line", number), *map(of_item, figures), source)
-
-
-@dataclass(frozen=True)
-class LineMemory:
-    """The change of one device's memory by all runs of a line. Bytes, exact.
-
-    Functions that the line calls are included.
-    """
-
-    #: Change of the bytes held by live tensors.
-    change: int = 0
-    #: Highest allocated bytes during a run of the line, above the run's start. A statement is one
-    #: run, also with a loop in it such as that of a comprehension.
-    peak: int = 0
-
-
-@dataclass(frozen=True)
-class SourceLines(Source):
-    """The GPU memory of the lines of the cell, or of a function."""
-
-    #: By CUDA ordinal and line number; lines without a change are absent.
-    devices: Mapping[int, Mapping[int, LineMemory]] = field(default_factory=dict)
-    #: How often each line ran, by its number; ``change`` is the sum over these runs, ``peak`` the
-    #: highest.
-    runs: Mapping[int, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, repr=False)
-class LineReport(Result):
-    """The change of GPU memory by each line of a cell and of the named functions."""
-
-    cell: MemoryDelta
-    sources: tuple[SourceLines, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    _index = ("source", "line", "device")
-
-    def _records(self) -> Iterator[Mapping[str, Any]]:
-        """Yield each line with a change. Bytes."""
-        for source in self.sources:
-            for ordinal, lines in source.devices.items():
-                for line, memory in sorted(lines.items()):
-                    yield {
-                        **{"source": source.name, "line": line, "device": ordinal},
-                        "text": source.text[line - source.first].strip(),
-                        **vars(memory),
-                        "runs": source.runs.get(line),
-                    }
-
-    def _blocks(self) -> Iterator[Block]:
-        for source in self.sources:
-            if not source.runs:
-                yield source.nothing()
-            for ordinal, lines in source.devices.items():
-                on = Styled(f" on cuda:{ordinal}", "dim")
-                yield Line.join(Styled(source.name, "strong"), on)
-                yield _memory_grid(source, lines)
-        yield from self.cell.blocks()
-
-
-def _memory_grid(source: SourceLines, memory: Mapping[int, LineMemory]) -> Grid:
-    highest = max((line.peak for line in memory.values()), default=0) or 1
-    # A row's hits and memory.
-    items = {
-        row: (source.runs.get(row.start), memory.get(row.start)) if len(row) == 1 else None
-        for row in source.rows(memory)
-    }
-
-    def peak(line: LineMemory) -> Styled:
-        return Styled.bytes(line.peak, sign=True, bar=line.peak / highest)
-
-    return source.grid(
-        items,
-        Figures("Hits", lambda of: Styled("" if of[0] is None else f"{of[0]:,}", "dim"), rank=2),
-        Figures("Change", lambda of: Styled.bytes(of[1].change, sign=True) if of[1] else ""),
-        Figures("Peak", lambda of: peak(of[1]) if of[1] else ""),
-    )
-
 
 #: A line with less than this part of the time of all lines is dim, and may be left out.
 _NEGLIGIBLE = 1e-3

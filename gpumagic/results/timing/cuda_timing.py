@@ -13,14 +13,15 @@ from typing import Any, Literal
 from gpumagic.render.blocks import Block, Column, Figures, Fold, Grid, Line, Styled, Text
 from gpumagic.render.units import DASH, at_most, cpu_seconds, scaled, seconds, share
 from gpumagic.results.base import Conditions, StorableResult
-from gpumagic.results.kernels import KernelReport
-from gpumagic.results.lines import LineTimings
+from gpumagic.results.timing.kernels import KernelReport
+from gpumagic.results.timing.line_timings import LineTimings
 from gpumagic.wording import plural
 
 Limit = Literal["gpu", "host"]
 _LIMITS = {"gpu": "GPU-bound", "host": "host-bound: the GPU waits for work to be launched"}
-StoppedBy = Literal["precision", "max-time"]
 
+
+StoppedBy = Literal["precision", "max-time"]
 #: A time is exact, within 5 %, if the GPU has surely worked for this part of it.
 EXACT = 0.95
 #: The least time to compile that is shown, in seconds, as in ``%time``.

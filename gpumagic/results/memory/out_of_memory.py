@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gpumagic.render.blocks import Block, Line, Styled
 from gpumagic.render.units import bytes_
 from gpumagic.results.base import Result
-from gpumagic.results.holders import GARBAGE, NO_VARIABLE, Holder, holder_table
+from gpumagic.results.memory.holders import GARBAGE, NO_VARIABLE, Holder, holder_table
 
 #: What ``%gpumem free`` gives back, and why it helps to free a variable by name.
 _BY_NOTEBOOK = "what the failed functions and the outputs hold; %debug has nothing to show then"

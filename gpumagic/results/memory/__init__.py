@@ -1,0 +1,1 @@
+"""The results of ``%gpumem``. Bytes; None for what is not known."""

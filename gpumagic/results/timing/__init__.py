@@ -1,0 +1,1 @@
+"""The results of ``%cudatime``. Seconds; None for what is not known."""
