@@ -15,6 +15,7 @@ Imported when the extension loads: imports nothing of the package.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,10 +50,10 @@ class AutoChoice(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class Choice:
-    """What ``%gpu`` has changed in this process."""
+    """What ``%gpu`` has changed in this process; a change replaces a value, and changes none."""
 
     #: By name.
-    variables: dict[str, WrittenVariable] = field(default_factory=dict)
+    variables: Mapping[str, WrittenVariable] = field(default_factory=dict)
     threads: ThreadCount | None = None
     #: What ``auto`` chose last.
     auto: AutoChoice | None = None

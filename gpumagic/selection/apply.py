@@ -131,7 +131,7 @@ def after_restart(spec: Spec, *, claim: bool = True) -> Selection:
     found = verify(spec, environment.now(), table, prove=False)
     late = found.status == "too-late"
     claim = claim and not late and spec.kind in ("devices", "auto", "same")
-    notes = _claim(uuids_of(found.devices) if claim else (), None, table)
+    notes = _claim(uuids_of(found.devices) if claim else (), table)
     status = found.status if late else "restarted"
     return replace(found, status=status, notes=(*found.notes, *notes))
 
@@ -146,28 +146,22 @@ def _change(
             return environment.at_process_start(), ()
         return {MASK: visible_devices.HIDE_ALL if spec.kind == "off" else None}, ()
     device_table.check(table)
-    others: claims.Others | None = None
     if spec.kind == "auto":
-        chosen, others = _auto(spec, wants, table)
+        chosen = _chosen_before(spec, wants, table) or _auto(spec, wants, table)
         STATE.choice.auto = AutoChoice(chosen, replace(wants, wait=0.0))
     else:
         chosen = resolve(spec, table)
-    notes = _claim(chosen if wants.claim else (), others, table)
+    notes = _claim(chosen if wants.claim else (), table)
     return visible_devices.choice(chosen, table), notes
 
 
-def _auto(
-    spec: Spec, wants: Wants, table: DeviceTable
-) -> tuple[tuple[str, ...], claims.Others | None]:
-    """Return what ``auto`` chooses, and the claims by which it has, if it has looked at them."""
-    before = _chosen_before(spec, wants, table)
-    if before is not None:
-        return before, None
+def _auto(spec: Spec, wants: Wants, table: DeviceTable) -> tuple[str, ...]:
+    """Return what ``auto`` chooses anew."""
     usable = allowed(table)
     if wants.restart:
         usable = [auto.without_own(device) for device in usable]
     if not wants.claim:
-        return auto.pick(usable, spec.count, wants), None
+        return auto.pick(usable, spec.count, wants)
     uuids = uuids_of(auto.candidates(usable, spec.count))
     return claims.claim_best(lambda others: auto.pick(usable, spec.count, wants, others), uuids)
 
@@ -188,19 +182,16 @@ def _chosen_before(spec: Spec, wants: Wants, table: DeviceTable) -> tuple[str, .
     return last.uuids if all(fit) else None
 
 
-def _claim(
-    uuids: tuple[str, ...], others: claims.Others | None, table: DeviceTable
-) -> tuple[str, ...]:
+def _claim(uuids: tuple[str, ...], table: DeviceTable) -> tuple[str, ...]:
     """Claim the chosen devices; return a note for each that others claim, or that this cannot."""
     if not uuids:
         claims.release()
         return ()
-    others = claims.others_of(uuids) if others is None else others
-    failed = claims.hold(uuids)
+    others, failed = claims.others_of(uuids), claims.hold(uuids)
     names = {uuid: f"GPU {each.index}" for each in table for uuid in claims.all_uuids(each)}
     notes = []
     for uuid in uuids:
-        if by := ", ".join(map(str, others.get(uuid, ()))):
+        if by := ", ".join(map(str, others[uuid])):
             notes.append(f"{names[uuid]} is claimed by {by}")
         if uuid in failed:
             where = f"{names[uuid]} is not claimed, so another notebook may choose it, too"

@@ -74,16 +74,16 @@ def hold(uuids: tuple[str, ...]) -> dict[str, str]:
     return failed
 
 
-def held() -> tuple[str, ...]:
-    """Return the UUIDs of the devices that this process claims."""
-    return tuple(_descriptors)
-
-
 def _why_not(path: Path, error: OSError) -> str:
     """Return why a device's file cannot be locked."""
     if isinstance(error, BlockingIOError):
         return f"another process has locked {path} and shares it with nobody"
     return f"{path} is a link" if path.is_symlink() else f"{path}: {reason(error)}"
+
+
+def held() -> tuple[str, ...]:
+    """Return the UUIDs of the devices that this process claims."""
+    return tuple(_descriptors)
 
 
 def release() -> None:
@@ -136,8 +136,8 @@ def _lock(uuid: str, *, alone: bool = False) -> None:
     _descriptors[uuid] = descriptor
 
 
-def claim_best(pick: Pick, usable: Sequence[str]) -> tuple[tuple[str, ...], Others]:
-    """Choose by others' claims on ``usable`` devices; return the choice, and the claims.
+def claim_best(pick: Pick, usable: Sequence[str]) -> tuple[str, ...]:
+    """Choose by others' claims on ``usable`` devices; return the choice.
 
     Chosen devices that nobody else claims are claimed at once; `hold` claims the others.
 
@@ -151,7 +151,7 @@ def claim_best(pick: Pick, usable: Sequence[str]) -> tuple[tuple[str, ...], Othe
         chosen = pick(others)
         taken = [uuid for uuid in chosen if not others.get(uuid) and not _is_first(uuid)]
         if not taken:
-            return chosen, others
+            return chosen
         # Of a process in another container only the lock is seen.
         unlisted.update(taken)
 

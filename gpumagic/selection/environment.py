@@ -36,8 +36,12 @@ def write(change: Mapping[str, str | None]) -> None:
     written = STATE.choice.variables
     for name, value in changed_by(change).items():
         if name in change or name in written:
-            written[name] = WrittenVariable(_before(name), value)
+            _note_written(name, WrittenVariable(_before(name), value))
             set_variable(name, value)
+
+
+def _note_written(name: str, written: WrittenVariable) -> None:
+    STATE.choice.variables = {**STATE.choice.variables, name: written}
 
 
 def changed_by(change: Mapping[str, str | None]) -> dict[str, str | None]:
@@ -74,7 +78,7 @@ def undo() -> dict[str, str | None]:
     """
     chosen = now()
     write({})
-    STATE.choice.variables.clear()
+    STATE.choice.variables = {}
     return {name: value for name, value in now().items() if value != chosen[name]}
 
 
@@ -105,4 +109,4 @@ def start_from(values: Mapping[str, str | None]) -> None:
         if value is not None:
             STATE.started_with[name] = value
         if value != (now := os.environ.get(name)):
-            STATE.choice.variables[name] = WrittenVariable(value, now)
+            _note_written(name, WrittenVariable(value, now))

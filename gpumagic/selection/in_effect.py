@@ -55,9 +55,9 @@ def verify(
     elif state.initialized is None and table.no_gpu is None:
         problem = f"'{spec.text}' not verified: the CUDA driver does not report what it shows"
     elif init_failure.is_suspected(table) and wanted.visible:
-        problem, count = _query_runtime(spec, table, len(wanted.visible))
+        problem = _query_runtime(spec, table, len(wanted.visible))
         if problem is not None:
-            seen, known = (), count == 0
+            seen, known = (), STATE.init_failure.failed
     notes += [f"GPU {device.index}: {device.error}" for device in seen if device.error]
     status: Status = "unchanged" if now == before else "applied"
     if problem is not None:
@@ -104,10 +104,9 @@ def _proven(spec: Spec, wanted: View, table: DeviceTable) -> tuple[View, list[st
         return wanted, [f"this is what the variables say: {message}"]
     actual = visible_devices.shown(uuids, table)
     problem = None
-    if (known := cuda_errors.start_error(message)) is not None:
-        problem = f"CUDA does not start: {known}"
-    elif message is not None:
-        problem = f"CUDA does not start: {message}; for the reason: %gpu doctor"
+    if message is not None:
+        known = cuda_errors.start_error(message)
+        problem = f"CUDA does not start: {known or f'{message}; for the reason: %gpu doctor'}"
     elif actual.visible is not None and not wanted.fits(actual):
         which = f"GPU {spans(actual.visible)}" if actual.visible else "no GPU"
         problem = f"CUDA shows a process with this choice {which}; for the reason: %gpu doctor"
@@ -148,11 +147,10 @@ def _is_late(wanted: View, state: driver.DriverState, table: DeviceTable) -> boo
 
 def _ways_out(spec: Spec, options: str, seen: Sequence[Device]) -> tuple[WayOut, ...]:
     """Return the commands that help where it is too late, without those that would be refused."""
-    ways = []
     if cuda_errors.start_error(STATE.init_failure.reason) is not None:
         return ()
-    again, effect = f"%gpu {spec.text}{options} --restart", "a fresh process in place"
-    ways.append(WayOut(again, f"{effect}; variables come back"))
+    again = f"%gpu {spec.text}{options} --restart"
+    ways = [WayOut(again, "a fresh process in place; variables come back")]
     if seen and spec.kind == "off" and dead_context.check() is None:
         effect = "new code runs on the CPU; .cuda() raises an error"
         ways.append(WayOut(f"%gpu {spec.text} --soft", effect))
@@ -171,24 +169,22 @@ def _library() -> str:
     )
 
 
-def _query_runtime(spec: Spec, table: DeviceTable, expected: int) -> tuple[str | None, int | None]:
-    """Return the problem, if any, and how many devices torch's CUDA runtime finds.
+def _query_runtime(spec: Spec, table: DeviceTable, expected: int) -> str | None:
+    """Return the problem if torch's CUDA runtime finds other than the ``expected`` devices.
 
     The runtime is queried in a copy of this process.
     """
     start = init_failure.query_start(table)
     if start.count == expected:
-        return None, expected
+        return None
     if start.count is None:
-        problem = (
+        return (
             f"'{spec.text}' not verified: all GPUs were hidden while torch was loaded, or a start "
             "of CUDA failed, and a copy of this process returned nothing"
         )
-    elif start.count:
+    if start.count:
         number = f"{plural(expected, 'GPU')}, of which CUDA finds {start.count}"
-        problem = f"'{spec.text}' shows {number}; for the reason: %gpu doctor"
-    elif (known := cuda_errors.start_error(start.reason)) is not None:
-        problem = f"No choice helps: CUDA does not start: {known}"
-    else:
-        problem = f"Too late for '{spec.text}': {cuda_errors.start_cause()}"
-    return problem, start.count
+        return f"'{spec.text}' shows {number}; for the reason: %gpu doctor"
+    if (known := cuda_errors.start_error(start.reason)) is not None:
+        return f"No choice helps: CUDA does not start: {known}"
+    return f"Too late for '{spec.text}': {cuda_errors.start_cause()}"

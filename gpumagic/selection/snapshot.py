@@ -28,9 +28,8 @@ class Snapshot:
 
 def take() -> Snapshot:
     """Return the current choice, for `restore`."""
-    choice = replace(STATE.choice, variables=dict(STATE.choice.variables))
     gated, threads = soft_off.is_closed(), torch_cuda.cpu_threads()
-    return Snapshot(choice, claims.held(), gated, environment.now(), threads)
+    return Snapshot(replace(STATE.choice), claims.held(), gated, environment.now(), threads)
 
 
 def restore(before: Snapshot, *, started: bool = False, variables: bool = True) -> None:
@@ -53,7 +52,7 @@ def restore(before: Snapshot, *, started: bool = False, variables: bool = True) 
     if not started:
         claims.hold(before.claim)
     STATE.choice = Choice(
-        variables=dict(then.variables if variables else now.variables),
+        variables=then.variables if variables else now.variables,
         threads=then.threads,
         auto=now.auto if started else then.auto,
     )

@@ -9,7 +9,7 @@ still refers to the original. `lift` restores every object that `close` replaces
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from types import ModuleType
@@ -93,11 +93,7 @@ def _refusing_mode(torch: Any) -> Any:
 
     class RefuseNewCuda(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(
-            self,
-            function: Callable[..., object],
-            types: Iterable[type],
-            args: tuple[Any, ...] = (),
-            kwargs: Mapping[str, Any] | None = None,
+            self, function: Any, types: object, args: Any = (), kwargs: Any = None
         ) -> Any:
             kwargs = kwargs or {}
             # What is on the GPU already can be used, and moved there again. An attribute of a

@@ -25,9 +25,8 @@ _MEANT = {
     "off": "-1 cpu none no disable disabled hide false void",
     "on": "all enable enabled show cuda gpu true",
     "auto": "any best free idle",
+    "%gpu alone, which shows the table": "status list ls info table smi top",
 }
-#: What people type who want the table.
-_TABLE = ("status", "list", "ls", "info", "table", "smi", "top")
 #: No machine has more GPUs than four digits count.
 _RANGE = re.compile(r"(\d{1,4})(?:\s*-\s*(\d{1,4}))?")
 #: The GPUs that a message lists by UUID, and the characters of a UUID that name one.
@@ -86,12 +85,9 @@ def parse(text: str) -> Spec:
 
 
 def _count(text: str) -> int:
-    if re.fullmatch(r"\d{1,4}", text or "1") is None:
+    if re.fullmatch(r"[1-9]\d{0,3}", text or "1") is None:
         raise SpecError(f"'auto' takes a number of GPUs, not {_quoted(text)}; for example: auto 2")
-    count = int(text or 1)
-    if count == 0:
-        raise SpecError("'auto 0' requests no GPU; to hide all GPUs write: off")
-    return count
+    return int(text or 1)
 
 
 def _item(item: str) -> Sequence[int | str]:
@@ -105,12 +101,9 @@ def _item(item: str) -> Sequence[int | str]:
         return [item]
     if item.lower() in (*_WORDS, "auto"):
         raise SpecError(f"{item!r} is no part of a list; write it alone: {item}")
-    parts = item.split()
-    if len(parts) > 1 and all(map(_RANGE.fullmatch, parts)):
-        raise SpecError(f"{_quoted(item)} is not a choice of GPUs; did you mean {','.join(parts)}?")
-    if item.lower() in _TABLE:
-        raise SpecError(f"{_quoted(item)} is not a choice of GPUs; %gpu alone shows the table")
     meant = [word for word, typed in _MEANT.items() if item.lower() in typed.split()]
+    if item and all(map(_RANGE.fullmatch, item.split())):
+        meant = [",".join(item.split())]
     if (match := re.fullmatch(r"(?:cuda|gpu):?(\d{1,4})", item.lower())) is not None:
         meant = [f"{match[1]} (nvidia-smi's number)"]
     words = [*_WORDS, "auto", "watch", "plot", "restart", "doctor"]

@@ -55,7 +55,7 @@ UUIDS = {UUIDS!r}
 DEVICES = [Device(n, uuid=uuid, memory_free=10) for n, uuid in enumerate(UUIDS)]
 
 def auto(count=1):
-    chosen, _ = claims.claim_best(lambda others: pick(DEVICES, count, others=others), UUIDS)
+    chosen = claims.claim_best(lambda others: pick(DEVICES, count, others=others), UUIDS)
     claims.hold(chosen)
     return chosen
 
@@ -89,7 +89,7 @@ def process(source: str) -> Iterator[Any]:
 def auto(count: int = 1) -> tuple[str, ...]:
     """What ``auto`` takes of eight equal GPUs."""
     devices = [Device(n, uuid=uuid, memory_free=10) for n, uuid in enumerate(UUIDS)]
-    chosen, _ = claims.claim_best(lambda others: pick(devices, count, others=others), UUIDS)
+    chosen = claims.claim_best(lambda others: pick(devices, count, others=others), UUIDS)
     claims.hold(chosen)
     return chosen
 

@@ -63,8 +63,7 @@ def effects() -> dict[str, Any]:
 
 def known() -> dict[str, Any]:
     """What gpumagic knows of them."""
-    choice = {**vars(STATE.choice), "variables": dict(STATE.choice.variables)}
-    return {**choice, "claim": claims.held(), "gated": soft_off.is_closed()}
+    return {**vars(STATE.choice), "claim": claims.held(), "gated": soft_off.is_closed()}
 
 
 #: By part of a choice, how ``%gpu`` changes it.
