@@ -26,7 +26,7 @@ LAYOUT: dict[str, set[str]] = {
     "cells": {"errors", "system"},
     "cuda": {"_version", "errors", "system", "results"},
     "selection": {"errors", "wording", "system", "render", "results", "cells", "cuda"},
-    "timing": {"errors", "wording", "system", "results", "cells", "cuda"},
+    "timing": {"errors", "wording", "system", "render", "results", "cells", "cuda"},
     "memory": {"errors", "wording", "system", "render", "results", "cells", "cuda"},
     "restart": {"_version", "errors", "wording", "system", "results", "cells", "cuda"},
     "doctor": {"errors", "wording", "system", "render", "results", "cells", "cuda", "selection"},

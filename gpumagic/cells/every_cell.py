@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from gpumagic.cells.hooks import CellHook, CellHooks
 from gpumagic.system import text
@@ -40,8 +40,9 @@ class EveryCell(CellHook[Running], Generic[_Record]):
     shown, and with the cell's source.
     """
 
-    #: The magic that turns it on, and what is done to cells: for the line about a failure.
-    magic, done = "%cudatime", "timed"
+    #: The magic that turns it on, and what is done to cells then: for the line about a failure.
+    magic: ClassVar[str]
+    done: ClassVar[str]
 
     def __init__(self, hooks: CellHooks, show: Callable[[_Record, str], None]) -> None:
         self._hooks = hooks
@@ -99,4 +100,4 @@ def first_line(source: str) -> str:
     """Return the first line of a cell that is not blank, shortened."""
     head = source.lstrip().partition("\n")[0]  # a long cell is not split for its first line
     line = head.splitlines()[0].strip() if head else ""
-    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
+    return text.shortened(line, _LONGEST)

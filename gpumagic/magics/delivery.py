@@ -116,17 +116,17 @@ def value_of(value: object, result: Result | None, options: Options) -> Any:
     return result
 
 
-def show_picture(
-    shell: Shell, picture: Plot, title: str, file: str | None, command: str, *, quiet: bool
+def show_plot(
+    shell: Shell, plot: Plot, title: str, file: str | None, command: str, *, quiet: bool
 ) -> None:
-    """Write a picture to ``file`` if it is given, or display it; ``command`` would write one.
+    """Write a plot to ``file`` if it is given, or display it; ``command`` would write one.
 
     Raises:
         SpecError: the file cannot be written, or has no such format.
     """
     if file:
         try:
-            name = picture.save(file).name
+            name = plot.save(file).name
         except ValueError as error:
             raise SpecError(f"cannot write {file}: {error}") from None
         say(shell, f"{title}: written to {Path(file).with_name(name)}", quiet=quiet)
@@ -135,7 +135,7 @@ def show_picture(
 
         hint = "" if hasattr(shell, "kernel") else f"; '{command} FILE' writes it to a file"
         line = mime_bundle(shell, [Line.of(f"{title}{hint}")])["text/plain"]
-        bundle, size = picture.bundle(line)
+        bundle, size = plot.bundle(line)
         _display(bundle, size)
 
 

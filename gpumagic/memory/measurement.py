@@ -10,7 +10,8 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any, TypeVar, cast, overload
 
-from gpumagic.cells.measured_block import Measured, decorated
+from gpumagic.cells.measured_block import Measured
+from gpumagic.cells.measured_function import decorated
 from gpumagic.cuda import device_table, no_gpu
 from gpumagic.cuda.pytorch import allocator
 from gpumagic.errors import SpecError

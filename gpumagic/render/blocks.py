@@ -9,6 +9,7 @@ from itertools import compress
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from gpumagic.render.units import bytes_
+from gpumagic.system.text import shortened
 from gpumagic.wording import listed
 
 #: The parts of a line of source.
@@ -187,8 +188,3 @@ class Fold:
 
 
 Block: TypeAlias = "Grid | Line | Callout | Fold"
-
-
-def shortened(text: str, longest: int) -> str:
-    """Return ``text``, cut to ``longest`` characters."""
-    return text if len(text) <= longest else text[: longest - 1] + "…"

@@ -136,7 +136,7 @@ def _bar(cell: Styled) -> str:
         label = ", ".join(f"{name} {units.share(part)}" for name, part in shares.items())
     else:
         width, parts = _WIDTH, {colors.STATES.get(cell.style, colors.BAR): cell.bar}
-        label = f"{min(max(cell.bar, 0.0), 1.0) * 100:.0f} %"
+        label = units.share(min(max(cell.bar, 0.0), 1.0))
     parts["transparent"] = 1 - sum(parts.values())
     # However little it is, it is seen: neither empty nor full after rounding to pixels.
     drawn = "".join(

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
-from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled, shortened
+from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled
 from gpumagic.render.units import DASH, bytes_, rounded, spans
 from gpumagic.results.base import Series
 from gpumagic.results.processes import Claim, Process, claim_lines, process_table
+from gpumagic.system.text import shortened
 from gpumagic.wording import grouped, plural
 
 NO_GPU = "This machine has no GPU that CUDA can use"

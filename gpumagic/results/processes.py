@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled, Text, shortened
+from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled, Text
 from gpumagic.render.units import DASH, bytes_, spans
+from gpumagic.system.text import shortened
 from gpumagic.wording import grouped
 
 #: The most processes that are shown, those with the most memory; and the most claims.

@@ -26,6 +26,7 @@ from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.cuda.this_process import STATE
 from gpumagic.system.patching import patch
 from gpumagic.system.shell import Shell
+from gpumagic.system.text import shortened
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import ExecutionResult
@@ -61,8 +62,7 @@ class _Statement(NamedTuple):
             return f"cell [{self.cell}] restarted this process and brought variables back"
         if (magic := _CELL_MAGIC.match(text)) is not None:
             text, line = self.in_body or (f"%%{magic[1] or magic[2]}", line)
-        text = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
-        return f"cell [{self.cell}] ran `{text}` (line {line}){self.module}"
+        return f"cell [{self.cell}] ran `{shortened(text, _LONGEST)}` (line {line}){self.module}"
 
 
 class InitTrace(CellHook[tuple[_Statement | None]]):

@@ -29,11 +29,15 @@ def harmless(text: str, longest: int = LONGEST) -> str:
     White space becomes blanks, what shows nothing goes; control and direction characters and
     unpaired surrogates (undecodable bytes) become U+FFFD.
     """
-    if len(text) > longest:
-        text = f"{text[: longest - 1]}…"
+    text = shortened(text, longest)
     if text.isascii() and text.isprintable():  # the most: a table has hundreds
         return text
     return "".join(map(_visible, _INVISIBLE.sub("", text)))
+
+
+def shortened(text: str, longest: int) -> str:
+    """Return ``text``, cut to ``longest`` characters."""
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def _visible(char: str) -> str:

@@ -35,6 +35,8 @@ class CellTimer(EveryCell[CellTiming]):
     is called with the source of each cell: False leaves it out.
     """
 
+    magic, done = "%cudatime", "timed"
+
     def __init__(
         self,
         hooks: CellHooks,

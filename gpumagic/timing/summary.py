@@ -12,6 +12,7 @@ from typing import Any
 from gpumagic.cuda import no_gpu
 from gpumagic.cuda.device_table import conditions
 from gpumagic.cuda.pytorch import torch_cuda
+from gpumagic.render.units import share
 from gpumagic.results.timing.cuda_timing import CudaTiming, Limit, Sample, is_bound
 from gpumagic.timing.queued_runs import Queued
 from gpumagic.timing.run_times import Times, sure_part
@@ -91,8 +92,7 @@ def what_limits(
     if not all(run.readings for run in runs):
         return None, None
     if not is_bound(1.0, part := sure_part(runs)):
-        percent = f"{part * 100:.0f} %"
-        return "gpu", f"the GPU still worked for {percent} of its time after Python returned"
+        return "gpu", f"the GPU still worked for {share(part)} of its time after Python returned"
     if own is None:
         return None, None
     most = own.sample.median * loops / min(run.wall_least for run in runs)
@@ -100,7 +100,7 @@ def what_limits(
     part = most if most < _HOST_BOUND else least
     if least < _HOST_BOUND <= most:
         return None, None
-    percent = f"{min(part, 1.0) * 100:.0f} %" if part >= 0.005 else "< 1 %"
+    percent = share(min(part, 1.0)) if part >= 0.005 else "< 1 %"
     evidence = f"queued beforehand, the same work takes the GPU {percent} of the best repeat"
     return ("host" if part < _HOST_BOUND else "gpu"), evidence
 
@@ -136,7 +136,7 @@ def waited_for_a_processor(part: float | None) -> tuple[str, ...]:
     """Return a note on the part of the time for which Python waited, unless that is small."""
     if part is None or not is_bound(1.0, 1.0 - part):
         return ()
-    waited = f"kept Python waiting for a CPU core for {part * 100:.0f} % of the time"
+    waited = f"kept Python waiting for a CPU core for {share(part)} of the time"
     return (f"Other programs, threads or a CPU limit {waited}",)
 
 

@@ -14,6 +14,8 @@ from gpumagic.cells.hooks import CellHooks
 class Sources(EveryCell[str]):
     """Records the sources of cells; shows those that end so."""
 
+    magic, done = "%cudatime", "timed"
+
     def on(self) -> None:
         self._hooks.add(self)
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpumagic.errors import SpecError
-from gpumagic.magics.delivery import hand_over, say, show_below, show_picture, store
+from gpumagic.magics.delivery import hand_over, say, show_below, show_plot, store
 from gpumagic.magics.forms import NamesOptions, Options, PlotOptions
-from gpumagic.magics.gpumem import picture
+from gpumagic.magics.gpumem import memory_plot
 from gpumagic.magics.gpumem.gpumem_options import LimitOptions, RecordOptions
 from gpumagic.magics.shell_state import ShellState
 from gpumagic.memory import history
@@ -64,11 +64,11 @@ def _plot(magics: ShellState, options: PlotOptions) -> Any:
     log = _meter(magics).log()
     if not any(cell.devices for cell in log):
         raise SpecError("no cell has used GPU memory yet; '%gpumem on' begins to record them")
-    plot = picture.draw(log)
+    plot = memory_plot.draw(log)
     title = f"GPU memory over {plural(len(log), 'cell')}"
     if empty := len({i for cell in log for i in cell.devices}) - len(plot.panels):
         title += f"; {plural(empty, 'unchanged GPU')} left out"
-    show_picture(magics.shell, plot, title, options.file, "%gpumem plot", quiet=options.quiet)
+    show_plot(magics.shell, plot, title, options.file, "%gpumem plot", quiet=options.quiet)
     return store(magics.shell, plot.figure, options)
 
 

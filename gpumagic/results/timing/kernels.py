@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled, shortened
+from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled
 from gpumagic.render.units import seconds, share
 from gpumagic.results.base import Series
+from gpumagic.system.text import shortened
 from gpumagic.wording import plural
 
 #: The most kernels that are shown, those of the longest total.

@@ -12,6 +12,7 @@ from typing import Any
 
 from gpumagic.cells.line_sources import CodeLine, CodeSource, cell_source
 from gpumagic.cells.line_tracer import LineTracer
+from gpumagic.render.units import share
 from gpumagic.results.source_table import BETWEEN
 from gpumagic.results.timing.cuda_timing import CudaTiming
 from gpumagic.results.timing.line_timings import LineTiming, LineTimings, SourceTimings
@@ -112,7 +113,7 @@ class LineProfiler:
 
     def _cost_note(self, part: float) -> str | None:
         """Return what measuring has cost, if that matters."""
-        took = f"measuring the lines took {100 * part:.2g} % of the wall time"
+        took = f"measuring the lines took {share(part)} of the wall time"
         if self._tracer.has_slowed:
             return took + _SLOWED
         bounds = "; the host times of short lines are upper bounds"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from math import fsum
 
+from gpumagic.render.units import share
 from gpumagic.results.timing.cuda_timing import CudaTiming
 from gpumagic.results.timing.line_timings import LineTiming
 
@@ -36,7 +37,7 @@ def verdict(
     certain = {line.line: line.gpu for line in lines if line.gpu and not line.at_most}
     busy = fsum(certain.values())
     if busy >= _NEARLY_ALL * wall:
-        evidence = f"GPU-bound: the GPU is busy for {_percent(busy / wall)} of the wall time"
+        evidence = f"GPU-bound: the GPU is busy for {share(busy / wall)} of the wall time"
         longest = max(certain, key=certain.__getitem__)
         is_most = certain[longest] >= _MOST * busy
         return f"{evidence}, most of it with line {longest}" if is_most else evidence
@@ -45,14 +46,14 @@ def verdict(
     idle = _with_idle_gpu(slowest)
     if waiting.sync_time >= max(_LARGE * wall, idle):
         times = "once" if waiting.syncs == 1 else f"{waiting.syncs:,} times"
-        part = _percent(waiting.sync_time / wall)
+        part = share(waiting.sync_time / wall)
         return f"{part} of the wall time is waiting for the GPU in line {waiting.line} ({times})"
     if idle - cost * wall < _LARGE * wall:
         return None
     if slowest.line in loops:  # it takes the loop's next value
-        part = _percent(idle / wall)
+        part = share(idle / wall)
         return f"the GPU may wait for input: line {slowest.line}, {part} of the wall time"
-    takes = f"line {slowest.line} takes {_percent(slowest.host / wall)} of the wall time"
+    takes = f"line {slowest.line} takes {share(slowest.host / wall)} of the wall time"
     return f"{takes}: it may wait for the GPU, or the GPU may be idle then"
 
 
@@ -62,7 +63,3 @@ def _with_idle_gpu(line: LineTiming) -> float:
     Of a line that waited for the GPU none: the rest may be a wait, too.
     """
     return min(line.host, line.gpu or 0.0) if line.at_most and not line.syncs else 0.0
-
-
-def _percent(part: float) -> str:
-    return f"{100 * min(part, 1.0):.0f} %"

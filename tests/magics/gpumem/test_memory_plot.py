@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpumagic.magics.gpumem import picture
+from gpumagic.magics.gpumem import memory_plot
 from gpumagic.results.logs import CellLog
 from gpumagic.results.memory.memory_delta import DeviceMemoryDelta
 from tests.results.examples import CELL_LOG
@@ -17,7 +17,7 @@ GIB = 2**30
 def test_each_device_that_changed_has_a_panel() -> None:
     pytest.importorskip("matplotlib")
     limited = CellLog(CELL_LOG.cells, limits={0: 2 * GIB, 1: GIB})
-    first, second, last = picture.draw(limited).figure.axes
+    first, second, last = memory_plot.draw(limited).figure.axes
     assert first.get_title(loc="right") == "limit 2.00 GiB"
     assert [text.get_text() for text in first.texts] == ["2.00 GiB"], "the highest peak"
     assert "limit" in [line.get_label() for line in first.get_lines()]
@@ -25,7 +25,7 @@ def test_each_device_that_changed_has_a_panel() -> None:
     constant = CellLog(
         tuple(replace(cell, devices={**cell.devices, 1: same}) for cell in CELL_LOG.cells)
     )
-    assert picture.changed_devices(constant) == [0, 2]
+    assert memory_plot.changed_devices(constant) == [0, 2]
     assert second.get_title(loc="right") == "limit 1.00 GiB"
     assert "limit" not in [line.get_label() for line in second.get_lines()], "above the scale"
     assert [label.get_text() for label in last.get_xticklabels()] == ["[1]", "[2]", "–"]

@@ -1,4 +1,4 @@
-"""The picture of ``%gpumem plot``: the memory of each device after each cell of the log."""
+"""The plot of ``%gpumem plot``: the memory of each device after each cell of the log."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def changed_devices(log: CellLog) -> list[int]:
 
 
 def draw(log: CellLog) -> Plot:
-    """Return a picture of allocated, reserved and peak memory after each cell, by device.
+    """Return a plot of allocated, reserved and peak memory after each cell, by device.
 
     Devices with the same memory throughout are left out.
 

@@ -1,4 +1,4 @@
-"""The picture of ``%gpu plot``: the use of each device over time, with the cells that ran."""
+"""The plot of ``%gpu plot``: the use of each device over time, with the cells that ran."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LABELLED = 1 / 25
 
 
 def draw(history: WatchHistory) -> Plot:
-    """Return a picture of utilisation and memory in percent over time, with the cells.
+    """Return a plot of utilisation and memory in percent over time, with the cells.
 
     Idle devices are left out.
 
