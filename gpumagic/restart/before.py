@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from gpumagic.errors import RestartError
-from gpumagic.restart import handover, losses, ports, program, requests
+from gpumagic.restart import handover, ports, program, requests, running
 from gpumagic.system import import_path
 from gpumagic.system.shell import Shell
 
@@ -53,7 +53,7 @@ def check(shell: Shell, *, force: bool = False) -> None:
     if hasattr(shell, "kernel"):
         ports.check(shell.kernel.parent)
     if not force:
-        losses.check(shell.user_ns)
+        running.check(shell.user_ns)
 
 
 def restart(
@@ -132,7 +132,7 @@ def _replace(
     """End as a kernel, or IPython, ends, and execute ``words``."""
     import posix
 
-    losses.end_children()  # Python's end would wait for them
+    running.end_children()  # Python's end would wait for them
     app = program.application(shell)
     if hasattr(shell, "kernel"):
         atexit.unregister(app.cleanup_connection_file)  # the new program uses it

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from gpumagic.errors import RestartError
-from gpumagic.restart import before, handover, losses, program
+from gpumagic.restart import before, handover, program, running
 from gpumagic.system import child_process, import_path
 from tests.restart import AUTORELOAD, FREEZE, PID, answers, report
 from tests.support.kernels import Kernel, end_client, manage, running_kernel
@@ -320,7 +320,7 @@ def test_what_ends_by_itself_is_no_obstacle() -> None:
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             process.stdout.readline()
-            assert (process.pid in losses.children()) is expected
+            assert (process.pid in running.children()) is expected
             process.kill()
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
+from gpumagic.cells import user_names
 from gpumagic.cuda import dead_context, driver, initialization
 from gpumagic.cuda.pytorch import graph_captures, torch_cuda, waiting
 from gpumagic.cuda.this_process import STATE
@@ -17,7 +18,7 @@ from gpumagic.magics.gpu.gpu_options import ChoiceOptions, RestartOptions
 from gpumagic.magics.gpu.restart_session import Session
 from gpumagic.magics.live_display import LiveDisplay
 from gpumagic.magics.shell_state import ShellState, of
-from gpumagic.restart import before, losses
+from gpumagic.restart import before, running
 from gpumagic.selection import claims, environment, soft_off
 from gpumagic.selection.spec import Spec
 from gpumagic.system import text
@@ -96,7 +97,7 @@ def begin(magics: ShellState, spec: Spec, options: ChoiceOptions) -> NoReturn:
     try:
         check(shell, force=options.force)
         target, variables = restart_target.read(shell), _environment(as_started=spec.kind == "same")
-        ended, wanted = losses.running(shell.user_ns), _wanted(shell, options.keep)
+        ended, wanted = running.named(shell.user_ns), _wanted(shell, options.keep)
         file, kept = _write(shell, wanted, variables, options)
         comms = getattr(getattr(getattr(shell, "kernel", None), "comm_manager", None), "comms", ())
         begun = Begun(
@@ -107,7 +108,7 @@ def begin(magics: ShellState, spec: Spec, options: ChoiceOptions) -> NoReturn:
             claim=not options.no_claim and bool(magics.claim),
             auto=STATE.choice.auto,
             started_with=environment.at_process_start(),
-            variables=[*losses.variables(shell)],
+            variables=[*user_names.variables(shell)],
             kept=kept,
             ended=ended,
             widgets=len(comms),
@@ -206,12 +207,14 @@ def _wanted(shell: Shell, words: Sequence[str] | None) -> dict[str, bool] | None
     Raises:
         RestartError: there is no such variable.
     """
-    mine = losses.variables(shell)
+    mine = user_names.variables(shell)
+    # Where a notebook binds `_`, it is mostly to what nobody needs.
+    needed = {name: name not in user_names.UNDERSCORES for name in mine}
     names = [name for word in words or () for name in word.split(",") if name]
     if names == ["none"]:
         return None
     if words is None or "all" in names:
-        return {**dict.fromkeys(losses.unnamed(shell), False), **dict.fromkeys(mine, True)}
+        return needed
     unknown = [name for name in names if name not in shell.user_ns]
     if unknown:
         hint = did_you_mean(unknown[0], mine)

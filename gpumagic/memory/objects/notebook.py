@@ -19,17 +19,15 @@ from traceback import walk_tb
 from types import FrameType, TracebackType
 from typing import Any, NamedTuple, TypeAlias
 
-from gpumagic.cells import tracebacks
+from gpumagic.cells import tracebacks, user_names
 from gpumagic.cells.compile import cell_of
+from gpumagic.cells.user_names import UNDERSCORES
 from gpumagic.system import introspection
 from gpumagic.system.shell import Shell
 
-_UNDERSCORES = ("_", "__", "___")
 _SYS = ("last_type", "last_value", "last_traceback", "last_exc")
 _NUMBERED = re.compile(r"_\d+")
-_INPUT = re.compile(r"_i{1,3}|_i\d+")
 _PDBS = "__pdb_convenience_variables"
-_OWN = {"_ih", "_oh", "_dh", "In", "Out", "exit", "quit", "get_ipython", "open"}
 
 #: The kinds of the notebook's roots.
 OUTPUT, LOCAL, EXCEPTION = "output", "failed function", "exception"
@@ -69,19 +67,8 @@ class NotebookReferences:
         return found if isinstance(found, dict) else {}
 
     def is_notebooks(self, name: str, value: object) -> bool:
-        """Return whether a name in the namespace is IPython's, not the user's."""
-        if name in _UNDERSCORES:  # unless the user has assigned it: for _ in loader
-            # Once the user has, IPython leaves the others in the namespace as they were.
-            hook, hidden = self.shell.displayhook, self.shell.user_ns_hidden
-            return value is getattr(hook, name, None) or value is hidden.get(name, hook)
-        if _NUMBERED.fullmatch(name):
-            return self.shell.user_ns_hidden.get(name) is value
-        if _INPUT.fullmatch(name):
-            return type(value) is str
-        if name.startswith("__") and name.endswith("__"):
-            return True
-        own = name in _OWN and self.shell.user_ns_hidden.get(name) is value
-        return own or name == _PDBS
+        """Return whether a name in the namespace is not the user's."""
+        return not user_names.is_users(self.shell, name, value)
 
     def cell_of(self, filename: str) -> int | None:
         """Return the number of the cell that a code's file name belongs to, or None."""
@@ -125,7 +112,7 @@ class NotebookReferences:
     def _outside_out(self) -> Iterator[tuple[str, list[Any]]]:
         """Return ``_`` and the like, and ``_5`` where ``Out[5]`` is deleted."""
         hook, hidden = self.shell.displayhook, self.shell.user_ns_hidden
-        for name in _UNDERSCORES:
+        for name in UNDERSCORES:
             yield name, [vars(hook).get(name), hidden.get(name)]
         for name, value in list(hidden.items()):
             if _NUMBERED.fullmatch(name) and self.outputs.get(int(name[1:])) is not value:
@@ -198,7 +185,7 @@ class NotebookReferences:
                 value = hidden.pop(name, None)
                 if space.get(name) is value:
                     space.pop(name, None)
-        for name in (name for name in _UNDERSCORES if name in names):
+        for name in (name for name in UNDERSCORES if name in names):
             # As IPython's own displayhook.flush() does.
             if name in space and self.is_notebooks(name, space[name]):
                 space[name] = ""

@@ -6,39 +6,28 @@ The bytes of large arrays and of tensors are not in the pickle but behind it, ea
 from __future__ import annotations
 
 import builtins
-import errno
 import linecache
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-from gpumagic.cuda import driver
 from gpumagic.cuda.this_process import STATE
 from gpumagic.errors import RestartError
-from gpumagic.restart.variables import data_file, settings
-from gpumagic.restart.variables.devices import Devices
+from gpumagic.restart.variables import settings
 from gpumagic.restart.variables.kinds import refused
 from gpumagic.restart.variables.manifest import Manifest
-from gpumagic.restart.variables.module_objects import Content, ModuleObjects, type_name
-from gpumagic.restart.variables.pickler import Leaf, Pickler
-from gpumagic.restart.variables.trial import Leaves, Outcome, Trial
+from gpumagic.restart.variables.module_objects import ModuleObjects
+from gpumagic.restart.variables.pickles import Pickles
+from gpumagic.restart.variables.trial import Outcome, Trial
 from gpumagic.restart.variables.unpickler import Unpickler
 from gpumagic.system import host_memory, text
 from gpumagic.system.introspection import is_imported
 from gpumagic.system.shell import Shell
 from gpumagic.wording import noun, plural, with_reasons
 
-#: So many looks at which variables have no pickle: a function of one, a function of that, …
-_LOOKS = 4
-#: A folder without room.
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-#: So many texts, numbers and truth values are compared, in seconds.
-_MOST_LEAVES = 1_000_000
 #: The bytes that objects take for one of their pickle.
 _GROWS = 4
 
@@ -67,14 +56,14 @@ def write(
     try:
         with ExitStack() as stack:
             file = stack.enter_context(tempfile.TemporaryFile(prefix="gpumagic-"))
-            with Trial.begun(file, extension, environment, shell) as tried:
-                manifest, lacking = _write(shell, [*names], environment, file, tried, say)
+            with Trial.begun(file, extension, environment, shell) as trial:
+                manifest, lacking = _write(shell, names, environment, file, trial, say)
             missed = {name: why for name, why in manifest.failed.items() if names[name]}
             for name in [name for name in missed if refused.is_over(shell.user_ns[name])]:
                 del missed[name]  # it is of no use any more
             # Where CUDA has failed, waiting helps nothing: it goes on with what is left.
             if not force and STATE.dead_context is None:
-                _refuse(missed, lacking, again)
+                _refuse(missed, lacking, again, shell)
             stack.pop_all()
     except OSError as error:
         raise RestartError(
@@ -86,120 +75,66 @@ def write(
 
 def _write(
     shell: Shell,
-    left: list[str],
+    names: Collection[str],
     environment: Mapping[str, str],
     file: IO[bytes],
-    tried: Trial,
+    trial: Trial,
     say: Callable[[str], None],
 ) -> tuple[Manifest, Mapping[str, str]]:
-    """Write variables, without those that have no pickle or do not load, until all load.
+    """Write variables; those that have no pickle or do not load are left out, until all load.
 
     Also return what some lack when they have come back.
     """
-    failed, module_objects, looks = dict[str, str](), ModuleObjects(shell.user_ns), 0
+    failed, absent = dict[str, str](), set[tuple[str, int]]()
+    module_objects = ModuleObjects(shell.user_ns)
     while True:
-        manifest, pickler, bad, leaves = _pickled(shell, left, module_objects, file)
-        absent = {id(shell.user_ns[name]) for name in bad if name in left}
-        if absent and absent != module_objects.absent and looks < _LOOKS:
-            module_objects.absent, looks = absent, looks + 1  # functions do without these
+        left = [name for name in names if name not in failed]
+        pickles = Pickles(file, shell, left, module_objects, absent)
+        suspects = {(name, id(shell.user_ns[name])) for name in left if name in pickles.failed}
+        if not suspects <= absent:
+            absent |= suspects  # functions among them have a pickle without the others
             continue
-        found = Outcome(failed=bad)
-        if not bad:
+        outcome = Outcome(failed=pickles.failed)
+        if not pickles.failed:
+            manifest = pickles.manifest()
             _check_room(manifest, environment)
-            data_file.write(file, pickler.memory, manifest.parts)
-            if left:
-                if mine := sum(not is_imported(shell.user_ns[name]) for name in left):
-                    say(f"trying to load {plural(mine, 'variable')} in a new process")
-                found = tried.outcome(manifest, leaves, shell.user_ns)
-        module_objects.missing.update(found.missing)
-        module_objects.bare.update(
-            {n: why for n, why in found.failed.items() if n in manifest.contents}
-        )
-        failed.update({n: why for n, why in found.failed.items() if n in left})
-        left = [name for name in left if name not in found.failed]
-        if not found.failed and not found.missing:
+            pickles.write_data(manifest)
+            if mine := sum(not is_imported(shell.user_ns[name]) for name in left):
+                say(f"trying to load {plural(mine, 'variable')} in a new process")
+            outcome = trial.outcome(manifest, pickles.leaves, shell.user_ns) if left else Outcome()
+        for name, why in outcome.failed.items():
+            (failed if name in left else module_objects.bare)[name] = why
+        module_objects.missing.update(outcome.missing)
+        if not outcome.failed and not outcome.missing:
             break
-    changed = [f"{name} (without {what})" for name, what in found.lacking.items()]
-    ended = {"Not compared with what they were, which ends the process:": found.uncompared}
-    notes = {**manifest.notes, **ended, "Changed:": changed}
-    manifest = replace(manifest, failed=failed, notes=notes)
-    return manifest, found.lacking
+    notes = {
+        **manifest.notes,
+        "As in a new process:": _with(module_objects.bare, ""),
+        "Not compared with what they were:": [*pickles.uncompared, *outcome.uncompared],
+        "Changed:": _with(outcome.lacking, "without "),
+    }
+    return replace(manifest, failed=failed, notes=notes), outcome.lacking
 
 
-def _refuse(missed: Mapping[str, str], lacking: Mapping[str, str], again: str) -> None:
+def _with(reasons: Mapping[str, str], before: str) -> list[str]:
+    return [f"{name} ({before}{why})" for name, why in reasons.items()]
+
+
+def _refuse(
+    missed: Mapping[str, str], lacking: Mapping[str, str], again: str, shell: Shell
+) -> None:
     """Return if nothing is lost or changed.
 
     Raises:
         RestartError: something is; what, and what to type.
     """
-    reasons = with_reasons(missed)
-    found = [f"cannot keep {'; '.join(reasons)}"] if missed else []
-    found += [f"{name} would come back without {what}" for name, what in lacking.items()]
+    found = [f"cannot keep {'; '.join(with_reasons(missed))}"] if missed else []
+    for name, what in lacking.items():
+        words = refused.type_in_words(shell.user_ns[name])
+        found.append(f"{name}{f' ({words})' * bool(words)} would come back without {what}")
     if found:
         which = noun(len(missed) + len(lacking), "this", "these")
         raise RestartError(f"{'; '.join(found)}. Nothing was lost; {again} loses just {which}")
-
-
-def _pickled(
-    shell: Shell, names: Sequence[str], module_objects: ModuleObjects, out: IO[bytes]
-) -> tuple[Manifest, Pickler, dict[str, str], Leaves]:
-    """Pickle the variables; also return what has, why some have no pickle, and what to compare."""
-    kinds, bad, graphs = dict[str, str](), dict[str, str](), set[int]()
-    leaves, uncompared, room = dict[str, set[Leaf]](), list[str](), _MOST_LEAVES
-    out.seek(0)
-    pickler, contents = Pickler(out, shell, module_objects), dict[str, Any]()
-    values = {name: shell.user_ns[name] for name in names}
-    while values:
-        for name, value in values.items():
-            whole = Content(value) if name in contents else value
-            found = set[Leaf]()
-            pickler.note = partial(_add, found, room)
-            try:
-                if pickler.add(whole):
-                    graphs.add(id(value))
-            except Exception as error:
-                if getattr(error, "errno", None) in _FULL:
-                    raise
-                bad[name] = pickler.blame(error)
-                # What it shares with others it cannot pickle again; another looks at the others.
-                pickler = Pickler(out, shell, module_objects)
-                continue
-            kinds[name] = (
-                "" if pickler.is_of_process(value) or name in contents else type_name(value)
-            )
-            if len(found) >= room:
-                uncompared.append(name)
-            elif name not in contents:
-                leaves[name], room = found, room - len(found)
-        values = {n: each for n, each in pickler.contents.items() if n not in contents}
-        contents.update(values)
-    numbers, cells = getattr(shell.compile, "_filename_map", {}), pickler.cells
-    # Of a value that has two names only the first is looked through.
-    without = [name for name in names if id(shell.user_ns[name]) in graphs]
-    manifest = Manifest(
-        kinds=kinds,
-        body=out.tell(),
-        parts=data_file.layout(pickler.memory, out.tell()),
-        referred=pickler.referred,
-        anew=[name for name in names if module_objects.is_anew(shell.user_ns[name], contents)],
-        contents=[*contents],
-        sources={name: linecache.getlines(name) for name in cells if not Path(name).exists()},
-        cells={name: numbers[name] for name in cells if name in numbers},
-        devices=Devices(driver.state().uuids or ()),
-        notes={
-            "Without their graph:": without,
-            "Not compared with what they were, which takes long:": uncompared,
-            "As in a new process:": [
-                f"{name} ({why})" for name, why in module_objects.bare.items()
-            ],
-        },
-    )
-    return manifest, pickler, bad, leaves
-
-
-def _add(leaves: set[Leaf], most: int, leaf: Leaf) -> None:
-    if len(leaves) < most:
-        leaves.add(leaf)
 
 
 def _check_room(manifest: Manifest, environment: Mapping[str, str]) -> None:

@@ -57,8 +57,6 @@ class ModuleObjects:
         self.missing: set[Reference] = set()
         #: Those whose content has no pickle, and why.
         self.bare: dict[str, str] = {}
-        #: The ids of variables that cannot be kept, and are left out of functions' globals.
-        self.absent: set[int] = set()
         owners = dict[type, str | None]()
         for module, loaded in list(sys.modules.items()):
             inside = introspection.module_attributes(loaded)

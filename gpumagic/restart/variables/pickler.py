@@ -6,7 +6,7 @@ import io
 import pickle
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import IO, TYPE_CHECKING, Any
 
 import cloudpickle
@@ -37,7 +37,14 @@ Leaf = tuple[type, str]
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles a notebook's variables, but for the bytes of tensors, arrays and buffers."""
 
-    def __init__(self, file: IO[bytes], shell: Shell, module_objects: ModuleObjects) -> None:
+    def __init__(
+        self,
+        file: IO[bytes],
+        shell: Shell,
+        module_objects: ModuleObjects,
+        absent: Collection[tuple[str, int]] = (),
+    ) -> None:
+        """Functions do without their globals of ``absent``: name and id of each."""
         #: The memory of tensors, arrays and buffers, by its number.
         self.memory: list[Memory] = []
         #: The files of the code that was pickled: its cells.
@@ -45,6 +52,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         #: What modules hold, and which of that the variables refer to; what is in some of them.
         self.module_objects, self.referred = module_objects, dict[Reference, str]()
         self.contents = dict[str, Any]()
+        self.absent = absent
         self.mapped_files = MappedFiles()
         #: Is told each text, number and truth value.
         self.note: Callable[[Leaf], object] = lambda _: None
@@ -53,7 +61,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self._numbers, self._met = dict[int, int](), list[Any]()
         self._nans = dict[int, float]()
         self._rules = dict[type, list[rules.Rule]]()
-        self._has_graph = False
+        #: The variables that lead to a tensor with a graph, by id; whether this one does.
+        self._with_graph, self._has_graph = dict[int, Any](), False
         super().__init__(file, protocol=5)
         # cloudpickle gives each set of functions a copy of their globals; ours have the notebook's,
         # into which it puts the values of the globals that they use.
@@ -63,8 +72,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self._context_is_dead = dead_context.check() is not None
         self._numpy: Any = sys.modules.get("numpy")
 
-    def add(self, value: Any) -> bool:
-        """Pickle a variable; return whether it has a tensor that loses its autograd graph."""
+    def add(self, value: Any) -> None:
+        """Pickle a variable."""
         self._has_graph, limit = False, sys.getrecursionlimit()
         self._met.clear()
         sys.setrecursionlimit(max(limit, _DEEPEST))
@@ -74,13 +83,18 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 self.dump(value)
         finally:
             sys.setrecursionlimit(limit)
-        return self._has_graph
+        if self._has_graph:
+            self._with_graph[id(value)] = value
+
+    def had_graph(self, value: Any) -> bool:
+        """Return whether a variable has a tensor that loses its autograd graph."""
+        return id(value) in self._with_graph
 
     def blame(self, error: Exception) -> str:
         """Return why `add` has failed, in the words of the outermost object of a library."""
         for each in self._met:
             try:
-                Pickler(io.BytesIO(), self._shell, self.module_objects).add(each)
+                Pickler(io.BytesIO(), self._shell, self.module_objects, self.absent).add(each)
             except Exception as its:
                 reason = text.reason(its)
                 if type(its) is refused.Refused and (its.thing is None or its.thing is each):
@@ -97,6 +111,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def persistent_id(self, value: Any) -> Any:
         """Refer to what the new process has anyway, to devices, and to the bytes of tensors."""
         kind, torch = type(value), self._torch
+        if id(value) in self._with_graph:  # what another variable has had pickled already
+            self._has_graph = True
         if kind in (str, int, float, bool):
             self.note((kind, value if kind is str else repr(value)))
         if name := self._process_objects.get(id(value)):
@@ -130,7 +146,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 raise refused.Refused("on the GPU, which cannot be read any more")
             place = untyped._cdata, untyped.data_ptr(), untyped.nbytes()
             return "storage", self._number(*place, untyped, device), value.dtype if typed else None
-        if issubclass(kind, torch.Tensor) and not value.is_leaf:  # also where it is met again
+        if issubclass(kind, torch.Tensor) and not value.is_leaf:
             self._has_graph = True
         return None
 

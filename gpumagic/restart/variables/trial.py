@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -249,15 +250,20 @@ def _compared(manifest: Manifest, leaves: Leaves, shell: Any) -> Iterator[Step]:
     yield Step("compare")
     module_objects = ModuleObjects(shell.user_ns, manifest.referred)
     nowhere = Path(os.devnull).open("wb")  # noqa: SIM115
-    pickler = Pickler(nowhere, shell, module_objects)
+    new_pickler = partial(Pickler, nowhere, shell, module_objects)
+    pickler = new_pickler()
     for name, then in leaves.items():
         yield Step("compare", name)
         lacking = {*then}
-        pickler.note = lacking.discard
         try:
+            pickler.note = lacking.discard
             pickler.add(shell.user_ns[name])
+            if lacking:  # by itself, with what is now in the pickle of another
+                pickler = new_pickler()
+                pickler.note = lacking.discard
+                pickler.add(shell.user_ns[name])
         except Exception:  # as what is made again when it is loaded, a lock for example
-            pickler = Pickler(nowhere, shell, module_objects)
+            pickler = new_pickler()
             continue
         lacks = sorted(repr(each) if kind is str else each for kind, each in lacking)
         if not all(each.startswith("'_") for each in lacks):  # a class may drop what is its own

@@ -12,7 +12,6 @@ import threading
 import types
 import typing
 import weakref
-from pathlib import Path
 from typing import Any
 
 from gpumagic.restart.variables.kinds import refused
@@ -21,7 +20,7 @@ from gpumagic.restart.variables.kinds.rules import Pickling, Reduced, Rule, set_
 from gpumagic.system import introspection
 
 #: Files of Python's own: a closed one is kept, as closed.
-_FILES = (io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO)
+_FILES = (io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom)
 
 # --- functions and classes ------------------------------------------------------------------------
 
@@ -52,8 +51,8 @@ def _function(function: types.FunctionType, pickler: Pickling) -> Any:
     if reduced is NotImplemented:
         return reduced
     make, (*arguments, _), (variables, state), *more = reduced
-    absent, used = pickler.module_objects.absent, state["__globals__"].items()
-    state["__globals__"] = {name: each for name, each in used if id(each) not in absent}
+    used = state["__globals__"].items()
+    state["__globals__"] = {n: each for n, each in used if (n, id(each)) not in pickler.absent}
     state["__closure__"] = None  # so that cloudpickle fills none
     return make, (*arguments, function.__closure__), (variables, state), *more
 
@@ -121,24 +120,20 @@ def _file(file: Any, _: Pickling) -> Reduced | None:
         return None
     if not file.closed:  # cloudpickle would copy what it contains
         raise Refused("an open file", file)
-    if type(file) not in _FILES:
+    # A number opens that descriptor.
+    if type(file) not in _FILES or type(file.name) is int:
         return None
     return _closed_file, (file.name, file.mode, getattr(file, "encoding", None))
 
 
 def _closed_file(name: Any, mode: str, encoding: str | None) -> Any:
     """Make a closed file, of which only what it was remains."""
-    plain = mode.replace("x", "w")
-    if encoding is None:
-        plain = f"{plain.replace('b', '')}b"
-    with Path(os.devnull).open(plain, encoding=encoding) as file:
-        raw: Any = file
-        for inner in ("buffer", "raw"):
-            raw = getattr(raw, inner, raw)
-        raw.name = name
-    if encoding:
-        setattr(file, "mode", mode)  # noqa: B010 - as `open` does it
-    return file
+    with open(name, mode, encoding=encoding, opener=_nothing) as file:
+        return file
+
+
+def _nothing(*_: object) -> int:
+    return os.open(os.devnull, os.O_RDWR)
 
 
 def _lock(lock: Any, _: Pickling) -> Reduced:

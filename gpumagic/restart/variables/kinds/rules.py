@@ -6,7 +6,7 @@ A table names classes as ``module:name``. Those of a library that is not loaded 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol, TypeVar
 
 from gpumagic.system import introspection
@@ -19,11 +19,12 @@ Reduced = tuple[Any, ...]
 class Pickling(Protocol):
     """What the rules need of a `Pickler`."""
 
-    module_objects: Any
     mapped_files: Any
     dispatch_table: Any
     #: The files of the code that is pickled.
     cells: set[str]
+    #: Name and id of each variable that functions do without.
+    absent: Collection[tuple[str, int]]
 
     def default(self, value: Any) -> Any:
         """Return how cloudpickle reduces an object; `NotImplemented` leaves it to pickle."""

@@ -1,10 +1,9 @@
-"""What a restart would end: the notebook's variables, its threads, asyncio tasks and children."""
+"""What runs, and a restart would end: the notebook's threads, asyncio tasks and child processes."""
 
 from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -18,17 +17,8 @@ from gpumagic.cells import tracebacks
 from gpumagic.cuda.processes import command_name
 from gpumagic.errors import RestartError
 from gpumagic.system import introspection
-from gpumagic.system.shell import Shell
 from gpumagic.wording import listed, noun
 
-#: Names that Python, a front end or torch's compiler binds in the notebook's namespace, and `_`,
-#: which by convention is for what is not needed. IPython's own are known by what they are bound to.
-_NOT_USERS = re.compile(
-    r"_+|_exit_code|_VSCODE_\w*|__vsc_\w*|___\w*"
-    r"|__(name|doc|package|loader|spec|builtins?|warningregistry|(\w+_)?annotat\w+)__"
-    r"|__(compiled_fn|resume_at|import|builtins_dict|gen_rand_values|comprehension|warnings_warn)_"
-    r"\w*"
-)
 #: Helper processes of Python and torch that end by themselves when their parent does.
 _HELPERS = (
     "multiprocessing.resource_tracker",
@@ -46,13 +36,13 @@ def check(namespace: Mapping[str, Any]) -> None:
     Raises:
         RestartError: what it would end, by name.
     """
-    if found := running(namespace):
+    if found := named(namespace):
         raise RestartError(
             f"a restart would lose the {' and the '.join(found)}; end that first, or add --force"
         )
 
 
-def running(namespace: Mapping[str, Any]) -> list[str]:
+def named(namespace: Mapping[str, Any]) -> list[str]:
     """Name what runs and would be ended: threads, asyncio tasks, child processes.
 
     A child that works for a variable of the ``namespace`` is named by it.
@@ -78,28 +68,6 @@ def _workers(namespace: Mapping[str, Any]) -> dict[int, str]:
             for process in vars(each).get("_workers", ()):
                 found[process.pid] = f"a worker of {name}, which del {name} ends"
     return found
-
-
-def variables(shell: Shell) -> dict[str, Any]:
-    """Return the user's variables, with modules, functions and names that begin with ``_``."""
-    found = _assigned(shell).items()
-    return {name: value for name, value in found if not _NOT_USERS.fullmatch(name)}
-
-
-def unnamed(shell: Shell) -> list[str]:
-    """Return which of ``_``, ``__`` and ``___`` the user has bound, mostly to what nobody needs."""
-    found = [name for name in _assigned(shell) if name in ("_", "__", "___")]
-    return [name for name in found if type(shell.user_ns[name]) is not str]  # "" before any output
-
-
-def _assigned(shell: Shell) -> dict[str, Any]:
-    """Return all that IPython has not bound itself: `_5` is `Out[5]`, for example."""
-    hidden, missing = shell.user_ns_hidden, object()
-    return {
-        name: value
-        for name, value in shell.user_ns.items()
-        if hidden.get(name, missing) is not value
-    }
 
 
 def threads() -> Iterator[str]:

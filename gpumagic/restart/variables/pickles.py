@@ -1,0 +1,107 @@
+"""The pickles of variables in a file, one after the other, and what is found as they are made."""
+
+from __future__ import annotations
+
+import errno
+import linecache
+from collections.abc import Collection, Iterable
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+from gpumagic.cuda import driver
+from gpumagic.restart.variables import data_file
+from gpumagic.restart.variables.devices import Devices
+from gpumagic.restart.variables.manifest import Manifest
+from gpumagic.restart.variables.module_objects import Content, ModuleObjects, type_name
+from gpumagic.restart.variables.pickler import Leaf, Pickler
+from gpumagic.system.shell import Shell
+
+#: A folder without room.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+#: So many texts, numbers and truth values are compared, in seconds.
+_MOST_LEAVES = 1_000_000
+
+
+class Pickles:
+    """The pickles of a notebook's variables in ``file``.
+
+    Behind them are the contents of the objects of the user's modules to which they refer.
+    """
+
+    def __init__(
+        self,
+        file: IO[bytes],
+        shell: Shell,
+        names: Iterable[str],
+        module_objects: ModuleObjects,
+        absent: Collection[tuple[str, int]],
+    ) -> None:
+        """Pickle variables; functions do without their globals of ``absent``.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        #: Why some have no pickle. Then the file is not complete.
+        self.failed = dict[str, str]()
+        #: What is to be found again in each when it is loaded, and what is not looked through.
+        self.leaves, self.uncompared = dict[str, set[Leaf]](), list[str]()
+        self._file, self._shell, self._module_objects = file, shell, module_objects
+        self._new_pickler = partial(Pickler, file, shell, module_objects, absent)
+        self._pickler = self._new_pickler()
+        self._kinds, self._contents = dict[str, str](), dict[str, Any]()
+        file.seek(0)
+        for name in names:
+            self._add(name, shell.user_ns[name])
+        while new := self._pickler.contents.keys() - self._contents:
+            for name in [each for each in self._pickler.contents if each in new]:
+                self._contents[name] = self._pickler.contents[name]
+                self._add(name, Content(self._contents[name]))
+
+    def _add(self, name: str, value: Any) -> None:
+        found, room = set[Leaf](), _MOST_LEAVES - sum(map(len, self.leaves.values()))
+        self._pickler.note = partial(_add, found, room)
+        try:
+            self._pickler.add(value)
+        except Exception as error:
+            if getattr(error, "errno", None) in _FULL:
+                raise
+            self.failed[name] = self._pickler.blame(error)
+            # What it shares with others it cannot pickle again; another looks at the others.
+            self._pickler = self._new_pickler()
+            return
+        is_new = name in self._contents or self._pickler.is_of_process(value)
+        self._kinds[name] = "" if is_new else type_name(value)
+        if len(found) >= room:
+            self.uncompared.append(name)
+        elif name not in self._contents:
+            self.leaves[name] = found
+
+    def write_data(self, manifest: Manifest) -> None:
+        """Write the bytes of arrays and tensors behind the pickles; see `data_file.write`."""
+        data_file.write(self._file, self._pickler.memory, manifest.parts)
+
+    def manifest(self) -> Manifest:
+        """Return what the new process needs to load them."""
+        pickler, end, of_modules = self._pickler, self._file.tell(), self._module_objects
+        values = {n: self._shell.user_ns[n] for n in self._kinds if n not in self._contents}
+        numbers, cells = getattr(self._shell.compile, "_filename_map", {}), pickler.cells
+        return Manifest(
+            kinds=self._kinds,
+            body=end,
+            parts=data_file.layout(pickler.memory, end),
+            referred=pickler.referred,
+            anew=[n for n, each in values.items() if of_modules.is_anew(each, self._contents)],
+            contents=[*self._contents],
+            sources={name: linecache.getlines(name) for name in cells if not Path(name).exists()},
+            cells={name: numbers[name] for name in cells if name in numbers},
+            devices=Devices(driver.state().uuids or ()),
+            notes={
+                "Without their graph:": [n for n, each in values.items() if pickler.had_graph(each)]
+            },
+        )
+
+
+def _add(leaves: set[Leaf], most: int, leaf: Leaf) -> None:
+    if len(leaves) < most:
+        leaves.add(leaf)
