@@ -178,7 +178,8 @@ TENSORS = {
     "without a graph": Case(
         "leaf = torch.ones(2, requires_grad=True)\n"
         "hidden = leaf * 2; hidden.retain_grad(); loss = (hidden * 3).sum(); loss.backward()\n"
-        "losses = [loss]; sums = {'all': losses}; hook = leaf.register_hook(lambda grad: grad * 10)\n"
+        "losses = [loss]; sums = {'all': losses}\n"
+        "hook = leaf.register_hook(lambda grad: grad * 10)\n"
         "leaf.register_post_accumulate_grad_hook(lambda tensor: seen.append(1)); seen = []",
         "leaf hidden loss losses sums hook seen",
         "(leaf.requires_grad, leaf.grad.tolist(), hidden.requires_grad, hidden.grad.tolist(),"
