@@ -50,13 +50,6 @@ class _Option(NamedTuple):
     needs: str = ""
 
 
-class _Value(NamedTuple):
-    """The value of an option, and its text on the line."""
-
-    value: Any
-    text: str
-
-
 def section(title: str) -> Callable[..., Any]:
     """Return what declares the options of a section of the help."""
 
@@ -183,10 +176,7 @@ class Form(argparse.ArgumentParser):
             self.takes |= dict.fromkeys(option.names, "metavar" in option.settings)
             if option.names:
                 self.sections.setdefault(option.section, {})[option.written] = option.about
-                settings = option.settings
-                if "type" in settings:
-                    settings = {**settings, "type": _with_text(settings["type"])}
-                self.add_argument(*option.names, dest=name, default=None, **settings)
+                self.add_argument(*option.names, dest=name, default=None, **option.settings)
             else:
                 self.add_argument(name, **option.settings)
 
@@ -194,36 +184,27 @@ class Form(argparse.ArgumentParser):
         """Return the words of which its argument is one."""
         return [word for action in self._actions for word in action.choices or ()]
 
-    def read(
-        self, words: Sequence[str]
-    ) -> tuple[Options, Mapping[str, Any], Mapping[str, str], list[str]]:
-        """Return the options, those given, the texts of these, and the words of no option.
+    def read(self, words: Sequence[str]) -> tuple[Options, Mapping[str, Any], list[str]]:
+        """Return the options, the values of those that are given, and the words of no option.
 
         Raises:
             SpecError: a value does not fit, or options do not go together.
         """
         found, rest = self.parse_known_intermixed_args(words)
-        read = {name: value for name, value in vars(found).items() if value not in (None, [])}
-        values = {name: _plain(value) for name, value in read.items()}
-        options = {
+        values = {name: value for name, value in vars(found).items() if value not in (None, [])}
+        used = {
             option.names[0]: (option, values[name])
             for name, option in _declared(self.options)
             if option.names and name in values
         }
-        for name, (option, _) in options.items():
-            if option.needs not in {"", *options} and option.needs in self.takes:
+        for name, (option, _) in used.items():
+            if option.needs not in {"", *used} and option.needs in self.takes:
                 typed = f"{self.magic} {option.needs} … {name} …"
                 raise SpecError(f"{name} goes with {option.needs}: {typed}")
-            beside = ", ".join(each for each in self.options.apart.get(name, ()) if each in options)
+            beside = ", ".join(each for each in self.options.apart.get(name, ()) if each in used)
             if beside:
                 raise SpecError(f"{name} does not go with {beside}: leave one of them out")
-        given = {name: value for name, (_, value) in options.items()}
-        texts = {
-            option.names[0]: value.text
-            for name, option in _declared(self.options)
-            if isinstance(value := read.get(name), _Value)
-        }
-        return self.options(**values), given, texts, rest
+        return self.options(**values), {name: value for name, (_, value) in used.items()}, rest
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse says, without its names of what was typed."""
@@ -241,17 +222,6 @@ class Form(argparse.ArgumentParser):
         message = next((said[begin] for begin in said if message.startswith(begin)), message)
         stop = "" if message.endswith("?") else "."
         raise SpecError(f"{typed}: {message}{stop} Help: {self.magic}?")
-
-
-def _with_text(type: Callable[[str], Any]) -> Callable[[str], _Value]:
-    return lambda text: _Value(type(text), text)
-
-
-def _plain(read: Any) -> Any:
-    """Return a value, or a list of values, without its text."""
-    if isinstance(read, list):
-        return [_plain(each) for each in read]
-    return read.value if isinstance(read, _Value) else read
 
 
 # --- the help -------------------------------------------------------------------------------------

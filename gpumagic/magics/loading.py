@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.extensions import ExtensionManager
 
-from gpumagic.cells.hooks import CellHook
 from gpumagic.cuda import initialization
 from gpumagic.cuda.this_process import STATE
+from gpumagic.magics.explaining import Explainer
 from gpumagic.magics.magic_class import MAGICS, GpuMagic, grammar_of
 from gpumagic.magics.shell_state import NAME, ShellState, find
 from gpumagic.selection import init_trace
@@ -24,7 +24,6 @@ from gpumagic.system.shell import Shell
 
 if TYPE_CHECKING:
     from IPython.core.completer import CompletionContext
-    from IPython.core.interactiveshell import ExecutionResult
 
     from gpumagic.results.base import Result
 
@@ -57,7 +56,7 @@ def load(shell: Shell) -> None:
 
         undo(keep_numbers(shell.compile))
     init_trace.attach(shell, state.hooks)
-    state.hooks.add(_Explainer(state))
+    state.hooks.add(Explainer(state))
     if "torch" in sys.modules:
         # All GPUs may have been hidden when torch tried to initialise CUDA.
         from gpumagic.cuda import init_failure
@@ -117,47 +116,6 @@ def _add(state: ShellState, to: list[Any], function: object) -> None:
     """Add a function to one of the shell's lists, which the user may empty, until unloading."""
     to.append(function)
     state.undo.callback(lambda: to.remove(function) if function in to else None)
-
-
-class _Explainer(CellHook[int]):
-    """Explains what a cell has raised; also what IPython has drawn itself, as ``%run`` does."""
-
-    def __init__(self, state: ShellState) -> None:
-        self._state = state
-
-    def before(self, info: object, outer: object) -> int:
-        """Return the identity of the exception that IPython has drawn last."""
-        return id(getattr(sys, "last_value", None))
-
-    def after(self, begun: int | None, result: ExecutionResult | None) -> None:
-        drawn: BaseException | None = getattr(sys, "last_value", None)
-        if begun is None or id(drawn) == begun:
-            drawn = None
-        if result is not None:
-            explain(self._state, result.error_in_exec or drawn)
-
-
-def explain(state: ShellState, error: BaseException | None) -> None:
-    """Show below its traceback why a cell failed, where that is known; keeps no reference."""
-    if error is None:
-        return
-    try:
-        from gpumagic.doctor import explanation
-        from gpumagic.magics import delivery
-        from gpumagic.memory import oom
-
-        found: Result | None = None
-        if oom.find(error) is None:
-            found = explanation.explain(error)
-        elif state.explain_oom:
-            found = oom.explain(error, state.shell)
-        if found is not None:
-            delivery.show(state.shell, found)
-    except Exception as ours:
-        from gpumagic.system import text
-        from gpumagic.system.output import complain
-
-        complain(f"gpumagic: no explanation ({text.named(ours)})")
 
 
 def _transformer(state: ShellState) -> Callable[[list[str]], list[str]]:

@@ -45,8 +45,6 @@ class MagicLine(NamedTuple):
     options: Options
     #: Those that were given: ``{"-n": 5}``.
     given: Mapping[str, Any]
-    #: The text of each that has a value: ``{"-n": "5"}``; its variables are put in.
-    texts: Mapping[str, str]
     #: The statement as it is written.
     code: str
     #: The whole line as it is written.
@@ -103,10 +101,10 @@ class Grammar:
         if not code:
             words += split(arguments)
         if asks or {"--help", "-h"} & {*words}:
-            return MagicLine(HELP, Options(), {}, {}, "", line)
+            return MagicLine(HELP, Options(), {}, "", line)
         form = self.forms[name]
         self._check_spelling(words, form)
-        options, given, texts, more = form.read([expanded(word, known) for word in words])
+        options, given, more = form.read([expanded(word, known) for word in words])
         if more and more[0].startswith("-"):
             self._refuse(more[0], form, rest)
         if more:
@@ -120,7 +118,7 @@ class Grammar:
             self._check_statement(code, variables)
         # The ``;`` of code keeps its value alone from being shown.
         options = replace(options, quiet=options.quiet or quiet or (silent and not code))
-        return MagicLine(name if name in self.verbs else "", options, given, texts, code, line)
+        return MagicLine(name if name in self.verbs else "", options, given, code, line)
 
     def _form(
         self, statement: str, known: Mapping[str, Any], *, cell: bool, is_code: bool

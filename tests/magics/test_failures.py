@@ -10,7 +10,7 @@ import pytest
 from gpumagic.cuda.this_process import STATE
 from gpumagic.errors import GpuMagicWarning
 from gpumagic.magics import shell_state
-from gpumagic.magics.loading import explain
+from gpumagic.magics.explaining import explain
 from gpumagic.memory import oom
 
 

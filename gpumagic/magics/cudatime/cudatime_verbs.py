@@ -18,6 +18,10 @@ from gpumagic.system.shell import Shell
 from gpumagic.timing.cell_timer import CellTimer
 from gpumagic.timing.comparison import compare
 
+#: A cell that is a verb alone, behind its options; it is not timed.
+_VERB = re.compile(
+    rf"\s*%cudatime(?:\s+-\S+(?:\s+[^-\s]\S*)??)*\s+(?:{'|'.join(grammar().verbs)})\b[^\n]*\s*"
+)
 #: Cells that have shown their times themselves.
 _TIMED = re.compile(r"\s*%%cudatime\b|\s*%cudatime\b[^\n]*\s*\Z")
 
@@ -75,23 +79,10 @@ def cell_timer(shell: Shell) -> CellTimer:
         state.cell_timing = CellTimer(
             state.hooks,
             show=lambda cell, source: _show(shell, cell, source),
-            includes=lambda source: not _is_verb(source),
+            includes=lambda source: _VERB.fullmatch(source) is None,
         )
         state.undo.callback(state.cell_timing.off)
     return state.cell_timing
-
-
-def _is_verb(source: str) -> bool:
-    """Return whether a cell is a verb of ``%cudatime``, which is not timed."""
-    magic, *line = source.split(None, 1)[:2] or [""]
-    if magic != "%cudatime" or not line or "\n" in line[0].strip():
-        return False
-    known = grammar()
-    try:
-        _, rest, is_code = known.take_options(line[0].strip())
-    except SpecError:
-        return False
-    return not is_code and re.split(r"\W", rest, maxsplit=1)[0] in known.verbs
 
 
 def _show(shell: Shell, cell: CellTiming, source: str) -> None:

@@ -44,9 +44,9 @@ def run(magics: ShellState, line: MagicLine, cell: str | None, _: object = None)
         options = replace(options, typed=typed)
     match options:
         case EnginesOptions() | PinOptions() | ChoiceOptions(cluster=True):
-            from gpumagic.magics import cluster
+            from gpumagic.magics.gpu import engines
 
-            return cluster.run(magics, options)
+            return engines.run(magics, options)
         case ChoiceOptions():
             from gpumagic.magics.gpu import choosing
 
