@@ -29,13 +29,17 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux rest
 Kernels = Callable[..., Kernel]
 
 
+def of_a_stranger(file: Path) -> str:
+    """What a connection file would say that leads to another kernel."""
+    said = json.loads(file.read_text())
+    return json.dumps({k: 1 if k.endswith("_port") else said[k] for k in said} | {"key": "theirs"})
+
+
 def test_a_planted_connection_file_is_not_read(kernel: Kernels, tmp_path: Path) -> None:
     """A kernel that was started with the file's name alone: ipykernel looks for it in ``.``."""
     k = kernel()
     file = Path(k.manager.connection_file)
-    stranger = json.loads(file.read_text())
-    stranger.update({name: 1 for name in stranger if name.endswith("_port")}, key="stranger")
-    (tmp_path / file.name).write_text(json.dumps(stranger))
+    (tmp_path / file.name).write_text(of_a_stranger(file))
     k.run(f"""import sys
 app = get_ipython().kernel.parent
 app.connection_dir, app.connection_file = {str(file.parent)!r}, {file.name!r}
@@ -50,12 +54,11 @@ def test_a_connection_file_that_was_replaced_is_not_read(kernel: Kernels) -> Non
     """Who knows its key runs code here. Nor is one missed."""
     k = kernel()
     file, pid = Path(k.manager.connection_file), k.value(PID)
-    stranger = json.loads(file.read_text())
-    stranger.update({name: 1 for name in stranger if name.endswith("_port")}, key="stranger")
+    stranger = of_a_stranger(file)
     file.unlink()
-    file.write_text(json.dumps(stranger))
+    file.write_text(stranger)
     assert "restarted" in k.run("%gpu restart").text
-    assert json.loads(file.read_text()) == stranger
+    assert file.read_text() == stranger
     file.unlink()
     assert "restarted" in k.run("%gpu restart").text
     assert k.value(PID) == pid
@@ -63,13 +66,7 @@ def test_a_connection_file_that_was_replaced_is_not_read(kernel: Kernels) -> Non
 
 @pytest.mark.parametrize(
     "words",
-    [
-        ["-f", "k.json"],
-        ["-f=k.json"],
-        ["--f=k.json"],
-        ["--IPKernelApp.connection_file=k.json"],
-        [],
-    ],
+    [["-f", "k.json"], ["-f=k.json"], ["--f=k.json"], ["--IPKernelApp.connection_file=k.json"], []],
 )
 def test_the_connection_file_is_named_in_full(
     words: list[str], monkeypatch: pytest.MonkeyPatch
