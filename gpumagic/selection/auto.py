@@ -126,7 +126,7 @@ def candidates(devices: Sequence[Device], count: int) -> list[Device]:
     return found
 
 
-def _place(device: Device, claims: Sequence[Claim]) -> tuple[int, int, float, int]:
+def _rank(device: Device, claims: Sequence[Claim]) -> tuple[int, int, float, int]:
     """Return the key by which the best device is first: few claims, free memory, little use."""
     free = -1 if device.memory_free is None else device.memory_free
     used = 100.5 if device.utilization is None else device.utilization
@@ -167,5 +167,5 @@ def pick(
         later = sum(may_fit_later(device, wants) for device in found) >= count
         fit = f"only {len(fitting)} of {len(found)} GPUs fit" if fitting else "no GPU fits"
         raise (NotYetError if later else DeviceError)(f"{fit}, {count} requested ({reasons})")
-    fitting.sort(key=lambda device: _place(device, _claims(device, others)))
+    fitting.sort(key=lambda device: _rank(device, _claims(device, others)))
     return tuple(device.instance or uuid_of(device) for device in fitting[:count])

@@ -163,7 +163,7 @@ def others_of(uuids: Iterable[str]) -> dict[str, Sequence[Claim]]:
 
 
 def locked() -> Mapping[str, Collection[int]]:
-    """Return the pids of those that have locked a file, by its device and inode (`_place`).
+    """Return the pids of those that have locked a file, by its device and inode (`_inode`).
 
     Some milliseconds pass: the kernel has a reader wait until all cores have seen that it reads.
     """
@@ -186,7 +186,7 @@ def all_of(uuids: Iterable[str], pids: Mapping[str, Collection[int]]) -> dict[st
     claim = cache(_claim)  # one look-up of each process
     found: dict[str, list[Claim]] = {}
     for uuid in uuids:
-        own_first = sorted(pids.get(_place(path_of(uuid)), ()), key=lambda p: (p != os.getpid(), p))
+        own_first = sorted(pids.get(_inode(path_of(uuid)), ()), key=lambda p: (p != os.getpid(), p))
         listed = own_first if len(own_first) <= _MOST else own_first[: _MOST - 1]
         found[uuid] = [*filter(None, map(claim, listed))]
         if more := len(own_first) - len(listed):
@@ -229,7 +229,7 @@ def _listed(_: str) -> Mapping[str, Path]:
     return system_files.listed_devices()
 
 
-def _place(path: Path) -> str:
+def _inode(path: Path) -> str:
     """Return device and inode of a file as ``/proc/locks`` writes them; empty without one."""
     try:
         status = path.lstat()

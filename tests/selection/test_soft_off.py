@@ -148,3 +148,15 @@ def test_unloading_lifts_it_and_the_users_own_modes_stay(kernel: Callable[..., K
     assert late.value("torch.cuda.is_available()") is True
     assert late.value("torch.overrides._len_torch_function_stack()") == 1
     assert late.value("str(torch.get_default_device())") == "cpu"
+
+
+def test_on_lifts_the_gate_where_cuda_had_started_before_gpumagic_was_loaded(
+    kernel: Callable[..., Kernel],
+) -> None:
+    """Also where the process has only some of the GPUs: it keeps these."""
+    late = kernel(load=False, env={"CUDA_VISIBLE_DEVICES": "1"})
+    late.run("import torch; torch.cuda.init()")
+    late.run("%load_ext gpumagic\n%gpu off --soft -q")
+    late.run("lifted = %gpu on -o -q")
+    assert late.value("(lifted.status, [d.index for d in lifted.devices])") == ("applied", [1])
+    assert late.value("(torch.cuda.device_count(), torch.cuda.is_available())") == (1, True)
