@@ -33,11 +33,9 @@ def write(change: Mapping[str, str | None]) -> None:
             "os.environ was replaced: what is written to it reaches neither CUDA nor child "
             "processes; change variables in place, by os.environ[NAME] = VALUE"
         )
-    written = STATE.choice.variables
     for name, value in changed_by(change).items():
-        if name in change or name in written:
-            _note_written(name, WrittenVariable(_before(name), value))
-            set_variable(name, value)
+        _note_written(name, WrittenVariable(_before(name), value))
+        set_variable(name, value)
 
 
 def _note_written(name: str, written: WrittenVariable) -> None:
