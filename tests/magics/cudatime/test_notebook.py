@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.magics.cudatime.test_per_cell import SAY_WAITS
+from tests.magics.cudatime.test_per_cell import SAY_WAITS, SLEEP
 from tests.support.waiting import UNTIL_INTERRUPTED
 from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND, Scenario
-
-#: By the real clock: longer than a busy machine takes until it looks whether the GPU is at work.
-SLEEP = f"torch.cuda._sleep({int(0.3 * SLEEP_CYCLES_PER_SECOND)})"
 
 
 def test_a_notebook(kernel: Any) -> None:
@@ -36,16 +33,16 @@ def test_a_notebook(kernel: Any) -> None:
     # CUDA comes to be inside the cell: no false figure
     reply = k.run(f"%%cudatime -v t\ntorch.cuda.init()\n{SLEEP}")
     assert "starting CUDA on cuda:0, first used in this cell" in reply.text
-    assert k.run("t.gpu_at_most and t.gpu.median >= 0.29").value == "True"
-    assert k.run("t.wall.median >= 0.3").value == "True"
+    assert k.run("t.gpu_at_most and t.gpu.median >= 0.49").value == "True"
+    assert k.run("t.wall.median >= 0.5").value == "True"
     reply = k.run(f"%%cudatime -v t\n{SLEEP}")
     assert "cuda:0" in reply.text
-    assert k.run("0.98 * 0.3 <= t.gpu.median <= t.wall.median").value == "True"
+    assert k.run("0.98 * 0.5 <= t.gpu.median <= t.wall.median").value == "True"
 
     # the same on another device, and none on one that is not used
     reply = k.run(f"%%cudatime -v t\nwith torch.cuda.device(1): {SLEEP}")
     assert "starting CUDA on cuda:1, first used in this cell" in reply.text
-    assert k.run("t.gpu_at_most and t.gpu.median >= 0.29").value == "True"
+    assert k.run("t.gpu_at_most and t.gpu.median >= 0.49").value == "True"
     reply = k.run(f"%%cudatime -v t\nwith torch.cuda.device(1): {SLEEP}")
     assert k.run("list(t.per_device)").value == "[1]"
     k.run(f"%cudatime -q -n 2 -r 2 {SLEEP}")

@@ -318,7 +318,7 @@ def test_applied_is_what_cuda_did_in_a_child(
 def test_waiting_for_gpus(kernel: Callable[..., Kernel]) -> None:
     """Ctrl-C ends it and changes nothing; at its end what does not fit is named."""
     busy = kernel(Scenario(devices=[GPU(utilization=90), GPU(utilization=0)]))
-    message = busy.submit("%gpu auto 2 --idle --wait 60")
+    message = busy.submit("%gpu auto 2 --idle --wait 600")
     published = busy.client.get_iopub_msg(timeout=300)
     while "waiting for GPUs: only 1 of 2 GPUs fit, 2 requested (GPU 0: 90 %" not in str(
         published["content"]

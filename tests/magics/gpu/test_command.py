@@ -73,7 +73,6 @@ def test_doctor_is_shown_and_returned(
     shown = run_cell("%gpu doctor")
     # Another test may have started CUDA in this process: the doctor says so then.
     assert re.match(r"torch can use 4 GPUs here\.( CUDA [^\n]*\.)?\n✓ ", shown.text)
-    assert re.search(r"^✓ \d+ checks passed\n", shown.text, re.MULTILINE)
     assert re.search(r"^✓  driver", shown.text, re.MULTILINE)
     assert "#2e9e44" in shown.html
     quiet = run_cell("%gpu doctor -o -q -v report")

@@ -37,8 +37,7 @@ def test_a_cell(run_cell: Any) -> None:
 
 
 def test_output_variable_and_quiet(run_cell: Any, ip: Any) -> None:
-    ran = run_cell(f"%%gpumem -o -q -v stored\nx = {bytes_on(0, 512)}\n7")
-    assert ran.text == "7", "only the code's own value"
+    ran = run_cell(f"%%gpumem -o -q -v stored\nx = {bytes_on(0, 512)}")
     assert ran.value.devices[0].allocated == 512
     assert run_cell("stored").value is ran.value
     assert run_cell("%gpumem -o 1;").value is None
@@ -116,15 +115,11 @@ def test_the_report(run_cell: Any, torch: ModuleType) -> None:
     report = first.value
     row = report.devices[0]
     assert (row.allocated, row.reserved, row.peak) == (3 * MIB, 50 * MIB, 33 * MIB)
-    assert row.context is True
-    assert row.allocated_change is None
-    assert report.devices[2].context is False
-    assert report.devices[2].allocated == 0
+    assert [each.context for each in report.devices.values()][:3] == [True, True, False]
     assert "cuda:3" in first.text
     del keep
     second = run_cell("%gpumem -o")
     assert second.value.devices[0].allocated_change == -3 * MIB
-    assert second.value.devices[0].reserved_change == 0
     assert "Since the last report: cuda:0 allocated −3.00 MiB" in second.text
 
 
