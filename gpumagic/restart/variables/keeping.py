@@ -90,12 +90,14 @@ def _write(
     while True:
         left = [name for name in names if name not in failed]
         pickles = Pickles(file, shell, left, module_objects, absent)
-        suspects = {(name, id(shell.user_ns[name])) for name in left if name in pickles.failed}
-        if not suspects <= absent:
-            absent |= suspects  # functions among them have a pickle without the others
-            continue
-        outcome = Outcome(failed=pickles.failed)
-        if not pickles.failed:
+        if pickles.failed:
+            suspects = [name for name in left if name in pickles.failed]
+            new = {(name, id(shell.user_ns[name])) for name in suspects} - absent
+            absent |= new
+            if new:  # functions among them have a pickle without the others
+                again = Pickles(file, shell, suspects, module_objects, absent)
+            outcome = Outcome(failed=(again if new else pickles).failed)
+        else:
             manifest = pickles.manifest()
             _check_room(manifest, environment)
             pickles.write_data(manifest)
@@ -105,7 +107,7 @@ def _write(
         for name, why in outcome.failed.items():
             (failed if name in left else module_objects.bare)[name] = why
         module_objects.missing.update(outcome.missing)
-        if not outcome.failed and not outcome.missing:
+        if not pickles.failed and not outcome.failed and not outcome.missing:
             break
     notes = {
         **manifest.notes,
