@@ -25,7 +25,7 @@ _TIMEOUT = 5.0
 #: The clients that were created here, with their connection files. The first registers ``%px``.
 _created: list[tuple[Path, Any]] = []
 
-_SLICE = re.compile(r"(-?\d{1,9})?:(-?\d{1,9})?(?::(-?\d{1,9})?)?")
+_SLICE = re.compile(r"(-?\d{1,9})?:(-?\d{1,9})?")
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Cluster:
 
 
 def targets(text: str | None, ids: list[int]) -> list[int]:
-    """Return those of ``ids`` that ``-t`` names: all, ``2``, ``0,3``, ``0:4``, ``::2``.
+    """Return those of ``ids`` that ``-t`` names: all, ``2``, ``0,3``, ``0:4``.
 
     Raises:
         SpecError: it names no engine, or an unknown one.
@@ -61,8 +61,6 @@ def targets(text: str | None, ids: list[int]) -> list[int]:
     chosen: list[int] = []
     for word in text.split(","):
         if (ends := _SLICE.fullmatch(word)) is not None:
-            if ends[3] is not None and int(ends[3]) == 0:
-                raise SpecError(f"-t {text}: the step of a slice cannot be 0")
             chosen += ids[slice(*(int(end) if end else None for end in ends.groups()))]
         elif re.fullmatch(r"\d{1,9}", word):
             chosen.append(int(word))

@@ -19,7 +19,6 @@ from gpumagic.render.units import bytes_
 from gpumagic.results.base import Explanation
 from gpumagic.selection import cuda_errors
 from gpumagic.system import introspection
-from gpumagic.wording import plural
 
 #: The most exceptions that are searched: one, its causes and contexts.
 _EXCEPTIONS = 100
@@ -96,25 +95,16 @@ def _ordinal(_: str) -> str:
 
 def _full(_: str) -> str:
     """Return who uses the memory of a visible device that has too little for a context."""
-    for device in device_table.read(commands=True):
-        free = device.memory_free
+    for device in device_table.read():
+        free, own, others = device.memory_free, device.memory_own, device.memory_others
         if device.visible is False or free is None or free >= _ROOM:
             continue
-        listed = sorted(device.processes or (), key=lambda each: -(each.memory or 0))
-        who = [
-            f"{'this process' if each.own else f'process {each.pid}'} ({bytes_(each.memory)})"
-            for each in [each for each in listed if each.own or each.mine][:3]
-        ]
-        if others := [each.memory for each in listed if not (each.own or each.mine)]:
-            memory = None if None in others else sum(each or 0 for each in others)
-            counted = plural(len(others), "process", "processes")
-            who.append(f"{counted} of others ({bytes_(memory)})")
-        used = ", ".join(who) if who else "processes that are not listed here"
         remedy = "%gpumem vars shows what this process holds"
-        if not (listed and listed[0].own):
+        if (own or 0) <= (others or 0):
             restart = " --restart" if driver.is_initialized() else ""
             remedy = f"choose another one: %gpu auto{restart}"
-        return f"GPU {device.index} has only {bytes_(free)} free, used by {used}. To do: {remedy}"
+        used = f"this process has {bytes_(own)}, others have {bytes_(others)} (%gpu -p)"
+        return f"GPU {device.index} has only {bytes_(free)} free: {used}. To do: {remedy}"
     return "the driver has too little memory left: of the GPU, or of the host for pinned memory"
 
 

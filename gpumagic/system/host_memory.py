@@ -32,7 +32,8 @@ def is_memory(folder: str) -> bool:
     """Return whether the files of a folder are in memory; False where no mount is listed."""
     mounts = psutil.disk_partitions(all=True)
     within = [each for each in mounts if Path(folder).resolve().is_relative_to(each.mountpoint)]
-    mount = max(within, key=lambda each: len(each.mountpoint), default=None)
+    # Of two mounts in the same place the later one is seen.
+    mount = max(reversed(within), key=lambda each: len(each.mountpoint), default=None)
     return mount is not None and mount.fstype in ("tmpfs", "ramfs")
 
 

@@ -164,7 +164,7 @@ EXCLUSIVE = Scenario([GPU(compute_mode="exclusive")], processes=[ExternalProcess
 @pytest.mark.parametrize(
     ("scenario", "said"),
     [
-        (FULL, "used by 1 process of others (79.2 GiB). To do: choose another one: %gpu auto"),
+        (FULL, "others have 79.2 GiB (%gpu -p). To do: choose another one: %gpu auto"),
         (EXCLUSIVE, "another process uses the GPU exclusively"),
     ],
 )

@@ -18,7 +18,7 @@ import pytest
 from gpumagic.cuda.pytorch import allocator
 from gpumagic.memory.holders import holders
 from gpumagic.results.memory.holders import DeviceHolders, Holders
-from tests.support.allocator import MIB
+from tests.support.allocator import MIB, says_what_is_saved
 
 
 def adds_up(torch: ModuleType, found: Holders) -> None:
@@ -103,9 +103,8 @@ def test_what_autograd_saved(torch: ModuleType, new: Any) -> None:
     with torch.no_grad():
         x = torch.ones(256, 256, device="cuda")
     loss = (x * weight).exp().exp().sum()
-    told = hasattr(torch._C._autograd.SavedTensor, "data")
     device = of(torch, {"weight": weight, "loss": loss})
-    if told:
+    if says_what_is_saved(torch):
         assert device["loss"].parts["autograd graph"] >= 2 * 256 * 256 * 4
         assert "loss" in device["weight"].also
     else:
@@ -467,12 +466,11 @@ def test_all_of_it_where_nothing_else_holds_it(torch: ModuleType, freeing: Any) 
     for case, source in WHOLE.items():
         freeing(re.sub(r"\bx\b", names[case], source))
     found = of_device(freeing)
-    told = hasattr(torch._C._autograd.SavedTensor, "data")
     for case, name in names.items():
         holders = [h for h in found.holders if h.name == name or name in h.also]
         assert holders, case
         assert not [h for h in holders if "another reference" in h.also], case
-    if told:
+    if says_what_is_saved(torch):
         assert found.unattributed == 0
     freed(freeing, " ".join(names.values()))
     assert torch.cuda.memory_allocated() == 0
@@ -579,7 +577,7 @@ assert begun.wait(400)
 
 def test_what_garbage_shares_is_not_garbage(torch: ModuleType, cells: Any, ip: Any) -> None:
     """What autograd has saved, which a thread's tensor needs, too, would not come back."""
-    if not hasattr(getattr(torch._C._autograd, "SavedTensor", None), "data"):
+    if not says_what_is_saved(torch):
         pytest.skip("this torch does not say what autograd has saved")
     gc.disable()
     try:

@@ -15,6 +15,7 @@ import pytest
 from gpumagic.memory import oom
 from gpumagic.memory.oom import explain, find
 from gpumagic.results.memory.out_of_memory import OutOfMemory
+from tests.support.allocator import says_what_is_saved
 
 GIB = 2**30
 
@@ -43,8 +44,7 @@ def cells(
 @pytest.fixture
 def gives(torch: ModuleType) -> str:
     """torch 2.6 does not say what autograd has saved: more may come back."""
-    knows = hasattr(getattr(torch._C._autograd, "SavedTensor", None), "data")
-    return "gives" if knows else "gives at least"
+    return "gives" if says_what_is_saved(torch) else "gives at least"
 
 
 def explained(ip: Any) -> OutOfMemory:
@@ -71,8 +71,7 @@ def test_what_is_said(torch: ModuleType, cells: Any, ip: Any, gives: str) -> Non
     found = explained(ip)
     assert (found.device, found.requested, found.allocated) == (0, 70 * GIB, 44 * GIB)
     assert found.recoverable == 20 * GIB
-    saved = getattr(torch._C._autograd, "SavedTensor", None)
-    assert found.unattributed == (0 if hasattr(saved, "data") else None)
+    assert found.unattributed == (0 if says_what_is_saved(torch) else None)
     assert [h.name for h in found.holders] == ["hidden (In[1] line 6 in forward)", "b", "a"]
     assert found.total is not None
     assert found.total - GIB < found.allocated + (found.free or 0) < found.total

@@ -23,6 +23,11 @@ FUNCTIONS = (
 )
 
 
+def says_what_is_saved(torch: ModuleType) -> bool:
+    """Whether this torch says what autograd has saved: torch 2.6 does not, and less is known."""
+    return hasattr(getattr(torch._C._autograd, "SavedTensor", None), "data")
+
+
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """torch with contexts on cuda:0 and cuda:1, nothing allocated, and all counters at zero.

@@ -43,5 +43,7 @@ def test_a_folder_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(psutil, "disk_partitions", lambda **_: found)
     for folder, expected in (("", False), ("shm", True), ("shm/tmp", True), ("shm/x/y", False)):
         assert host_memory.is_memory(str(tmp_path / folder)) is expected
+    found.append(SimpleNamespace(mountpoint=str(tmp_path / "shm/x"), fstype="tmpfs"))
+    assert host_memory.is_memory(str(tmp_path / "shm/x")), "the later of two mounts is seen"
     found.clear()
     assert not host_memory.is_memory(str(tmp_path)), "no mount is listed"

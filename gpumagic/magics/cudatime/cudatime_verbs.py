@@ -67,8 +67,7 @@ def _of_named(verb: str, magics: ShellState, options: NamesOptions) -> Any:
         return hand_over(magics.shell, compared, options)
     forgotten = {name: named.pop(name) for name in dict.fromkeys(names)}
     said = f"forgotten: {', '.join(map(shlex.quote, forgotten))}"
-    said = said if forgotten else "there are no named results"
-    say(magics.shell, said, quiet=options.quiet)
+    say(magics.shell, said if forgotten else "there are no named results", quiet=options.quiet)
     return store(magics.shell, forgotten, options)
 
 
