@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpumagic.cells import every_cell
-from gpumagic.cells.every_cell import EveryCell, Running, first_line
+from gpumagic.cells.every_cell import EveryCell, Running
 from gpumagic.cells.hooks import CellHooks
 
 
@@ -55,16 +55,3 @@ def test_the_newest_records_stay_and_a_failure_ends_it(
     assert says in ran.stdout
     assert not mode.watching
     assert {event: [*found] for event, found in ip.events.callbacks.items()} == before
-
-
-@pytest.mark.parametrize(
-    ("source", "line"),
-    [
-        ("\n\n  x = 1  \ny = 2", "x = 1"),
-        ("", ""),
-        ("a" * 501, "a" * 499 + "…"),
-        ("x\ry", "x"),
-    ],
-)
-def test_first_line(source: str, line: str) -> None:
-    assert first_line(source) == line

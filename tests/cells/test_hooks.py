@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from threading import Event, Thread
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -75,23 +73,6 @@ def test_in_the_order_of_adding_and_gone_without_a_trace(bare: Any, hooks: CellH
     assert len(calls) == 2
 
 
-def test_a_cell_within_a_cell(bare: Any, hooks: CellHooks) -> None:
-    """Each is given what `before` returned for the cell around it, if anything."""
-    bare.user_ns["ip"] = bare
-    hooks.add(_Noting())
-    bare.run_cell("ip.run_cell('1')")
-    assert calls == [
-        "before ip.run_cell('1') in None",
-        "before 1 in ip.run_cell('1')",
-        *("after 1", "after ip.run_cell('1')"),
-    ]
-    calls.clear()
-    hooks.clear()
-    hooks.add(_Noting(before=lambda info, outer: None))
-    bare.run_cell("ip.run_cell('1')")
-    assert calls == ["after None", "after None"]
-
-
 @pytest.mark.parametrize(
     ("running", "expected"),
     [(False, ["after None"]), (True, ["before add() in None", "after add()"])],
@@ -137,51 +118,3 @@ def test_an_interrupt_before_a_cell_is_shown_and_the_hook_stays(
     assert "KeyboardInterrupt" in capsys.readouterr().out
     assert calls == ["2 before 40 + 2 in None", "1 after None", "2 after 40 + 2"]
     assert len([*hooks]) == 2
-
-
-def test_cells_of_two_threads_at_the_same_time(bare: Any, hooks: CellHooks) -> None:
-    """A subshell's beside the main one: neither is a part of the other."""
-    hook = _Noting(raised=lambda begun: calls.append(f"raised in {begun}"))
-    hooks.add(hook)
-    bare.user_ns["started"], bare.user_ns["go_on"] = started, go_on = Event(), Event()
-    main = "started.set(); go_on.wait(400); 1 / 0"
-    thread = Thread(target=bare.run_cell, args=(main,))
-    thread.start()
-    assert started.wait(400)
-    assert hooks.outermost(hook) is None
-    bare.run_cell("seen = 1")
-    go_on.set()
-    thread.join()
-    assert calls == [
-        f"before {main} in None",
-        "before seen = 1 in None",
-        "after seen = 1",
-        f"raised in {main}",
-        f"after {main}",
-    ]
-
-
-def test_an_interrupt_after_a_cell_is_the_cells(bare: Any, hooks: CellHooks, capsys: Any) -> None:
-    """Other hooks are called, and a front end does not run the cells that are queued."""
-    interrupted, other = _Noting("1 ", after=_interrupt), _Noting("2 ")
-    hooks.add(interrupted)
-    hooks.add(other)
-    result = bare.run_cell("x = 1")
-    assert isinstance(result.error_in_exec, KeyboardInterrupt)
-    assert bare.user_ns["x"] == 1
-    assert calls[-1] == "2 after x = 1"
-    shown = capsys.readouterr().out
-    assert "KeyboardInterrupt" in shown
-    assert "Error in callback" not in shown
-    assert isinstance(bare.run_cell("1 / 0").error_in_exec, ZeroDivisionError), "the first counts"
-
-
-def test_cancelled_cells_have_no_result(bare: Any, hooks: CellHooks) -> None:
-    hooks.add(_Noting())
-    for source in ("outer", "inner"):
-        bare.events.trigger("pre_run_cell", SimpleNamespace(raw_cell=source))
-    bare.events.trigger("post_run_cell", None)
-    assert calls == ["before outer in None", "before inner in outer", "cancelled outer"]
-    calls.clear()
-    bare.run_cell("1")
-    assert calls == ["before 1 in None", "after 1"]

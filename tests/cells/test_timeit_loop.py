@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -30,11 +29,3 @@ def test_what_is_no_statement_of_a_module_is_refused(source: str) -> None:
     for statement, setup in ((source, ""), ("pass", source)):
         with pytest.raises(SyntaxError):
             compile_statement(statement, {}, setup)
-
-
-def test_a_traceback_has_the_lines_of_the_statement() -> None:
-    loop = compile_statement("x = 1\nx / 0", {})
-    with pytest.raises(ZeroDivisionError) as raised:
-        loop.run(1)
-    last = traceback.extract_tb(raised.value.__traceback__)[-1]
-    assert (last.filename, last.lineno, last.name) == ("<cudatime>", 2, "<module>")

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from traceback import walk_tb
-from types import ModuleType
 from typing import Any
 
 import numpy
@@ -43,57 +39,6 @@ def cell_of(filename: str) -> int | None:
 )
 def test_files_of_the_user(filename: str | None, users: bool) -> None:
     assert tracebacks.is_users(filename, cell_of) is users
-
-
-SOURCE = """\
-def outer():
-    def inner():
-        raise ValueError("here")
-    inner()
-
-class Model:
-    def forward(self):
-        return outer()
-
-def run():
-    Model().forward()
-"""
-
-
-@pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """A module of the user's: `SOURCE` in a file."""
-    (tmp_path / "module_of_the_user.py").write_text(SOURCE)
-    monkeypatch.syspath_prepend(tmp_path)
-    yield importlib.import_module("module_of_the_user")
-    del sys.modules["module_of_the_user"]
-
-
-def test_the_frames_of_a_traceback(module: ModuleType) -> None:
-    with pytest.raises(ValueError, match="here") as error:
-        module.run()
-    _, *frames = walk_tb(error.value.__traceback__)  # without this test's
-    assert [line for _, line in frames] == [11, 8, 4, 3]
-    assert [tracebacks.source(*each) for each in frames] == [
-        "Model().forward()",
-        "return outer()",
-        "inner()",
-        'raise ValueError("here")',
-    ]
-    names = ["run", "Model.forward", "outer", "outer.<locals>.inner"]
-    if sys.version_info < (3, 11):  # code has no qualified name there
-        names = [name.rpartition(".")[2] for name in names]
-    assert [tracebacks.described(*each) for each in frames] == [
-        f"module_of_the_user.py line {line} in {name}"
-        for (_, line), name in zip(frames, names, strict=True)
-    ]
-
-
-def test_the_modules_of_the_user(module: ModuleType) -> None:
-    found = tracebacks.users_modules()
-    assert found["module_of_the_user"] is module
-    assert "__main__" in found
-    assert not {"json", "numpy", "gpumagic", "gpumagic.cells.tracebacks"} & {*found}
 
 
 def test_the_end_in_gpumagic_is_cut() -> None:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from gpumagic.results.base import as_html, as_text
-from gpumagic.results.source_table import Source
 from gpumagic.results.timing.cuda_timing import CudaTiming, Sample
 from gpumagic.results.timing.line_timings import LineTiming, LineTimings, SourceTimings
 from tests.results.examples import LINE_TEXT, LINES, line, lines_of
@@ -101,18 +98,3 @@ def test_a_timing_shows_its_lines_first() -> None:
 def test_the_hosts_time_of_a_line_that_ran_is_never_0() -> None:
     for host, shown in ((0.0, "< 1 µs"), (2e-6, "2.00 µs")):
         assert shown in as_text(lines_of((line(2, None, host),)))
-
-
-@pytest.mark.parametrize(
-    ("numbers", "relevant", "shown"),
-    [
-        (range(1, 11), {10}, [1, 2, range(3, 8), 8, 9, 10]),
-        (range(5, 25), {14}, [5, 6, range(7, 12), *range(12, 17), range(17, 23), 23, 24]),
-        (range(0), {7}, []),
-    ],
-)
-def test_lines_without_figures_are_folded(
-    numbers: range, relevant: set[int], shown: list[int | range]
-) -> None:
-    found = Source("cell", numbers.start, ("pass",) * len(numbers)).rows(relevant)
-    assert [each.start if len(each) == 1 else each for each in found] == shown

@@ -293,7 +293,7 @@ def test_the_cost_is_said(gpu_work: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     timing = measured("for i in range(10):\n    x = i", w=gpu_work)
     assert {line.host for line in lines_of(timing)} == {0.0}
     (note,) = lines_of(timing).notes
-    assert "took 100 % of the wall time; the host times of short lines are upper" in note
+    assert "took 100.0 % of the wall time; the host times of short lines are upper" in note
 
 
 @pytest.mark.skipif(hasattr(sys, "monitoring"), reason="there tracing slows nothing else down")

@@ -28,24 +28,6 @@ def test_contradictions_are_refused(fields: dict[str, Any], says: str) -> None:
         Plan(**fields)
 
 
-@pytest.mark.parametrize(
-    ("plan", "open_end", "is_exact"),
-    [
-        (Plan(), True, False),
-        (Plan(loops=3), False, False),
-        (Plan(loops=3, max_time=1.0), True, False),
-        (Plan(repeat=1), False, False),
-        (Plan(loops=1, repeat=1), False, True),
-        (Plan(loops=1, repeat=1, warmup=0), False, True),
-        (Plan(loops=1, repeat=1, warmup=1), False, False),
-        (Plan(warmup=0), True, True),
-    ],
-)
-def test_what_ends_the_repeats(plan: Plan, open_end: bool, is_exact: bool) -> None:
-    assert (plan.open_end, plan.is_exact) == (open_end, is_exact)
-    assert plan.repeats == (plan.repeat or 7)
-
-
 def test_numbers_are_round() -> None:
     assert [round_up(value) for value in (0.1, 1, 1.5, 3, 6, 20, 21)] == [1, 1, 2, 5, 10, 20, 50]
 

@@ -113,7 +113,7 @@ class LineProfiler:
 
     def _cost_note(self, part: float) -> str | None:
         """Return what measuring has cost, if that matters."""
-        took = f"measuring the lines took {share(part)} of the wall time"
+        took = f"measuring the lines took {share(part, 1)} of the wall time"
         if self._tracer.has_slowed:
             return took + _SLOWED
         bounds = "; the host times of short lines are upper bounds"
