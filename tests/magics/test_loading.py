@@ -85,6 +85,7 @@ def test_reloading_changes_nothing(torch: Any, ip: Any) -> None:
     )
     run_cell(ip, "%cudatime -q --name first 1 + 1")
     run_cell(ip, "import torch; x = torch.ones(2**20, device='cuda')")
+    assert [mode.watching for mode in (of(ip).cell_timing, of(ip).cell_memory)] == [True, True]
     before = registered(ip)
     ran = run_cell(ip, "%reload_ext gpumagic")
     assert (ran.text, ran.stderr) == ("", "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import gc
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -44,13 +45,24 @@ class Ran:
         return "\n".join(bundle.get("text/html", "") for bundle in self.displays)
 
 
+#: What `EveryCell.failed` and `CellHook.failed` print.
+_HOOK_FAILED = re.compile(r"cells are not \w+ any more \(|hook around cells was removed")
+
+
 def run_cell(shell: InteractiveShell, source: str, *, raising: bool = True) -> Ran:
-    """Run a cell as a front end does; its exception is raised here unless ``raising`` is False."""
+    """Run a cell as a front end does.
+
+    Its exception is raised here, and so is a failure of a hook of ours, which only prints a line,
+    unless ``raising`` is False.
+    """
     with capture_output() as captured:
         result = shell.run_cell(source, store_history=True)
     error = result.error_before_exec or result.error_in_exec
     if raising and error is not None:
         raise error
+    if raising:
+        printed = captured.stdout + captured.stderr
+        assert not _HOOK_FAILED.search(printed), printed
     try:
         return Ran(
             stdout=captured.stdout,
