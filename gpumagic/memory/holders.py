@@ -126,14 +126,14 @@ class Survey:
                 owners.setdefault(index, []).append(root)
         known = {index: _told(found) for index, found in owners.items() if found != [ELSEWHERE]}
         return cls(
-            blocks,
-            [*roots],
-            known,
-            graph.roles(chain.from_iterable(held.values())),
-            graph.blocks(graph.staying()),
-            [*walk.missed()],
-            None if walk.ended else make_walk,
-            None if notebook is None else notebook.cell_of,
+            blocks=blocks,
+            roots=[*roots],
+            owners=known,
+            roles=graph.roles(chain.from_iterable(held.values())),
+            staying=graph.blocks(graph.staying()),
+            missed=[*walk.missed()],
+            make_walk=None if walk.ended else make_walk,
+            cell_of=None if notebook is None else notebook.cell_of,
         )
 
     def held_by(self, chosen: Callable[[Root], bool]) -> list[Block]:
