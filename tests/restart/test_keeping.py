@@ -45,11 +45,12 @@ PLAIN = {
     ),
     "what every shell has": Case(
         "ip = get_ipython(); magic = ip.run_line_magic; ins = In; import builtins\n"
-        "space = [globals()]",
-        "ip magic ins builtins space",
+        "space, outs = [globals()], Out",
+        "ip magic ins builtins space outs",
         "(ip is get_ipython(), magic.__self__ is ip, ins is In, builtins.len('ab'),"
-        " __builtins__.__name__, space[0] is globals())",
-        (True, True, True, 2, "builtins", True),
+        " __builtins__.__name__, space[0] is globals(), outs is Out,"
+        " any(each is folder for each in outs.values()))",
+        (True, True, True, 2, "builtins", True, True, True),
     ),
     "classes within others": Case(
         "class Cfg:\n    class Optim:\n        lr = 1\nwithin = Cfg.Optim()\n"
@@ -297,7 +298,7 @@ def test_what_comes_back(kept: tuple[Kernel, str], name: str) -> None:
 def test_what_cannot_be_kept_is_named_before_anything_is_lost(
     kernel: Callable[..., Kernel],
 ) -> None:
-    """And with --force it alone is lost."""
+    """And with --force it alone is lost. A trial has no effect on what lives."""
     k = kernel()
     for cell, _ in BAD.values():
         k.run(cell)
@@ -307,6 +308,7 @@ def test_what_cannot_be_kept_is_named_before_anything_is_lost(
     refused = k.run(line, raising=False).shown
     assert refused.startswith("UsageError: cannot keep ")
     assert refused.count("\n") == 1
+    assert k.value("shared_memory.SharedMemory(shared.name).size") == 8
     k.run("before_all = k_before = 1")
     shown = restarted(k, f"{line} --force")
     for name, (_, reason) in BAD.items():
@@ -315,14 +317,6 @@ def test_what_cannot_be_kept_is_named_before_anything_is_lost(
         assert re.search(rf"Not kept: [\w, ]*\b{name}\b[\w, ]* \(", shown)
     assert k.value("(fine, 'k_before' in globals(), uses_it() is uses)") == ([1], False, True)
     assert k.value(f"[name for name in {[*BAD]} if name in globals()]") == []
-
-
-def test_a_trial_has_no_effect_on_what_lives(kernel: Callable[..., Kernel]) -> None:
-    k = kernel()
-    k.run("from multiprocessing import shared_memory as m; s = m.SharedMemory(create=True, size=8)")
-    k.run("%gpu restart", raising=False)
-    assert k.value("m.SharedMemory(s.name).size") == 8
-    k.run("s.unlink()")
 
 
 def test_what_ends_the_process_that_compares_it_is_kept(kernel: Callable[..., Kernel]) -> None:
@@ -422,14 +416,6 @@ def test_what_is_not_there_any_more_is_named_before_it_is_lost(
     assert k.value("forgets.n") == 3
 
 
-def test_outputs_under_another_name(kernel: Callable[..., Kernel]) -> None:
-    k = kernel()
-    k.run("'first'")
-    k.run("results = Out")
-    k.run("%gpu restart")
-    assert k.value("(results is Out, 'first' in results.values())") == (True, True)
-
-
 def test_what_stands_in_for_stdout_is_data(kernel: Callable[..., Kernel]) -> None:
     k = kernel()
     k.run("import io, sys; own = sys.stdout; buf = io.StringIO(); sys.stdout = buf; print('hid')")
@@ -454,6 +440,8 @@ def test_only_what_is_on_a_gpu_starts_cuda(kernel: Callable[..., Kernel], tmp_pa
     k.run("import torch, mine_state; from mine_state import get; mine_state.n = 2")
     k.run("from torch.utils.data import Dataset; x = torch.ones(3, device='cuda:0')")
     k.run("net = torch.nn.Linear(2, 2).cuda(); adam = torch.optim.Adam(net.parameters())")
+    k.run("class Trainer: pass\nt = Trainer(); t.parts = {'opt': []}")
+    k.run("t.parts['opt'].append(torch.optim.SGD(net.parameters(), lr=0.1))")
     k.run(step := "net(torch.ones(1, 2).cuda()).sum().backward(); adam.step()")
     k.run("torch.set_num_threads(3); torch.set_default_device('cuda:0')")
     k.run("g = torch.Generator(device='cuda:0'); s, e = torch.cuda.Stream(), torch.cuda.Event()")
@@ -462,15 +450,18 @@ def test_only_what_is_on_a_gpu_starts_cuda(kernel: Callable[..., Kernel], tmp_pa
     k.run("del s, e")
     refused = k.run("%gpu 1 --restart --keep g", raising=False).shown
     assert "(Generator of torch: a random generator of a GPU that is hidden)" in refused
-    shown = restarted(k, "%gpu 1 --restart --keep x,net,adam")
-    assert "Kept: x, net, adam." in shown
+    shown = restarted(k, "%gpu 1 --restart --keep x,net,adam,t")
+    assert "Kept: x, net, adam, t." in shown
     assert "Imported anew: os, sys, torch, mine_state, get, Dataset." in shown
     assert "set again among others: torch.set_default_device." in shown
     assert "CUDA is started" not in shown
     assert "Numbering and inputs go on, Out does not." in shown
     assert k.value("(get(), str(x.device), torch.get_num_threads())") == (1, "cpu", 3)
     assert k.value("__import__('ctypes').CDLL('libcuda.so.1').cuCtxGetDevice(None)") == 3
-    assert "Back: .cuda(), adam.load_state_dict(adam.state_dict())." in shown
+    calls = [
+        f"{each}.load_state_dict({each}.state_dict())" for each in ("adam", "t.parts['opt'][0]")
+    ]
+    assert f"Back: .cuda(), {', '.join(calls)}." in shown
     k.run(f"net.cuda(); adam.load_state_dict(adam.state_dict()); {step}")
     averages = "[adam.state[each]['exp_avg'].device.type for each in net.parameters()]"
     assert k.value(averages) == ["cuda", "cuda"]

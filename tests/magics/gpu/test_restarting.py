@@ -296,12 +296,3 @@ def test_what_is_ended_is_named(kernel: Callable[..., Kernel]) -> None:
     assert k.value("(data.tolist(), __import__('os').path.exists(f'/proc/{pid}'))") == (
         *([0, 1, 2, 3], False),
     )
-
-
-def test_an_optimizer_in_an_object_is_named(kernel: Callable[..., Kernel]) -> None:
-    k = kernel()
-    k.run("import torch\nclass Trainer: pass\nt = Trainer(); t.parts = {'opt': []}")
-    k.run("t.model = torch.nn.Linear(2, 2).cuda()")
-    k.run("t.parts['opt'].append(torch.optim.Adam(t.model.parameters()))")
-    call = "t.parts['opt'][0].load_state_dict(t.parts['opt'][0].state_dict())"
-    assert call in restarted(k, "%gpu off --restart")
