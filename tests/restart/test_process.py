@@ -16,7 +16,7 @@ import pytest
 
 from gpumagic.errors import RestartError
 from gpumagic.restart import before, handover, program, running
-from gpumagic.system import child_process, import_path
+from gpumagic.system import child_process
 from tests.restart import AUTORELOAD, FREEZE, PID, answers, report
 from tests.support.kernels import Kernel, end_client, manage, running_kernel
 from tests.support.terminal import Terminal
@@ -285,14 +285,6 @@ def test_a_child_does_not_take_the_state(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv(handover.VARIABLE, value)
     assert handover.take() == {"a": 1}
     assert handover.take() is None
-
-
-def test_the_path_on_which_the_new_program_finds_gpumagic(tmp_path: Path) -> None:
-    """It is the last one: nothing of the user's is hidden."""
-    given = {"PYTHONPATH": os.pathsep.join([str(tmp_path), "", "a"]), "A": "1"}
-    made = import_path.environment(given, "/")
-    path = os.pathsep.join([str(tmp_path), str(Path(before.__file__).parents[2])])
-    assert made == {"PYTHONPATH": path, "A": "1"}
 
 
 def test_packages_in_a_folder_of_pythonpath_are_no_code_of_the_users(

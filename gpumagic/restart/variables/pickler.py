@@ -15,7 +15,7 @@ from gpumagic.cuda import dead_context
 from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.restart.variables.data_file import Memory
 from gpumagic.restart.variables.kinds import of_numpy, of_python, of_torch, refused, rules
-from gpumagic.restart.variables.mapped_files import MappedFiles
+from gpumagic.restart.variables.kinds.mapped_files import MappedFiles
 from gpumagic.restart.variables.module_objects import ModuleObjects, Reference, type_name
 from gpumagic.restart.variables.process_objects import process_objects
 from gpumagic.system import text
@@ -138,14 +138,11 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return None
         if kind is torch.device:
             return "device", str(value).encode()  # it is no text that must come back
-        if issubclass(kind, (torch.storage.TypedStorage, torch.UntypedStorage)):
-            typed = issubclass(kind, torch.storage.TypedStorage)
-            untyped = value._untyped_storage if typed else value
-            device = str(untyped.device)
-            if untyped.device.type == "cuda" and self._context_is_dead:
+        if issubclass(kind, torch.UntypedStorage):
+            if value.device.type == "cuda" and self._context_is_dead:
                 raise refused.Refused("on the GPU, which cannot be read any more")
-            place = untyped._cdata, untyped.data_ptr(), untyped.nbytes()
-            return "storage", self._number(*place, untyped, device), value.dtype if typed else None
+            place = value._cdata, value.data_ptr(), value.nbytes()
+            return "storage", self._number(*place, value, str(value.device))
         if issubclass(kind, torch.Tensor) and not value.is_leaf:
             self._has_graph = True
         return None

@@ -69,11 +69,7 @@ class Unpickler(pickle.Unpickler):
             return device(self._manifest.devices.moved_device(name.decode()))
         if kind == "array":
             return self._once(self._array, int(name), *more)
-        storage, (dtype,), torch = self._once(self._storage, int(name)), more, torch_cuda.module()
-        if dtype is None:
-            return storage
-        typed: Any = torch.storage.TypedStorage
-        return typed(wrap_storage=storage, dtype=dtype, _internal=True)
+        return self._once(self._storage, int(name))
 
     def _once(self, make: Callable[..., Any], *arguments: Any) -> Any:
         """Make something, or return it; a `functools.cache` would hold it in a circle with this."""

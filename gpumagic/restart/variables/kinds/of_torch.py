@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copyreg
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda.pytorch import torch_cuda
@@ -34,11 +33,9 @@ def _tensor(tensor: Any, _: Pickling) -> Reduced:
         make, arguments = tensor.detach()._reduce_ex_internal(5)
         if tensor.is_leaf and tensor.requires_grad:
             attributes["requires_grad"] = True
-    storage = torch.storage  # as in `torch.save`, each is a typed one
-    wrap = partial(storage.TypedStorage, dtype=torch.uint8, _internal=True)
+    untyped = torch.UntypedStorage  # as in `torch.save`, each is a typed one
     arguments = tuple(
-        wrap(wrap_storage=each) if type(each) is storage.UntypedStorage else each
-        for each in arguments
+        _typed(each, torch.uint8) if type(each) is untyped else each for each in arguments
     )
     if issubclass(kind, torch.nn.Parameter) and not by_itself:
         make, arguments = _parameter, (make, arguments, kind)
@@ -65,6 +62,15 @@ def _set_state(tensor: Any, state: tuple[Any, dict[str, Any]]) -> None:
     torch._utils._set_obj_state(tensor, state[0])
     for name, value in state[1].items():
         setattr(tensor, name, value)
+
+
+def _typed_storage(storage: Any, _: Pickling) -> Reduced:
+    return _typed, (storage._untyped_storage, storage.dtype)
+
+
+def _typed(untyped: Any, dtype: Any) -> Any:
+    torch: Any = torch_cuda.require()
+    return torch.storage.TypedStorage(wrap_storage=untyped, dtype=dtype, _internal=True)
 
 
 def _optimizer(optimizer: Any, _: Pickling) -> Reduced | None:
@@ -98,6 +104,7 @@ def _gpu_generator(device: _Device) -> Any:
 
 RULES: dict[str, Rule] = {
     "torch:Tensor": _tensor,
+    "torch.storage:TypedStorage": _typed_storage,
     "torch.optim:Optimizer": _optimizer,
     "torch:Generator": _generator,
 }
