@@ -93,6 +93,7 @@ class CompiledCell:
     async def _awaited(
         self, scope: AbstractContextManager[Any], finish: Callable[[Any], Any]
     ) -> Any:
+        # As `run`: one generator for both would make a RuntimeError of the user's StopIteration.
         __tracebackhide__ = True
         value: Any = None
         try:

@@ -1,4 +1,4 @@
-"""What is measured of every cell: bounded records, cells within cells, failures."""
+"""What is measured of every cell: bounded records, failures."""
 
 from __future__ import annotations
 

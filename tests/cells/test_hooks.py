@@ -1,4 +1,4 @@
-"""Hooks around cells: their order, cells within cells, failures, and their removal."""
+"""Hooks around cells: their order, failures, and their removal; the rest is in `tests/magics`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gpumagic.cells.tracebacks`: which files are the user's, and where in them an exception is."""
+"""`gpumagic.cells.tracebacks`: which files are the user's, and the frames that are not."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -42,29 +41,6 @@ def test_drawing_of_a_single_run() -> None:
     assert str(unseen) == "wall 12.0 ms · CPU < 1 µs · no GPU work seen (≤ 10.0 ms)"
 
 
-@pytest.mark.parametrize(
-    ("fields", "count"),
-    [
-        (
-            {"repeat": 5, "loops": 1000, "warmup": 4096, "queued": 150},
-            "5 repeats, 1,000 loops each, after 4,096 warm-up loops; 150 more queued beforehand",
-        ),
-        (
-            {"stopped_by": "max-time"},
-            "1 repeat, 1 loop each; too few for the precision of the median wall time: "
-            "the time limit was reached",
-        ),
-        (
-            {"repeat": 9, "precision": 1e-5, "stopped_by": "precision"},
-            "9 repeats, 1 loop each; the median wall time is known to ±0.1 %: as precise as "
-            "requested",
-        ),
-    ],
-)
-def test_the_number_of_repeats(fields: dict[str, Any], count: str) -> None:
-    assert as_text(timing(1.0, **fields), 120).splitlines()[-1] == count
-
-
 def test_one_repeat_has_no_spread() -> None:
     line, *rows = str(timing(0.1, repeat=1, loops=1000)).splitlines()
     assert line == "100 ms on the GPU · wall 100 ms per loop (1 repeat, 1,000 loops each)"
@@ -96,12 +72,6 @@ def test_what_is_no_time_of_each_repeat_is_a_bound() -> None:
     for shown, bounds in ((exact, 0), (replace(exact, gpu_at_most=True), 4)):
         row = next(line for line in str(shown).splitlines() if line.startswith("GPU "))
         assert row.count("≤") == bounds
-
-
-def test_what_limits_the_code() -> None:
-    limited = replace(REPEATED, limited_by="host")
-    assert "host-bound: the GPU waits for work to be launched (the queue" in str(limited)
-    assert "-bound" not in str(replace(REPEATED, limited_by=None))
 
 
 def test_the_work_of_a_loop() -> None:

@@ -21,8 +21,6 @@ def test_a_string() -> None:
 
 
 def test_bad_arguments() -> None:
-    with pytest.raises(gpumagic.SpecError, match="n is 0, but must be a whole number"):
-        gpumagic.cudatime(lambda: None, n=0)
     with pytest.raises(gpumagic.SpecError, match="need something to run"):
         gpumagic.cudatime(n=3)
     with pytest.raises(TypeError, match="not int"):

@@ -65,16 +65,11 @@ CASES: dict[str, tuple[str, dict[int, float]]] = {
         "w.sleep(.01)\nw.on_side(.05)\nx = 1",
         {2: 0.01, 3: 0.04, 4: 0.0},
     ),
-    "a high priority": ("x = 1\nw.on_side(.05, priority=-1)", {2: 0.0, 3: 0.05}),
     "a block of a stream": (
         "with w.torch.cuda.stream(w.torch.cuda.Stream()):\n    w.sleep(.03)\n    w.sleep(.01)",
         {3: 0.03, 4: 0.01},
     ),
     "two devices side by side": ("w.sleep(.02)\nw.sleep(.05, 1)", {2: 0.02, 3: 0.03}),
-    "two devices, on side streams": (
-        "w.on_side(.05)\nw.on_side(.02, 1)\nx = 1",
-        {2: 0.05, 3: 0.0, 4: 0.0},
-    ),
     "the GPU idles with the host": (
         "w.sleep(.01)\nw.torch.cuda.synchronize()\ntime.sleep(.05)\nw.sleep(.01)",
         {2: 0.01, 3: 0.0, 4: 0.05, 5: 0.01},

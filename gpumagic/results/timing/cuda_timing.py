@@ -154,13 +154,10 @@ class CudaTiming(StorableResult):
     def _headline(self) -> Line:
         return Line.join(*[text for part in _figures(self) for text in (" · ", *part)][1:])
 
-    def _blocks(self) -> Iterator[Block]:
-        return self._shown()
-
     def brief(self) -> list[Block]:
-        return [*self._shown(folded=True), *self._remarks()]
+        return [*self._blocks(folded=True), *self._remarks()]
 
-    def _shown(self, *, folded: bool = False) -> Iterator[Block]:
+    def _blocks(self, *, folded: bool = False) -> Iterator[Block]:
         line, table = self._headline(), [*_statistics(self)] if self._is_repeated else []
         if self.lines is not None:
             yield from self.lines._blocks()
