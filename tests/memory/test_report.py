@@ -84,7 +84,8 @@ def test_outside_the_allocator_and_other_processes(torch: ModuleType, virtual_gp
     kept = empty(torch, 30 * MIB)
     before = memory_report()
     outside = virtual_gpu.used(0) - before.devices[0].reserved
-    assert before.devices[0].outside == outside >= CONTEXT
+    # The context, as large as that of the profile of whichever test began it in this process.
+    assert before.devices[0].outside == outside > 100 * MIB
     assert before.devices[0].others == 0
     virtual_gpu.add_process(0, pid=44_000_001, memory_bytes=7 * GIB)
     after = memory_report(before)
