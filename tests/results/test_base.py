@@ -1,4 +1,4 @@
-"""The base classes of results."""
+"""The base classes of results: their DataFrames; what is drawn: ``test_all_results.py``."""
 
 from __future__ import annotations
 
@@ -10,35 +10,7 @@ from typing import ClassVar
 import pytest
 
 from gpumagic.errors import DependencyError
-from gpumagic.render.blocks import Block, Grid, Line
-from gpumagic.results.base import Series, as_html, as_text
-
-
-@dataclass(frozen=True, repr=False)
-class Example(Series[str]):
-    _sequence = "words"
-    words: tuple[str, ...] = ("a", "b", "c")
-
-    def _blocks(self) -> list[Block]:
-        return [Line.of(" ".join(self.words), "dim")]
-
-
-def test_a_result_shows_itself() -> None:
-    result = Example()
-    assert str(result) == as_text(result) == "a b c"
-    assert repr(result) == "<Example: a b c>"
-    assert repr(Rows()) == "<Rows>", "what has no line outside of tables"
-    assert as_text(result, color=True) == "\x1b[2ma b c\x1b[0m"
-    assert result._repr_mimebundle_(include=None) == {
-        "text/plain": "a b c",
-        "text/html": as_html(result),
-    }
-
-
-def test_a_sequence_of_items() -> None:
-    result = Example()
-    assert [*result] == ["a", "b", "c"]
-    assert (len(result), result[0], result[1:]) == (3, "a", ("b", "c"))
+from gpumagic.results.base import Series
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,9 +23,6 @@ class Rows(Series[Mapping[str, int | None]]):
 
     def _records(self) -> tuple[Mapping[str, int | None], ...]:
         return self.rows
-
-    def _blocks(self) -> list[Block]:
-        return [Grid((), ())]
 
 
 def test_a_data_frame() -> None:
