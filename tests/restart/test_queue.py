@@ -153,7 +153,7 @@ def test_a_report_that_fails_is_answered(kernel: Kernels) -> None:
     """The error is the cell's, and what follows is aborted; the variables are there."""
     k = kernel()
     k.run(f"{FREEZE}\nkept = [1]")
-    k.run("from gpumagic.selection import environment\nenvironment.started_with = lambda: 5")
+    k.run("from gpumagic.selection import environment\nenvironment.at_process_start = lambda: 5")
     failed, behind = run_all(k, "%gpu off --restart", "print(1)")
     assert (failed.status, failed.idle, behind.status) == ("error", 1, "aborted")
     assert k.run("print(kept)").stdout == "[1]\n"

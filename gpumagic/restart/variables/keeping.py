@@ -105,13 +105,13 @@ def _write(
                 say(f"trying to load {plural(mine, 'variable')} in a new process")
             outcome = trial.outcome(manifest, pickles.leaves, shell.user_ns) if left else Outcome()
         for name, why in outcome.failed.items():
-            (failed if name in left else module_objects.bare)[name] = why
+            (failed if name in left else module_objects.without_content)[name] = why
         module_objects.missing.update(outcome.missing)
         if not pickles.failed and not outcome.failed and not outcome.missing:
             break
     notes = {
         **manifest.notes,
-        "As in a new process:": _with(module_objects.bare, ""),
+        "As in a new process:": _with(module_objects.without_content, ""),
         "Not compared with what they were:": [*pickles.uncompared, *outcome.uncompared],
         "Changed:": _with(outcome.lacking, "without "),
     }
@@ -170,7 +170,7 @@ def restore(file: IO[bytes], shell: Shell, manifest: Manifest) -> Manifest:
     getattr(shell.compile, "_filename_map", {}).update(manifest.cells)
     devices, loader = manifest.devices, Unpickler(manifest, file.fileno(), shell, is_trial=False)
     done, on_gpu, failed, why = list[str](), list[str](), dict(manifest.failed), ""
-    for name in manifest.kinds:
+    for name in manifest.types:
         arrived = devices.arrived
         try:
             if not why:

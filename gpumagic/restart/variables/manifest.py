@@ -16,7 +16,7 @@ class Manifest:
 
     #: The type of each variable, in their order; "" for what the new process has anyway, and the
     #: content of an object of a module.
-    kinds: Mapping[str, str]
+    types: Mapping[str, str]
     #: The bytes of all pickles; where the bytes of each array and storage are, by number.
     body: int
     parts: Sequence[Part]
@@ -24,7 +24,7 @@ class Manifest:
     referred: Mapping[Reference, str]
     #: The variables that are such objects, and are as a fresh import makes them.
     anew: Collection[str]
-    #: Which of `kinds` are contents of such objects.
+    #: Which of `types` are contents of such objects.
     contents: Collection[str]
     #: The cells in which functions were defined, by file name: their lines, and their numbers.
     sources: Mapping[str, list[str]]

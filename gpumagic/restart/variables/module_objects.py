@@ -56,7 +56,7 @@ class ModuleObjects:
         #: Those that a fresh import does not have so.
         self.missing: set[Reference] = set()
         #: Those whose content has no pickle, and why.
-        self.bare: dict[str, str] = {}
+        self.without_content: dict[str, str] = {}
         owners = dict[type, str | None]()
         for module, loaded in list(sys.modules.items()):
             inside = introspection.module_attributes(loaded)
@@ -90,13 +90,13 @@ class ModuleObjects:
         if is_a(value, *_NAMED):  # by its own name, where it has one
             own = introspection.is_imported(value) or getattr(value, "__module__", 0) == "__main__"
             return None if own else reference
-        if reference.module in self._users and str(reference) not in self.bare:
+        if reference.module in self._users and str(reference) not in self.without_content:
             try:
                 if _parts(value) is None:
                     self.missing.add(reference)
                     return None
             except Exception as error:
-                self.bare[str(reference)] = text.reason(error)
+                self.without_content[str(reference)] = text.reason(error)
         return reference
 
     def is_anew(self, value: object, contents: Mapping[str, object]) -> bool:
@@ -106,7 +106,7 @@ class ModuleObjects:
 
     def has_content(self, reference: Reference, value: object) -> bool:
         """Return whether an object's content is kept: that of the user's own modules, if it can."""
-        users = reference.module in self._users and str(reference) not in self.bare
+        users = reference.module in self._users and str(reference) not in self.without_content
         return users and not is_a(value, *_NAMED) and any(_parts(value) or ())
 
 

@@ -58,7 +58,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.note: Callable[[Leaf], object] = lambda _: None
         self._shell = shell
         self._process_objects = {id(each): name for name, each in process_objects(shell).items()}
-        self._numbers, self._met = dict[int, int](), list[Any]()
+        self._numbers, self._of_libraries = dict[int, int](), list[Any]()
         self._nans = dict[int, float]()
         self._rules = dict[type, list[rules.Rule]]()
         #: The variables that lead to a tensor with a graph, by id; whether this one does.
@@ -75,7 +75,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def add(self, value: Any) -> None:
         """Pickle a variable."""
         self._has_graph, limit = False, sys.getrecursionlimit()
-        self._met.clear()
+        self._of_libraries.clear()
         sys.setrecursionlimit(max(limit, _DEEPEST))
         try:
             with warnings.catch_warnings():
@@ -92,7 +92,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def blame(self, error: Exception) -> str:
         """Return why `add` has failed, in the words of the outermost object of a library."""
-        for each in self._met:
+        for each in self._of_libraries:
             try:
                 Pickler(io.BytesIO(), self._shell, self.module_objects, self.absent).add(each)
             except Exception as its:
@@ -116,7 +116,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if kind in (str, int, float, bool):
             self.note((kind, value if kind is str else repr(value)))
         if name := self._process_objects.get(id(value)):
-            if name == "Out" and name not in self.module_objects.bare:
+            if name == "Out" and name not in self.module_objects.without_content:
                 self.contents[name] = value
             return "process", name
         if reference := self.module_objects.get(value):
@@ -171,8 +171,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def reducer_override(self, value: Any) -> Any:
         """Reduce an object by the rules for its class and the bases of that, or as cloudpickle."""
-        if len(self._met) < _MOST_MET and refused.type_in_words(value):
-            self._met.append(value)
+        if len(self._of_libraries) < _MOST_MET and refused.type_in_words(value):
+            self._of_libraries.append(value)
         kind = type(value)
         if kind not in self._rules:
             self._rules[kind] = rules.of(kind, _RULES)

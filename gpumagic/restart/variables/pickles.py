@@ -46,10 +46,11 @@ class Pickles:
         self.failed = dict[str, str]()
         #: What is to be found again in each when it is loaded, and what is not looked through.
         self.leaves, self.uncompared = dict[str, set[Leaf]](), list[str]()
+        self._room = _MOST_LEAVES
         self._file, self._shell, self._module_objects = file, shell, module_objects
         self._new_pickler = partial(Pickler, file, shell, module_objects, absent)
         self._pickler = self._new_pickler()
-        self._kinds, self._contents = dict[str, str](), dict[str, Any]()
+        self._types, self._contents = dict[str, str](), dict[str, Any]()
         file.seek(0)
         for name in names:
             self._add(name, shell.user_ns[name])
@@ -59,8 +60,8 @@ class Pickles:
                 self._add(name, Content(self._contents[name]))
 
     def _add(self, name: str, value: Any) -> None:
-        found, room = set[Leaf](), _MOST_LEAVES - sum(map(len, self.leaves.values()))
-        self._pickler.note = partial(_add, found, room)
+        found = set[Leaf]()
+        self._pickler.note = partial(_add, found, self._room)
         try:
             self._pickler.add(value)
         except Exception as error:
@@ -71,11 +72,12 @@ class Pickles:
             self._pickler = self._new_pickler()
             return
         is_new = name in self._contents or self._pickler.is_of_process(value)
-        self._kinds[name] = "" if is_new else type_name(value)
-        if len(found) >= room:
+        self._types[name] = "" if is_new else type_name(value)
+        if len(found) >= self._room:
             self.uncompared.append(name)
         elif name not in self._contents:
             self.leaves[name] = found
+            self._room -= len(found)
 
     def write_data(self, manifest: Manifest) -> None:
         """Write the bytes of arrays and tensors behind the pickles; see `data_file.write`."""
@@ -84,10 +86,10 @@ class Pickles:
     def manifest(self) -> Manifest:
         """Return what the new process needs to load them."""
         pickler, end, of_modules = self._pickler, self._file.tell(), self._module_objects
-        values = {n: self._shell.user_ns[n] for n in self._kinds if n not in self._contents}
+        values = {n: self._shell.user_ns[n] for n in self._types if n not in self._contents}
         numbers, cells = getattr(self._shell.compile, "_filename_map", {}), pickler.cells
         return Manifest(
-            kinds=self._kinds,
+            types=self._types,
             body=end,
             parts=data_file.layout(pickler.memory, end),
             referred=pickler.referred,

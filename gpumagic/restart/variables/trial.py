@@ -222,7 +222,7 @@ def _tried(
     yield Step("find")
     loader = Unpickler(manifest, descriptor, shell, is_trial=True)
     alive.append(loader)
-    for name in manifest.kinds:
+    for name in manifest.types:
         yield Step("load", name)
         try:
             loader.bind(name)

@@ -42,7 +42,7 @@ class Unpickler(pickle.Unpickler):
         Raises:
             Exception: it does not load, or is something else now.
         """
-        value, kind = self.load(), self._manifest.kinds[name]
+        value, kind = self.load(), self._manifest.types[name]
         if kind and (found := type_name(value)) != kind:
             raise TypeError(f"it would come back as {found}, not {kind}")
         if name not in self._manifest.contents:
