@@ -82,7 +82,8 @@ def test_reloading_changes_nothing(torch: Any, ip: Any) -> None:
     """Many type it by habit at the top; what is on goes on, as after a restart."""
     run_cell(
         ip,
-        "%cudatime on --above 60 -q\n%gpumem on -q\n%gpumem limit 1GiB -q\n%config GpuMagic.claim = False",
+        "%cudatime on --above 60 -q\n%gpumem on -q\n%gpumem limit 1GiB -q\n"
+        "%config GpuMagic.claim = False",
     )
     run_cell(ip, "%cudatime -q --name first 1 + 1")
     run_cell(ip, "import torch; x = torch.ones(2**20, device='cuda')")
