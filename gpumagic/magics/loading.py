@@ -20,6 +20,7 @@ from gpumagic.magics.explaining import Explainer
 from gpumagic.magics.magic_class import MAGICS, GpuMagic, grammar_of
 from gpumagic.magics.shell_state import NAME, ShellState, find
 from gpumagic.selection import init_trace
+from gpumagic.system import import_path
 from gpumagic.system.shell import Shell
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def load(shell: Shell) -> None:
     """Load gpumagic into ``shell``; loading twice is loading once."""
     if find(shell) is not None:
         return
+    import_path.remember()
     state = GpuMagic(shell)
     undo = state.undo.callback
     if initialization.NVML_CHECK not in os.environ:

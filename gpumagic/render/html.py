@@ -27,9 +27,14 @@ _WIDTH, _STACK_WIDTH = "width:5em;max-width:6vw", "width:12em;max-width:8vw"
 _SWATCH = "display:inline-block;width:.7em;height:.7em;border-radius:2px;margin-right:.35em"
 
 
+#: MathJax 3 (JupyterLab, Notebook 7) and 2 (Notebook 6, pages by nbconvert) pass over these: TeX in
+#: another user's name would hide text and paint over the notebook.
+_CLASSES = "gpumagic mathjax_ignore tex2jax_ignore"
+
+
 def render(blocks: Sequence[Block]) -> str:
     """Return the blocks as one ``<div>``."""
-    return f'<div class="gpumagic" style="{_FONT}">{_blocks(blocks)}</div>'
+    return f'<div class="{_CLASSES}" style="{_FONT}">{_blocks(blocks)}</div>'
 
 
 def _blocks(blocks: Sequence[Block]) -> str:

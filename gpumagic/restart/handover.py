@@ -30,6 +30,9 @@ class State:
     searched: dict[str, str | None]
     path: list[str]
     imports: Imports
+    #: The folder in which gpumagic was loaded, with its identity; the `READERS` that are imported.
+    loaded_in: tuple[str, tuple[int, int] | None]
+    first: list[str]
     #: The number of the cell; the cells as they were run and as they were typed.
     count: int
     inputs: tuple[list[str], list[str]]

@@ -22,6 +22,8 @@ from gpumagic.system.paths import opened, shown
 _MOST_CHARACTERS = 64 * 2**20
 #: Numbers in a file are below this, as the numbers of clocks and counters are.
 _LARGEST_NUMBER = 1e20
+#: The most devices of a result in a file: each is a row.
+_MOST_DEVICES = 1024
 #: The most notes of a result in a file.
 _MOST_NOTES = 300
 _KINDS = {kind.__name__: kind for kind in (CudaTiming, MemoryDelta)}
@@ -89,6 +91,8 @@ def _read(kind: object, data: object) -> Any:
         kinds = arguments[:1] * len(data) if arguments[1:] == (...,) else arguments
         return tuple(_read(each, item) for each, item in zip(kinds, data, strict=True))
     if origin in (Mapping, dict) and isinstance(data, dict):
+        if len(data) > _MOST_DEVICES:
+            raise ValueError("too many devices")
         key, value = arguments
         return {key(name): _read(value, item) for name, item in data.items()}
     if origin is Literal and data in arguments:

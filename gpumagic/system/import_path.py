@@ -12,7 +12,7 @@ import re
 import site
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -25,19 +25,61 @@ from gpumagic.system import introspection
 OWN = str(Path(__file__).parents[2])
 #: The variables that name folders, of Python and of the dynamic linker; and what separates these.
 SEARCHED = {"PYTHONPATH": os.pathsep, "LD_LIBRARY_PATH": ":;"}
+#: The modules that read a file of the working folder when they are imported: ``./matplotlibrc``.
+READERS = ("matplotlib",)
 #: The type of a namespace package's ``__path__``.
 _PORTIONS = getattr(sys.modules["_frozen_importlib_external"], "_NamespacePath", list)
+
+
+#: The name of the folder in which gpumagic was loaded, and its identity.
+loaded_in: tuple[str, tuple[int, int] | None] = ("", None)
+
+
+def remember() -> None:
+    """Remember the working folder, in which gpumagic is loaded, for `replaced`."""
+    global loaded_in
+    with suppress(OSError):  # it was removed
+        loaded_in = str(Path.cwd()), _identity(".")
+
+
+def replaced(path: str) -> str | None:
+    """Return the folder in which gpumagic was loaded, if a path leads there and finds another one.
+
+    Whoever may rename a folder above it may have put theirs in its place. While this process is in
+    the old one, no other has that identity.
+    """
+    name, identity = loaded_in
+    if identity is None or _identity(name) == identity:
+        return None
+    above = _names(name)
+    inside = any(Path(each).is_relative_to(folder) for each in _names(path) for folder in above)
+    return name if inside else None
 
 
 def trusted(entries: Iterable[object], started_in: str) -> list[str]:
     """Return the entries of an import path but the working folder, and that of the start.
 
-    Relative entries are left out too. The folder that has gpumagic is trusted like gpumagic.
+    These are known by name and by identity: another user may exchange them for others meanwhile.
+    Relative entries are left out too, and what is `replaced`. The folder that has gpumagic is
+    trusted like gpumagic.
     """
-    left_out = {_identity(folder) for folder in (".", started_in)} - {_identity(OWN)}
-    absolute = filter(os.path.isabs, (each for each in entries if isinstance(each, str)))
+    folders = (".", started_in)
     # What is not there gives nothing now, and may be another user's when it is.
-    return [each for each in absolute if _identity(each) not in {*left_out, None}]
+    left_out = {_identity(each) for each in folders} - {_identity(OWN)} | {None}
+    names = {name for each in folders for name in _names(each)} - _names(OWN)
+    absolute = filter(os.path.isabs, (each for each in entries if isinstance(each, str)))
+    return [
+        each
+        for each in absolute
+        if _identity(each) not in left_out and not names & _names(each) and not replaced(each)
+    ]
+
+
+def _names(folder: str) -> set[str]:
+    """Return a path in full, and without links."""
+    with suppress(OSError):  # the working folder was removed
+        return {os.path.normpath(Path(folder).absolute()), os.path.realpath(folder)}
+    return set()
 
 
 def _identity(folder: str) -> tuple[int, int] | None:
@@ -80,23 +122,27 @@ class Imports:
 
     path: list[str]
     folders: Mapping[str, str]
+    #: The modules that are not imported again, each from a folder that was replaced.
+    gone: Mapping[str, str]
 
     @classmethod
     def of_this_process(cls, started_in: str) -> Imports:
         """Return them for the process, and for the one that replaces it."""
-        path, folders = [*trusted(sys.path, started_in), OWN], dict[str, str]()
+        path, folders, gone = [*trusted(sys.path, started_in), OWN], dict[str, str](), {}
         for name, module in list(sys.modules.items()):
             if "." in name or name == "__main__":
                 continue
             found = _folders(module)
             if found and not set(found) & set(path):
                 folders[name] = found[0]
-        return cls(path, folders)
+                if folder := replaced(found[0]):
+                    gone[name] = folder
+        return cls(path, folders, gone)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Import from nowhere else; nor are entry points of the working folder found."""
-        before, finder = [*sys.path], _Named(self.folders)
+        before, finder = [*sys.path], _Named(self)
         sys.path[:] = self.path
         sys.meta_path.insert(0, finder)
         try:
@@ -122,11 +168,13 @@ def _folders(module: object) -> list[str]:
 class _Named:
     """Finds some modules, each in its folder."""
 
-    def __init__(self, folders: Mapping[str, str]) -> None:
-        self._folders = folders
+    def __init__(self, imports: Imports) -> None:
+        self._imports = imports
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        folder = self._folders.get(name)
+        if name in self._imports.gone:
+            raise ImportError(f"the folder {self._imports.gone[name]} was replaced", name=name)
+        folder = self._imports.folders.get(name)
         return None if folder is None else PathFinder.find_spec(name, [folder], target)

@@ -2,8 +2,8 @@
 
 Other users may write to its folder, too, and could put a link where a file is about to be made. So
 the folder is opened step by step, and of the links in its path only the user's own and the system's
-are followed. The file is made in a private folder, copied to a new file beside the old one, and
-takes its place at once.
+are followed, where nobody else can move them. The file is made in a private folder, copied to a new
+file beside the old one, and takes its place at once.
 """
 
 from __future__ import annotations
@@ -96,14 +96,13 @@ def _private_folder(undo: ExitStack) -> Path:
     Raises:
         OSError: it could be, in the folder of temporary files.
     """
-    folder = tempfile.gettempdir()
     if _BY_FOLDER:
-        status = Path(folder).stat()
-        shared = (
-            status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
-        )
-        if status.st_uid not in (0, os.geteuid()) or shared:
-            raise OSError(f"other users may change {folder}; set TMPDIR to a folder of your own")
+        folder = Path(tempfile.gettempdir()).absolute()
+        try:
+            _followed(folder / secrets.token_hex(8), undo, alone=True)
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise OSError(f"{why}; set TMPDIR to a folder of your own") from None
     made = tempfile.TemporaryDirectory(prefix="gpumagic-", ignore_cleanup_errors=True)
     return Path(undo.enter_context(made))
 
@@ -115,8 +114,12 @@ def _find(path: Path, undo: ExitStack) -> tuple[int | None, Path]:
     return folder, name
 
 
-def _followed(path: Path, undo: ExitStack) -> tuple[int, Path]:
-    """Open one folder of a path after the other, and follow its links."""
+def _followed(path: Path, undo: ExitStack, *, alone: bool = False) -> tuple[int, Path]:
+    """Open one folder of a path after the other, and follow its links.
+
+    A link is followed only where nobody else can make, or move, one. With ``alone`` nobody else may
+    change any of the folders.
+    """
 
     def opened(name: str, folder: int | None) -> int:
         found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
@@ -128,6 +131,8 @@ def _followed(path: Path, undo: ExitStack) -> tuple[int, Path]:
     where = "/"
     while True:
         name = left.pop()
+        if alone and _others_may_change(folder):
+            raise OSError(f"other users may change {shown(where)}")
         try:
             found = opened(name, folder)
         except (FileNotFoundError, NotADirectoryError):
@@ -138,6 +143,8 @@ def _followed(path: Path, undo: ExitStack) -> tuple[int, Path]:
         if stat.S_ISLNK(status.st_mode):
             if status.st_uid not in (0, os.geteuid()):
                 raise OSError(f"another user has made the link {shown(f'{where}{name}')}")
+            if _others_may_change(folder):
+                raise OSError(f"other users may move the link {shown(f'{where}{name}')}")
             links += 1
             if links > _MOST_LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
@@ -149,6 +156,27 @@ def _followed(path: Path, undo: ExitStack) -> tuple[int, Path]:
             folder, where = found, f"{where}{name}/"
         else:
             return folder, Path(name)
+
+
+def _others_may_change(folder: int) -> bool:
+    """Whether another user, but root, can rename what others have in a folder.
+
+    Its sticky bit keeps that to the owners. A group that the user is alone in is nobody else.
+    """
+    import grp
+    import pwd
+
+    status = os.fstat(folder)
+    if status.st_uid not in (0, os.geteuid()):
+        return True
+    if status.st_mode & stat.S_ISVTX or not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return False
+    with suppress(KeyError, OSError):  # the user, or the group, has no name
+        user, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(status.st_gid)
+        own = group.gr_name == user and {*group.gr_mem} <= {user}
+        named = _ACL in os.listxattr(f"/proc/self/fd/{folder}")
+        return bool(status.st_mode & stat.S_IWOTH) or named or not own
+    return True
 
 
 def _check(folder: int | None, name: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -39,6 +40,19 @@ def test_a_connection_file_that_others_can_write_is_refused(
         os.chown(file, owner, -1)
         with pytest.raises(UsageError, match=rf"can write it .owner {owner}, mode {mode:04o}."):
             run_cell("%gpu cluster")
+
+
+def test_a_result_of_more_devices_than_any_machine_has_is_refused(tmp_path: Path) -> None:
+    """Each is a row of a table: a million take minutes to show."""
+    path = gpumagic.cudatime("1", n=1, r=1).save(tmp_path / "step.json")
+    content = json.loads(path.read_text())
+    for count in (1024, 1025):
+        content["result"]["per_device"] = {f"{i}": content["result"]["wall"] for i in range(count)}
+        path.write_text(json.dumps(content))
+        if count == 1024:
+            assert len(gpumagic.load(path).per_device) == count
+    with pytest.raises(SpecError, match="holds no result"):
+        gpumagic.load(path)
 
 
 @pytest.mark.skipif(not hasattr(fcntl, "F_SETLEASE"), reason="leases are Linux's")

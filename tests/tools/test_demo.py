@@ -83,6 +83,6 @@ def executed(path: Path, machine: Machine) -> nbformat.NotebookNode:
             ours += 1
     assert ours >= 3
     page = as_html(notebook, path.stem)
-    assert 'class="gpumagic"' in page
+    assert 'class="gpumagic ' in page
     assert "virtual GPU" in page
     return notebook
