@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tracemalloc
@@ -76,6 +77,23 @@ def test_no_name_controls_the_screen_or_hides(virtual_gpu: Any, run_cell: Any) -
     assert "x" * 99 not in shown.text + shown.html
     (listed,) = (each for each in shown.value[0].processes if each.pid == process.pid)
     assert listed.command.isprintable()  # nor in what is made of the result
+
+
+def test_no_name_is_typeset(virtual_gpu: Any, run_cell: Any) -> None:
+    """MathJax would show ``$python%name$`` as ``python``, and paint what ``\\rule`` says.
+
+    It passes over elements of these classes: version 3, in JupyterLab 4 and Notebook 7, and
+    version 2, in Notebook 6 and in pages that nbconvert makes.
+    """
+    name = "$python%miner$"
+    with subprocess.Popen([name, "600"], executable="/bin/sleep", user=UID) as process:
+        virtual_gpu.add_process(0, process.pid, 2**30)
+        html = run_cell("%gpu -p -o").html
+        process.kill()
+    outermost = re.search(r'<div class="([^"]+)"', html)
+    assert outermost is not None
+    assert "$python%miner$" in html[outermost.end() :]
+    assert {"mathjax_ignore", "tex2jax_ignore"} <= {*outermost[1].split()}
 
 
 def test_the_line_on_an_out_of_memory_error_names_none_of_them(virtual_gpu: Any) -> None:
