@@ -10,12 +10,13 @@ from gpumagic.cuda.pytorch import torch_cuda
 
 #: The only reason that may change: CUDA may still be initialised.
 NOT_IN_USE = "CUDA is not in use in this process"
-_NO_DRIVER, _NO_GPU = "there is no NVIDIA driver", "this machine has no GPU"
 
 
 def machine_has_none() -> bool:
-    """Return whether this machine has no GPU for torch, whatever is chosen or initialised."""
-    return reason() in (_NO_DRIVER, _NO_GPU)
+    """Return whether this machine has no GPU, whatever is chosen and however torch is built."""
+    if torch_cuda.initialized():
+        return False
+    return not driver.installed() or (not driver.state().initialized and _nvml_lists_none())
 
 
 def reason() -> str:
@@ -30,13 +31,13 @@ def reason() -> str:
     if hidden is not None and (not hidden.strip() or hidden.strip().startswith("-")):
         return f"no GPU is visible: {visible_devices.MASK}={hidden.strip()}"
     if not driver.installed():
-        return _NO_DRIVER
+        return "there is no NVIDIA driver"
     state = driver.state()
     if state.uuids == ():
         return "there is no GPU that CUDA can use"
     if state.initialized:
         return "CUDA has started in this process, but torch has used no GPU in it"
-    return _NO_GPU if _nvml_lists_none() else NOT_IN_USE
+    return "this machine has no GPU" if _nvml_lists_none() else NOT_IN_USE
 
 
 @cache

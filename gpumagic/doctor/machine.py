@@ -52,7 +52,8 @@ def gpus(facts: Facts) -> Finding | None:
 def device_files(facts: Facts) -> Finding | None:
     """Check that this process may open the driver's device files."""
     folder = system_files.at("/dev")
-    found = sorted(p for p in (*folder.glob("nvidia*"), *folder.glob("dxg")) if not p.is_dir())
+    named = (*folder.glob("nvidia*"), *folder.glob("dxg"))
+    found = sorted(path for path in named if path.exists() and not path.is_dir())
     closed = [f"/dev/{path.name}" for path in found if not os.access(path, os.R_OK | os.W_OK)]
     names = ", ".join(f"/dev/{path.name}" for path in found)
     open_to_all = all(path.stat().st_mode & 0o006 == 0o006 for path in found)

@@ -26,25 +26,21 @@ class _TimedCell:
     raised: Stopped | None = None
     #: What ``%cudatime`` has measured in it: its wait leaves no sign of work.
     measured: list[CudaTiming] = field(default_factory=list)
+    #: Whether a verb of ``%cudatime`` has run in it.
+    has_verb: bool = False
 
 
 class CellTimer(EveryCell[CellTiming]):
     """Times the cells of one shell.
 
-    Those that show a sign of GPU work or took longer than `above` seconds are shown. ``includes``
-    is called with the source of each cell: False leaves it out.
+    Those that show a sign of GPU work or took longer than `above` seconds are shown. A cell of one
+    line, in which a verb of ``%cudatime`` has run, is left out.
     """
 
     magic, done = "%cudatime", "timed"
 
-    def __init__(
-        self,
-        hooks: CellHooks,
-        show: Callable[[CellTiming, str], None],
-        includes: Callable[[str], bool],
-    ) -> None:
+    def __init__(self, hooks: CellHooks, show: Callable[[CellTiming, str], None]) -> None:
         super().__init__(hooks, show)
-        self._includes = includes
         self.above = 0.0
 
     def on(self, above: float) -> None:
@@ -62,6 +58,12 @@ class CellTimer(EveryCell[CellTiming]):
         if cell is not None:
             cell.begun.measured.append(timing)
 
+    def note_verb(self) -> None:
+        """Note that a verb of ``%cudatime`` runs in the running cell."""
+        cell = self._hooks.outermost(self)
+        if cell is not None:
+            cell.begun.has_verb = True
+
     def begin(self) -> _TimedCell:
         return _TimedCell(start(quiet=True))
 
@@ -72,7 +74,7 @@ class CellTimer(EveryCell[CellTiming]):
         begun: _TimedCell = cell.begun
         at_error = begun.raised if failed else None
         times, interrupt = read_or_give_up(at_error or stop(begun.started))
-        if self._includes(cell.source):
+        if not (begun.has_verb and "\n" not in cell.source.strip()):
             times = _with_measured(times, begun.measured)
             has_gpu = bool(times.readings)
             timing = CellTiming(

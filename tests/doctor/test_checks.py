@@ -191,6 +191,7 @@ def test_the_systems_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert Facts().container
     monkeypatch.setenv(system_files.ROOT, str(tmp_path / "machine"))
     assert not Facts().container
+    (tmp_path / "machine/dev/nvidia9").symlink_to("gone")
     opened = "/dev/nvidia-uvm, /dev/nvidia0, /dev/nvidiactl can be opened"
     has(machine.device_files(facts()), "ok", opened)
     monkeypatch.setattr(os, "access", lambda path, mode: "nvidiactl" not in str(path))

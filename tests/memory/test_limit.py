@@ -39,6 +39,7 @@ def fits(torch: Any, size: int, device: int = 0) -> bool:
 
 def test_without_a_gpu(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(no_gpu, "reason", lambda: "there is no NVIDIA driver")
+    monkeypatch.setattr(no_gpu, "machine_has_none", lambda: True)
     LIMIT.set(GIB)
     assert LIMIT.size is None
     assert str(LIMIT.state()) == "there is no GPU to limit: there is no NVIDIA driver"

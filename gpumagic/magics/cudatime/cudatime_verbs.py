@@ -7,7 +7,7 @@ import shlex
 from typing import Any
 
 from gpumagic.errors import SpecError
-from gpumagic.magics.cudatime.cudatime_options import OnOptions, grammar
+from gpumagic.magics.cudatime.cudatime_options import OnOptions
 from gpumagic.magics.delivery import hand_over, say, show_below, store
 from gpumagic.magics.forms import NamesOptions, Options
 from gpumagic.magics.shell_state import ShellState
@@ -18,10 +18,6 @@ from gpumagic.system.shell import Shell
 from gpumagic.timing.cell_timer import CellTimer
 from gpumagic.timing.comparison import compare
 
-#: A cell that is a verb alone, behind its options; it is not timed.
-_VERB = re.compile(
-    rf"\s*%cudatime(?:\s+-\S+(?:\s+[^-\s]\S*)??)*\s+(?:{'|'.join(grammar().verbs)})\b[^\n]*\s*"
-)
 #: Cells that have shown their times themselves.
 _TIMED = re.compile(r"\s*%%cudatime\b|\s*%cudatime\b[^\n]*\s*\Z")
 
@@ -32,6 +28,8 @@ def run(verb: str, magics: ShellState, options: Options) -> Any:
     Raises:
         SpecError: there is no result of a name, or nothing to compare.
     """
+    if magics.cell_timing is not None:
+        magics.cell_timing.note_verb()
     if isinstance(options, NamesOptions):
         return _of_named(verb, magics, options)
     shell, timer = magics.shell, cell_timer(magics.shell)
@@ -78,7 +76,6 @@ def cell_timer(shell: Shell) -> CellTimer:
         state.cell_timing = CellTimer(
             state.hooks,
             show=lambda cell, source: _show(shell, cell, source),
-            includes=lambda source: _VERB.fullmatch(source) is None,
         )
         state.undo.callback(state.cell_timing.off)
     return state.cell_timing

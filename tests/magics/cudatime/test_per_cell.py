@@ -180,15 +180,17 @@ def test_off_and_the_log(timed: Any, ip: Any) -> None:
     timed("1 / 0", raising=False)
     for own in ("-v t log", "-q -v t log", "-v=t compare -q"):
         timed(f"%cudatime {own}", raising=False)
+    timed("def log(x): return x")
+    timed("%cudatime -q log(3)")  # a call of the user's
     text = timed("%cudatime log").text
-    assert text.startswith("3 cells: wall ")
+    assert text.startswith("5 cells: wall ")
     assert "; 1 with a sign of GPU work: GPU " in text
     assert "x = 1" in text
     assert "none seen (≤ " in text
     timed("%cudatime off")
     assert timed("gpu_work.sleep(0.1)").text == ""
     log = timed("%cudatime log -o -q").value
-    assert [cell.failed for cell in log] == [False, False, True]
+    assert [cell.failed for cell in log] == [False, False, True, False, False]
     assert not log.watching
     state = of(ip)
     assert state.cell_timing is not None
