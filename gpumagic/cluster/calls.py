@@ -12,6 +12,7 @@ from gpumagic._version import __version__
 from gpumagic.cluster import engine as on_engine
 from gpumagic.cluster.connection import Cluster, forget
 from gpumagic.cluster.results import EngineResult
+from gpumagic.results.devices import MOST_DEVICES
 from gpumagic.system import text
 
 #: Seconds for engines to reply, and for one to confirm that it has dropped a request.
@@ -79,6 +80,9 @@ def result(engine: int, outcome: object, kind: type) -> EngineResult:
         return EngineResult(engine, error=described(outcome))
     try:
         host, value = _payload(outcome)
+        of = getattr(value, "table", value)
+        if any(len(getattr(of, each, ())) > MOST_DEVICES for each in ("devices", "per_device")):
+            raise ValueError("more devices than a machine has")
     except Exception:  # whatever it has sent
         host, value = "", None
     if type(host) is not str or not isinstance(value, kind):

@@ -10,6 +10,7 @@ import os
 import platform
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from gpumagic._version import __version__
@@ -99,10 +100,13 @@ def compose(
     with_context = {index for index, ordinal in ordinals.items() if ordinal in state.contexts}
     ours = _pids_are_ours(readings, with_context)
 
+    children = dict[int, bool]()
+
     def described(listed: tuple[Process, ...] | None) -> tuple[Process, ...] | None:
         if listed is None or (state.initialized and not ours):
             return listed
-        return tuple(processes.described(each, known=ours, command=commands) for each in listed)
+        own = partial(processes.described, known=ours, command=commands, children=children)
+        return tuple(map(own, listed))
 
     def instance(part: MigInstance) -> MigInstance:
         listed = described(part.processes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path, PurePath
@@ -51,27 +52,35 @@ def in_first_pid_namespace() -> bool:
     return name == f"pid:[{_FIRST_PID_NAMESPACE}]"
 
 
-def described(process: Process, *, known: bool, command: bool) -> Process:
+def described(
+    process: Process, *, known: bool, command: bool, children: dict[int, bool]
+) -> Process:
     """Return a process that NVML lists, marked where it is this process or a child of it.
 
     With ``command`` also its user, command and notebook, as far as the system tells. ``known`` says
     whether NVML's pids are those of this process's namespace; if not, none is this process's.
+    ``children`` is what one table finds of each process and its parents.
     """
     if not known:
         return replace(process, own=False, child=False)
     own = process.pid == os.getpid()
-    found = replace(process, own=own, child=not own and _is_child(process.pid))
+    found = replace(process, own=own, child=not own and _is_child(process.pid, children))
     return _with_command(found) if command else found
 
 
-def _is_child(pid: int) -> bool:
+def _is_child(pid: int, children: dict[int, bool]) -> bool:
     """Return whether this process, or a child of it, has started another one of its namespace."""
     import psutil
 
-    try:
-        return os.getpid() in (parent.pid for parent in psutil.Process(pid).parents())
-    except psutil.Error:
-        return False
+    passed = []
+    with suppress(psutil.Error):
+        process: psutil.Process | None = psutil.Process(pid)
+        while process is not None and process.pid not in {os.getpid(), *children}:
+            passed.append(process.pid)
+            process = process.parent()
+        found = process is not None and (process.pid == os.getpid() or children[process.pid])
+        children.update(dict.fromkeys(passed, found))
+    return children.get(pid, False)
 
 
 def _with_command(process: Process) -> Process:

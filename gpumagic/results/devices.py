@@ -20,6 +20,8 @@ _STATES = {
     True: "CUDA is initialised, so only a restart changes this",
     False: "CUDA is not initialised, so this can still be changed",
 }
+#: The most devices of a result from elsewhere: each is a row.
+MOST_DEVICES = 1024
 _FAILED = "CUDA has failed in this process, which is final"
 #: The most characters of an error.
 _LONGEST_ERROR = 300

@@ -14,6 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from gpumagic.errors import SpecError
 from gpumagic.results.base import VERSION
+from gpumagic.results.devices import MOST_DEVICES
 from gpumagic.results.memory.memory_delta import MemoryDelta
 from gpumagic.results.timing.cuda_timing import CudaTiming
 from gpumagic.system.paths import opened, shown
@@ -22,8 +23,6 @@ from gpumagic.system.paths import opened, shown
 _MOST_CHARACTERS = 64 * 2**20
 #: Numbers in a file are below this, as the numbers of clocks and counters are.
 _LARGEST_NUMBER = 1e20
-#: The most devices of a result in a file: each is a row.
-_MOST_DEVICES = 1024
 #: The most notes of a result in a file.
 _MOST_NOTES = 300
 _KINDS = {kind.__name__: kind for kind in (CudaTiming, MemoryDelta)}
@@ -91,7 +90,7 @@ def _read(kind: object, data: object) -> Any:
         kinds = arguments[:1] * len(data) if arguments[1:] == (...,) else arguments
         return tuple(_read(each, item) for each, item in zip(kinds, data, strict=True))
     if origin in (Mapping, dict) and isinstance(data, dict):
-        if len(data) > _MOST_DEVICES:
+        if len(data) > MOST_DEVICES:
             raise ValueError("too many devices")
         key, value = arguments
         return {key(name): _read(value, item) for name, item in data.items()}

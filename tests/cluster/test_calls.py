@@ -9,6 +9,7 @@ import pytest
 from IPython.core.error import UsageError
 
 from gpumagic.cluster import calls, connection, engine
+from gpumagic.results.devices import Device, DeviceTable
 from tests.support.clusters import Cluster
 from tests.support.shells import Ran
 from tests.support.waiting import until
@@ -70,6 +71,16 @@ def test_what_one_engine_sends_ends_no_table(cluster_of: Callable[..., Cluster],
     table = run(two_engines, "%gpu cluster -o").value
     assert table.failed == {0: "it has left no result"}
     assert len(table[1].value) == 4
+
+
+def test_a_table_of_more_devices_than_a_machine_has_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each is a row."""
+    for count, error in ((1024, None), (1025, "it has left no result")):
+        value = engine.Visible(DeviceTable(tuple(map(Device, range(count)))), ())
+        monkeypatch.setattr(calls, "_payload", lambda _, value=value: ("host", value))
+        assert calls.result(0, object(), engine.Visible).error == error
 
 
 def test_an_engine_that_goes_between_two_questions(cluster_of: Callable[..., Cluster]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 import tracemalloc
@@ -11,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import gpumagic
@@ -52,6 +55,35 @@ def test_the_length_of_a_command_line_costs_nothing(virtual_gpu: Any) -> None:
         finally:
             tracemalloc.stop()
     assert f"{Path(sys.executable).name} -c" in [each.command for each in listed if each.pid == pid]
+
+
+def test_a_chain_of_processes_is_walked_once(
+    virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of which has started the next one, and uses the GPU."""
+    parent, asked = psutil.Process.parent, list[int]()
+
+    def counted(process: psutil.Process) -> Any:
+        asked.append(process.pid)
+        return parent(process)
+
+    monkeypatch.setattr(psutil.Process, "parent", counted)
+    source = (
+        "import os, time\nfor _ in range(30):\n"
+        "    print(os.getpid(), end=' ')\n    sys.stdout.flush()\n"
+        "    if os.fork():\n        time.sleep(600)\n"
+    )
+    with other_users(f"import sys\n{source}") as (pid, said):
+        pids = [*map(int, said.split()[:-1])]
+        try:
+            for each in pids:
+                virtual_gpu.add_process(0, each, 2**20)
+            listed = gpumagic.devices()[0].processes or ()
+        finally:
+            for each in pids[1:]:
+                os.kill(each, signal.SIGKILL)
+    assert {each.pid for each in listed if each.child} >= {pid, *pids}
+    assert len(asked) <= len(pids)
 
 
 def test_no_arguments_are_shown(virtual_gpu: Any, run_cell: Any) -> None:
