@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,6 +60,19 @@ def test_the_working_folder_is_known_by_each_of_its_names(
     assert import_path.trusted(entries, str(tmp_path)) == []
     assert import_path.trusted(entries, missing) == [str(tmp_path)], "it may be made anew"
     assert import_path.trusted([import_path.OWN], import_path.OWN) == [import_path.OWN]
+
+
+def test_the_working_folder_is_left_out_by_name_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who exchanges it all the time has each look find another folder."""
+    folder, link, numbers = tmp_path / "folder", tmp_path / "link", itertools.count()
+    folder.mkdir()
+    link.symlink_to(folder)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(import_path, "_identity", lambda _: (0, next(numbers)))
+    entries = [str(folder), str(link), f"{folder}/", "/usr"]
+    assert import_path.trusted(entries, str(folder)) == ["/usr"]
 
 
 def test_empty_and_relative_entries_are_searched_by_no_child() -> None:
