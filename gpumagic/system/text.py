@@ -8,6 +8,7 @@ notebook or fill it.
 from __future__ import annotations
 
 import re
+import unicodedata
 
 #: The most characters that are shown of a text, and of an exception.
 LONGEST, REASON = 2000, 300
@@ -21,18 +22,25 @@ _INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200d\u2060\u2800\u3164"
     "\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
+#: The most marks over or under one letter: more would be drawn over the lines above and below.
+_MARKS = 3
 
 
 def harmless(text: str, longest: int = LONGEST) -> str:
     """Return at most ``longest`` characters of ``text`` as one line of visible characters.
 
-    White space becomes blanks, what shows nothing goes; control and direction characters and
-    unpaired surrogates (undecodable bytes) become U+FFFD.
+    White space becomes blanks, what shows nothing goes, and so do marks that are piled on a letter;
+    control and direction characters and unpaired surrogates (undecodable bytes) become U+FFFD.
     """
     text = shortened(text, longest)
     if text.isascii() and text.isprintable():  # the most: a table has hundreds
         return text
-    return "".join(map(_visible, _INVISIBLE.sub("", text)))
+    shown, marks = list[str](), 0
+    for char in _INVISIBLE.sub("", text):
+        marks = marks + 1 if unicodedata.category(char) in ("Mn", "Me") else 0
+        if marks <= _MARKS:
+            shown.append(_visible(char))
+    return "".join(shown)
 
 
 def shortened(text: str, longest: int) -> str:

@@ -28,6 +28,7 @@ def test_text_of_any_language_is_unchanged(written: str) -> None:
         ("a\u202eb", f"a{REPLACED}b"),  # right-to-left override
         ("می\u200cخواهم", "میخواهم"),
         ("\u3164\u115f\u2800a\u034f\ufe0f\u200b\u200c\u200db\U000e0100", "ab"),
+        ("a" + "\u0301\u20dd" * 5 + "b", "a\u0301\u20dd\u0301b"),  # piled marks
         ("\udcff", REPLACED),  # an undecodable byte of a file name
         ("x" * 30, "x" * 19 + "…"),
     ],
