@@ -52,10 +52,18 @@ def opened(text: str | Path) -> TextIO:
     return open(path, encoding="utf-8-sig", opener=opener)
 
 
+def is_another_user(uid: int) -> bool:
+    """Return whether a user is neither this one nor the system: root, and who owns ``/``.
+
+    In a container where only the user is known that is "nobody", as are all other users.
+    """
+    return uid not in (0, os.geteuid(), Path("/").stat().st_uid)
+
+
 def of_another_user(path: Path) -> bool:
     """Return whether another user, but the system's, has made the file or the link at a path."""
     with suppress(OSError):
-        return hasattr(os, "geteuid") and path.lstat().st_uid not in (0, os.geteuid())
+        return hasattr(os, "geteuid") and is_another_user(path.lstat().st_uid)
     return False
 
 

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from gpumagic.errors import SpecError
-from gpumagic.system.paths import shown, user_path
+from gpumagic.system.paths import is_another_user, shown, user_path
 
 #: Whether a folder can be opened, and files named by it. Elsewhere all is done by names.
 _BY_FOLDER = sys.platform.startswith("linux")
@@ -141,7 +141,7 @@ def _followed(path: Path, undo: ExitStack, *, alone: bool = False) -> tuple[int,
             return folder, Path(name)
         status = os.fstat(found)
         if stat.S_ISLNK(status.st_mode):
-            if status.st_uid not in (0, os.geteuid()):
+            if is_another_user(status.st_uid):
                 raise OSError(f"another user has made the link {shown(f'{where}{name}')}")
             if _others_may_change(folder):
                 raise OSError(f"other users may move the link {shown(f'{where}{name}')}")
@@ -167,7 +167,7 @@ def _others_may_change(folder: int) -> bool:
     import pwd
 
     status = os.fstat(folder)
-    if status.st_uid not in (0, os.geteuid()):
+    if is_another_user(status.st_uid):
         return True
     if status.st_mode & stat.S_ISVTX or not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return False

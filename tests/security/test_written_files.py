@@ -279,3 +279,28 @@ def test_no_race_lets_another_user_choose_the_file(
         for _ in range(100):
             with suppress(SpecError), replacing(path) as made:  # by which each kind is written
                 made.write_text("new")
+
+
+_NAMESPACE = """
+import ctypes, os, sys
+from pathlib import Path
+from gpumagic.system.writing import replacing
+os.setgroups([]); os.setgid(12345); os.setuid(12345)
+libc = ctypes.CDLL(None)
+libc.prctl(4, 1)  # PR_SET_DUMPABLE: what a change of the user takes away
+if libc.unshare(0x10000000):  # CLONE_NEWUSER
+    sys.exit("refused")
+Path("/proc/self/uid_map").write_text("12345 12345 1")
+with replacing(Path(sys.argv[1])) as made:
+    made.write_text("new")
+print(Path("/").stat().st_uid, Path(sys.argv[1]).read_text())
+"""
+
+
+def test_the_system_is_who_owns_its_root_folder(shared_folder: Path) -> None:
+    """In a container of one user (Apptainer), root's files are those of "nobody"."""
+    command = [sys.executable, "-c", _NAMESPACE, str(shared_folder / "file")]
+    ran = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=60)
+    if ran.stderr == "refused\n":
+        pytest.skip("no user namespace can be made here")
+    assert ran.stdout == "65534 new\n", ran.stderr
