@@ -282,7 +282,7 @@ def test_no_race_lets_another_user_choose_the_file(
 
 
 _NAMESPACE = """
-import ctypes, os, sys
+import ctypes, grp, os, pwd, sys
 from pathlib import Path
 from gpumagic.system.writing import replacing
 os.setgroups([]); os.setgid(12345); os.setuid(12345)
