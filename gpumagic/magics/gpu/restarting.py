@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,8 +22,7 @@ from gpumagic.magics.shell_state import ShellState, of
 from gpumagic.restart import before, running
 from gpumagic.selection import claims, environment, soft_off
 from gpumagic.selection.spec import Spec
-from gpumagic.system import text
-from gpumagic.system.introspection import is_imported
+from gpumagic.system import introspection, text
 from gpumagic.system.shell import Shell
 from gpumagic.wording import did_you_mean
 
@@ -220,5 +220,16 @@ def _wanted(shell: Shell, words: Sequence[str] | None) -> dict[str, bool] | None
         hint = did_you_mean(unknown[0], mine)
         raise RestartError(f"there is no variable {' or '.join(unknown)} to keep{hint}")
     # What a notebook imports costs no memory, and the next cells need it.
-    imported = [name for name, value in mine.items() if is_imported(value)]
-    return {**dict.fromkeys(imported, False), **dict.fromkeys(names, True)}
+    return {**dict.fromkeys(_imported(mine, shell), False), **dict.fromkeys(names, True)}
+
+
+def _imported(mine: Mapping[str, Any], shell: Shell) -> list[str]:
+    """Return the names that an import has bound: some module has the same object by this name."""
+    modules = [introspection.module_attributes(each) for each in [*sys.modules.values()]]
+    others, nothing = [each for each in modules if each is not shell.user_ns], object()
+    return [
+        name
+        for name, value in mine.items()
+        if introspection.is_imported(value)
+        or any(dict.get(each, name, nothing) is value for each in others)
+    ]

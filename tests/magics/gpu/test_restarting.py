@@ -127,6 +127,7 @@ def test_a_fresh_process_with_the_same_gpus_from_which_one_can_fork(
     assert "GPU 2: claimed by this process." in k.run("%gpu").text
     assert k.value("torch.equal(torch.cuda.get_rng_state(device), expected)") is True
 
+    k.run("from numpy import mean, sin, pi, newaxis")  # neither classes nor functions of Python
     k.run("weights = torch.full((4,), 7.).to(device); gone = 1")
     shown = k.run("again = %gpu restart --keep weights torch os -o").text
     assert "CUDA is started by weights. To fork: %gpu off --restart, then %gpu on." in shown
@@ -135,6 +136,7 @@ def test_a_fresh_process_with_the_same_gpus_from_which_one_can_fork(
     assert k.value("(again.status, again.cuda_initialized, 'gone' in again.lost)") == (
         *("restarted", True, True),
     )
+    assert k.value("(int(mean([1, 3])), int(sin(0)), int(pi), newaxis)") == (2, 0, 3, None)
 
 
 def test_a_choice_that_came_too_late_is_not_made_by_it(kernel: Callable[..., Kernel]) -> None:
