@@ -18,7 +18,7 @@ from gpumagic.cuda import driver, initialization, nvml, processes, visible_devic
 from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.cuda.visible_devices import Environment, View
 from gpumagic.errors import DeviceError
-from gpumagic.results.base import Conditions
+from gpumagic.results.conditions import Conditions
 from gpumagic.results.devices import NO_GPU, VIRTUAL, Device, DeviceTable, MigInstance
 from gpumagic.results.processes import Process
 

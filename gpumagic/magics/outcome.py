@@ -10,7 +10,8 @@ from gpumagic.errors import RegressionError, SpecError
 from gpumagic.magics.delivery import hand_over, say, saying_failures, show, value_of
 from gpumagic.magics.forms import BaselineOptions
 from gpumagic.magics.shell_state import ShellState
-from gpumagic.results.base import Result, differences
+from gpumagic.results.base import Result
+from gpumagic.results.conditions import differences
 from gpumagic.results.stored import load
 from gpumagic.system.writing import output_path
 

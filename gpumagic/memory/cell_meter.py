@@ -17,8 +17,8 @@ from gpumagic.cuda.pytorch import allocator, torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.memory.exact_peaks import LEDGER, Scope
 from gpumagic.memory.limit import memory_limit
-from gpumagic.results.logs import BETWEEN_CELLS, CellLog, CellMemory
 from gpumagic.results.memory.memory_delta import only_changed
+from gpumagic.results.memory.memory_log import BETWEEN_CELLS, CellLog, CellMemory
 
 #: Seconds between two cells of which the second follows at once.
 _AT_ONCE = 1e-3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpumagic.errors import RegressionError, SpecError
-from gpumagic.results.base import differences
+from gpumagic.results.conditions import differences
 from gpumagic.results.memory.memory_delta import DeviceMemoryDelta, MemoryComparison, MemoryDelta
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from gpumagic.cuda.pytorch import cuda_events
 from gpumagic.errors import RegressionError, SpecError
-from gpumagic.results.base import differences
+from gpumagic.results.conditions import differences
 from gpumagic.results.timing.comparison import NAMES, Compared, Comparison, Ratio, Verdict
 from gpumagic.results.timing.cuda_timing import CudaTiming, Sample
 from gpumagic.timing.repeat_plan import LEAST_REPEATS, median_interval

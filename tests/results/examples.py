@@ -12,10 +12,10 @@ from gpumagic.doctor.diagnosis import Diagnosis, Finding
 from gpumagic.magics.gpu.watch_history import CellSpan, WatchHistory, WatchPanel, WatchSample
 from gpumagic.results.base import Result
 from gpumagic.results.devices import Device, DeviceTable
-from gpumagic.results.logs import CellLog, CellMemory, CellTiming, TimingLog
 from gpumagic.results.memory import allocator_state, fit, freed, holders
 from gpumagic.results.memory.line_memory import LineMemory, LineReport, SourceLines
 from gpumagic.results.memory.memory_delta import DeviceMemoryDelta, MemoryComparison, MemoryDelta
+from gpumagic.results.memory.memory_log import CellLog, CellMemory
 from gpumagic.results.memory.memory_report import DeviceMemory, MemoryReport
 from gpumagic.results.memory.out_of_memory import OutOfMemory
 from gpumagic.results.processes import Process
@@ -25,6 +25,7 @@ from gpumagic.results.timing.comparison import Compared, Comparison, Ratio
 from gpumagic.results.timing.cuda_timing import CudaTiming, Sample
 from gpumagic.results.timing.kernels import Kernel, KernelReport
 from gpumagic.results.timing.line_timings import LineTiming, LineTimings, SourceTimings
+from gpumagic.results.timing.timing_log import CellTiming, TimingLog
 
 MIB, GIB = 2**20, 2**30
 SOME = DeviceMemoryDelta(MIB, 2 * MIB, MIB, 3 * MIB, 4 * MIB)

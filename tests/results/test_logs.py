@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpumagic.results.base import as_text
-from gpumagic.results.logs import CellLog, CellMemory
 from gpumagic.results.memory.memory_delta import DeviceMemoryDelta
+from gpumagic.results.memory.memory_log import CellLog, CellMemory
 from tests.results.examples import OUT_OF_MEMORY_IN_A_CELL, RESERVED, SOME
 from tests.support.drawing import check_drawing
 

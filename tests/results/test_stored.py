@@ -13,7 +13,7 @@ import pytest
 
 import gpumagic
 from gpumagic.errors import SpecError
-from gpumagic.results.base import Conditions, differences
+from gpumagic.results.conditions import Conditions, differences
 from gpumagic.results.memory.memory_delta import DeviceMemoryDelta, MemoryDelta
 from gpumagic.results.timing.cuda_timing import CudaTiming, Sample
 from gpumagic.results.timing.kernels import Kernel, KernelReport

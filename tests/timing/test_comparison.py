@@ -13,7 +13,7 @@ import pytest
 
 import gpumagic
 from gpumagic.errors import RegressionError, SpecError
-from gpumagic.results.base import Conditions
+from gpumagic.results.conditions import Conditions
 from gpumagic.results.timing.cuda_timing import CudaTiming, Sample
 
 

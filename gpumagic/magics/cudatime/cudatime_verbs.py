@@ -12,8 +12,8 @@ from gpumagic.magics.delivery import hand_over, say, show_below, store
 from gpumagic.magics.forms import NamesOptions, Options
 from gpumagic.magics.shell_state import ShellState
 from gpumagic.magics.shell_state import of as state_of
-from gpumagic.results.logs import CellTiming
 from gpumagic.results.timing.cuda_timing import CudaTiming
+from gpumagic.results.timing.timing_log import CellTiming
 from gpumagic.system.shell import Shell
 from gpumagic.timing.cell_timer import CellTimer
 from gpumagic.timing.comparison import compare

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from gpumagic.render.colors import BAD, NEUTRAL, SERIES
 from gpumagic.render.plots import Plot
 from gpumagic.render.units import bytes_
-from gpumagic.results.logs import CellLog, cell_number
+from gpumagic.results.cell_log import cell_number
 from gpumagic.results.memory.memory_delta import DeviceMemoryDelta
+from gpumagic.results.memory.memory_log import CellLog
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

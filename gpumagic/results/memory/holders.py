@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled, Text
 from gpumagic.render.units import bytes_, share
 from gpumagic.results.base import Result
-from gpumagic.results.logs import cell_number, first_line
+from gpumagic.results.cell_log import cell_number, first_line
 
 _NOTHING = Line.of("No GPU memory is allocated")
 #: The most holders that have a row in a table.

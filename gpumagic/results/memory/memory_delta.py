@@ -8,7 +8,8 @@ from operator import attrgetter
 
 from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled
 from gpumagic.render.units import DASH, bytes_, share, spans
-from gpumagic.results.base import Conditions, Result, StorableResult
+from gpumagic.results.base import Result, StorableResult
+from gpumagic.results.conditions import Conditions
 from gpumagic.wording import grouped, plural
 
 

@@ -85,7 +85,8 @@ class OutOfMemory(Result):
         if self.total is not None:
             yield from self._figures()
             now = self.allocated if self.allocated_now is None else self.allocated_now
-            rest = {GARBAGE: self.garbage, NO_VARIABLE: (self.unattributed or 0) - self.garbage}
+            unknown = self.garbage if self.unattributed is None else self.unattributed
+            rest = {GARBAGE: self.garbage, NO_VARIABLE: unknown - self.garbage}
             yield holder_table("Held by", self.holders, now or 1, rest, brief=True)
             yield from self._hints()
 

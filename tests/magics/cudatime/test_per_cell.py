@@ -11,7 +11,7 @@ import pytest
 
 from gpumagic.magics.shell_state import of
 from gpumagic.render.units import seconds
-from gpumagic.results.logs import CellTiming, TimingLog
+from gpumagic.results.timing.timing_log import CellTiming, TimingLog
 from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND
 
 #: In a kernel, by the real clock: longer than a busy machine takes until it looks whether the GPU

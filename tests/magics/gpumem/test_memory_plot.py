@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from gpumagic.magics.gpumem import memory_plot
-from gpumagic.results.logs import CellLog
 from gpumagic.results.memory.memory_delta import DeviceMemoryDelta
+from gpumagic.results.memory.memory_log import CellLog
 from tests.results.examples import CELL_LOG
 
 GIB = 2**30

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from IPython.core.error import UsageError
 
-from gpumagic.results.logs import CellLog
+from gpumagic.results.memory.memory_log import CellLog
 from tests.support.allocator import MIB, bytes_on, functions
 
 
