@@ -14,7 +14,13 @@ from gpumagic.errors import DeviceError, SpecError
 from gpumagic.memory.holders import Survey
 from gpumagic.memory.objects.blocks import UnreadableError
 from gpumagic.memory.objects.garbage import objects_of, running_threads
-from gpumagic.memory.objects.notebook import EXCEPTION, LAST, LOCAL, NotebookReferences, Root
+from gpumagic.memory.objects.ipython_references import (
+    EXCEPTION,
+    LAST,
+    LOCAL,
+    NotebookReferences,
+    Root,
+)
 from gpumagic.memory.objects.walk import collector_paused
 from gpumagic.render.units import bytes_
 from gpumagic.results.memory.freed import Freed, FreeStep, Held

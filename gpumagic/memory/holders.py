@@ -13,7 +13,13 @@ from gpumagic.cuda import no_gpu
 from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.memory.objects.blocks import Block, BlockIndex, Blocks, UnreadableError
 from gpumagic.memory.objects.garbage import Unreferenced, running_threads, unreferenced
-from gpumagic.memory.objects.notebook import EXCEPTION, LAST, LOCAL, NotebookReferences, Root
+from gpumagic.memory.objects.ipython_references import (
+    EXCEPTION,
+    LAST,
+    LOCAL,
+    NotebookReferences,
+    Root,
+)
 from gpumagic.memory.objects.object_graph import ObjectGraph
 from gpumagic.memory.objects.search_space import SearchSpace
 from gpumagic.memory.objects.walk import Walk, collector_paused

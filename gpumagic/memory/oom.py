@@ -18,7 +18,7 @@ from gpumagic.cuda.pytorch import allocator, torch_cuda
 from gpumagic.memory.holders import Survey
 from gpumagic.memory.limit import LIMIT, memory_limit
 from gpumagic.memory.objects.blocks import UnreadableError
-from gpumagic.memory.objects.notebook import NotebookReferences
+from gpumagic.memory.objects.ipython_references import NotebookReferences
 from gpumagic.memory.objects.walk import collector_paused
 from gpumagic.results.base import Explanation
 from gpumagic.results.memory.out_of_memory import OutOfMemory

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic.memory.comparison import against, check
+from gpumagic.memory.against_stored import against, check
 from gpumagic.results.memory.memory_delta import DeviceMemoryDelta, MemoryDelta
 from tests.support.allocator import MIB, empty
 

@@ -15,7 +15,7 @@ from gpumagic.cuda import driver
 from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.cuda.this_process import STATE
 from gpumagic.magics.delivery import hand_over
-from gpumagic.magics.gpu import restart_session
+from gpumagic.magics.gpu import session_modes
 from gpumagic.magics.gpu.restarting import Begun
 from gpumagic.render.units import bytes_
 from gpumagic.restart import after
@@ -62,7 +62,7 @@ def _report(shell: Shell, begun: Begun, file: IO[bytes] | None, notes: list[str]
     lost = tuple(name for name in begun.variables if name not in shell.user_ns)
     # What is lost or changed comes first: of many notes the last ones are folded.
     said = [*(f"Ended: {each}." for each in begun.ended), *notes]
-    said += restart_session.restore(shell, begun.session)
+    said += session_modes.restore(shell, begun.session)
     if begun.widgets:
         said.append("Widgets of the old process do not answer any more.")
     kept, changed = tuple[str, ...](), dict[str, tuple[str, ...]]()

@@ -14,9 +14,9 @@ from gpumagic.cuda import dead_context, driver, initialization
 from gpumagic.cuda.pytorch import graph_captures, torch_cuda, waiting
 from gpumagic.cuda.this_process import STATE
 from gpumagic.errors import RestartError
-from gpumagic.magics.gpu import restart_session, restart_target
+from gpumagic.magics.gpu import restart_target, session_modes
 from gpumagic.magics.gpu.gpu_options import ChoiceOptions, RestartOptions
-from gpumagic.magics.gpu.restart_session import Session
+from gpumagic.magics.gpu.session_modes import Session
 from gpumagic.magics.live_display import LiveDisplay
 from gpumagic.magics.shell_state import ShellState, of
 from gpumagic.restart import before, running
@@ -112,7 +112,7 @@ def begin(magics: ShellState, spec: Spec, options: ChoiceOptions) -> NoReturn:
             kept=kept,
             ended=ended,
             widgets=len(comms),
-            session=restart_session.read(shell),
+            session=session_modes.read(shell),
         )
         before.restart(
             *(shell, _REPORT, variables, begun),

@@ -9,7 +9,7 @@ from gpumagic.cuda import device_table
 from gpumagic.errors import SpecError
 from gpumagic.magics.delivery import hand_over, say, show_plot, store
 from gpumagic.magics.forms import PlotOptions
-from gpumagic.magics.gpu import watch_plot
+from gpumagic.magics.gpu import history_plot
 from gpumagic.magics.gpu.gpu_options import WatchOptions
 from gpumagic.magics.gpu.watch_history import WatchPanel
 from gpumagic.magics.gpu.watch_thread import Watch
@@ -62,7 +62,7 @@ def plot(shell: Shell, options: PlotOptions) -> Any:
     if not history.samples:
         raise SpecError("there is nothing to draw yet; '%gpu watch' begins to record the GPUs")
     if options.file or not options.quiet:  # else the history needs no matplotlib
-        plot = watch_plot.draw(history)
+        plot = history_plot.draw(history)
         title = f"{plural(len(plot.panels), 'GPU')} over time, with the cells"
         show_plot(shell, plot, title, options.file, "%gpu plot", quiet=options.quiet)
     return store(shell, history, options)

@@ -20,7 +20,7 @@ from gpumagic.magics.gpumem.gpumem_options import RunOptions
 from gpumagic.magics.outcome import Outcome
 from gpumagic.magics.parsing import MagicLine
 from gpumagic.magics.shell_state import ShellState
-from gpumagic.memory import comparison
+from gpumagic.memory import against_stored
 from gpumagic.memory.limit import LIMIT
 from gpumagic.memory.line_memory import LineMeasurement
 from gpumagic.memory.measurement import Measurement
@@ -66,7 +66,7 @@ def _measure(magics: ShellState, options: RunOptions, compiled: CompiledCell) ->
     measured: Measurement | LineMeasurement = Measurement()
     if options.lines:
         measured = LineMeasurement(selected_sources(compiled, options.functions))
-    outcome = Outcome(magics, options, MemoryDelta, comparison.against, comparison.check)
+    outcome = Outcome(magics, options, MemoryDelta, against_stored.against, against_stored.check)
 
     @contextmanager
     def reported() -> Iterator[None]:

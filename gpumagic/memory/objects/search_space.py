@@ -15,7 +15,7 @@ from typing import Any
 
 from gpumagic.cells import tracebacks
 from gpumagic.cuda.pytorch import torch_cuda
-from gpumagic.memory.objects.notebook import NotebookReferences, Root, Roots
+from gpumagic.memory.objects.ipython_references import NotebookReferences, Root, Roots
 from gpumagic.system import introspection
 
 #: The main module, also by the name that multiprocessing gives it.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.magics.gpu import watch_plot
 from gpumagic.magics.gpu.watch_history import WatchHistory
 from tests.results.examples import HISTORY
 
@@ -36,7 +35,7 @@ def test_a_data_frame() -> None:
 
 def test_a_picture_of_the_busy_devices() -> None:
     assert [device.index for device in HISTORY.busy_devices()] == [0, 1]
-    figure = watch_plot.draw(HISTORY).figure
+    figure = history_plot.draw(HISTORY).figure
     assert len(figure.axes) == 2
     first = figure.axes[0]
     curves = {line.get_label(): line for line in first.get_lines()}
