@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpumagic.magics.gpu import history_plot
 from gpumagic.magics.gpu.watch_history import WatchHistory
 from tests.results.examples import HISTORY
 
