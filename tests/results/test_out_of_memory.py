@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gpumagic.results.base import as_text
+from gpumagic.results.memory.holders import NO_VARIABLE
 from gpumagic.results.memory.out_of_memory import OutOfMemory
 from tests.results.examples import OOM
 
@@ -42,3 +44,13 @@ def test_where_others_hold_the_gpu_another_one_is_named() -> None:
     found = OutOfMemory(0, "H100", 4 * GIB, total=80 * GIB, free=GIB, others=60 * GIB)
     assert "%gpu auto --restart takes another GPU: other processes hold 60.0 GiB" in str(found)
     assert "another GPU" not in str(replace(found, others=GIB))
+
+
+def test_unknown_bytes_have_no_row() -> None:
+    """Garbage is known where the rest without a variable is not: that is no negative size."""
+    shown = as_text(replace(OOM, unattributed=None, garbage=GIB // 2), 100)
+    assert "512 MiB" in shown
+    assert NO_VARIABLE not in shown
+    known = as_text(replace(OOM, unattributed=2 * GIB, garbage=GIB // 2), 100)
+    row = next(line for line in known.splitlines() if NO_VARIABLE in line)
+    assert "1.50 GiB" in row
