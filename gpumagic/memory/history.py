@@ -15,7 +15,7 @@ from typing import Any
 from gpumagic.cells.every_cell import first_line
 from gpumagic.cuda.pytorch import allocator, torch_cuda
 from gpumagic.errors import DeviceError
-from gpumagic.results.memory.allocator_state import HistoryState, SnapshotFile
+from gpumagic.results.memory.history import HistoryState, SnapshotFile
 from gpumagic.results.memory.holders import CellHolding, CellHoldings
 from gpumagic.system.shell import Shell
 from gpumagic.system.writing import replacing

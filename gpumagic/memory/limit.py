@@ -18,7 +18,7 @@ from gpumagic.cuda.pytorch import allocator, torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.memory.report import memory_report
 from gpumagic.render.units import bytes_
-from gpumagic.results.memory.allocator_state import LimitState
+from gpumagic.results.memory.limit import LimitState
 from gpumagic.system import output, text
 
 #: The torch that bounds a device without a context; an earlier one makes one, to read its size.

@@ -12,7 +12,7 @@ from gpumagic.doctor.diagnosis import Diagnosis, Finding
 from gpumagic.magics.gpu.watch_history import CellSpan, WatchHistory, WatchPanel, WatchSample
 from gpumagic.results.base import Result
 from gpumagic.results.devices import Device, DeviceTable
-from gpumagic.results.memory import allocator_state, fit, freed, holders
+from gpumagic.results.memory import fit, freed, history, holders, limit
 from gpumagic.results.memory.line_memory import LineMemory, LineReport, SourceLines
 from gpumagic.results.memory.memory_delta import DeviceMemoryDelta, MemoryComparison, MemoryDelta
 from gpumagic.results.memory.memory_log import CellLog, CellMemory
@@ -318,7 +318,7 @@ EXAMPLES: Mapping[str, Result] = {
         *(DEVICES, LATE, HISTORY, PANEL, DIAGNOSIS),
         *(HOLDERS, CELL_HOLDINGS, OOM, FREED, IN_CELLS, MemoryReport({0: CHANGED})),
         *(MemoryComparison({0: (3 * GIB, 2 * GIB)}), lines_of(verdict="so", notes=("a note",))),
-        *(allocator_state.HistoryState(True), allocator_state.SnapshotFile("a.pickle", 2048)),
-        *(allocator_state.LimitState(GIB), fit.Fit("batch", 60, FIT_RUNS, True)),
+        *(history.HistoryState(True), history.SnapshotFile("a.pickle", 2048)),
+        *(limit.LimitState(GIB), fit.Fit("batch", 60, FIT_RUNS, True)),
     )
 }

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.results.memory.allocator_state import HistoryState
+from gpumagic.results.memory.history import HistoryState
 from gpumagic.results.memory.holders import CellHoldings
 from tests.support.allocator import MIB, bytes_on
 

@@ -1,60 +1,21 @@
-"""How torch's allocator is set: its history (``%gpumem record``, ``snapshot``), its limit."""
+"""The limit of torch's allocator: ``%gpumem limit``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from gpumagic.render.blocks import Block, Line
+from gpumagic.render.blocks import Line
 from gpumagic.render.units import bytes_, share, spans
 from gpumagic.results.base import Result
 from gpumagic.wording import grouped
 
-_VIZ = "https://docs.pytorch.org/memory_viz"
-_RECORDED = (
-    "The allocator's history is recorded. '%gpumem cells' shows live memory by cell, "
-    "'%gpumem snapshot FILE' writes it all, '%gpumem record off' ends it."
-)
-_NOT_RECORDED = "No history is recorded; '%gpumem record on' starts recording."
 _NO_LIMIT = "No limit: torch may use the whole device. '%gpumem limit 16GiB' sets one."
 _BEYOND = (
     "The CUDA context and libraries come on top (300 to 500 MiB). Beyond the limit torch raises "
     "its out-of-memory error."
 )
 _LIFTED = "'%gpumem limit off' lifts it."
-
-
-@dataclass(frozen=True, repr=False)
-class HistoryState(Result):
-    """Whether the allocator's history is recorded."""
-
-    recording: bool
-    #: The change that was made, in one line; empty if none was.
-    message: str = ""
-
-    def _blocks(self) -> list[Line]:
-        after = _RECORDED if self.recording else "" if self.message else _NOT_RECORDED
-        return [Line.of(text) for text in (self.message, after) if text]
-
-
-@dataclass(frozen=True, repr=False)
-class SnapshotFile(Result):
-    """A snapshot of the allocator in a file that torch's memory_viz reads."""
-
-    path: str
-    #: The file's length in bytes.
-    size: int
-    #: Whether it has the recorded history.
-    history: bool = False
-
-    def _blocks(self) -> list[Block]:
-        what = "with the history"
-        if not self.history:
-            what = "no history, only live memory; '%gpumem record on' begins one"
-        return [
-            Line.of(f"Written to {self.path} ({bytes_(self.size)}): {what}."),
-            Line.of(f"To view it, drop the file on {_VIZ}; it stays on your machine.", "dim"),
-        ]
 
 
 @dataclass(frozen=True, repr=False)
