@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, fields, replace
 from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled
 from gpumagic.render.units import DASH, bytes_, rounded, spans
 from gpumagic.results.base import Series
-from gpumagic.results.processes import Claim, Process, claim_lines, process_table
+from gpumagic.results.claims import Claim, claim_lines
+from gpumagic.results.processes import Process, process_table
 from gpumagic.system.text import shortened
 from gpumagic.wording import grouped, plural
 

@@ -1,16 +1,15 @@
-"""The processes that hold memory on a device, and those that have chosen it."""
+"""The processes that hold memory on a device."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled, Text
 from gpumagic.render.units import DASH, bytes_, spans
 from gpumagic.system.text import shortened
-from gpumagic.wording import grouped
 
-#: The most processes that are shown, those with the most memory; and the most claims.
+#: The most processes that are shown, those with the most memory.
 _MOST = 50
 #: The most characters of a command.
 _LONGEST_COMMAND = 80
@@ -45,44 +44,6 @@ class Process:
         return Styled(
             shortened(text, _LONGEST_COMMAND), whole=text if self.own or self.mine else None
         )
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A process that has chosen a device, as the lock that it holds shows (`selection.claims`)."""
-
-    #: None for a process that this system does not list: it is in another container.
-    pid: int | None = None
-    #: None where the user's name is not known.
-    user: str | None = None
-    #: The name of its notebook, as in `Process`.
-    notebook: str | None = None
-    #: Whether it is this process.
-    own: bool = False
-    #: Whether it belongs to the current user.
-    mine: bool = False
-    #: The UUID of the MIG instance that it has chosen; None for a whole device.
-    instance: str | None = None
-    #: How many processes it stands for: the many beyond those that are listed are one claim.
-    processes: int = 1
-
-    def __str__(self) -> str:
-        """Return notebook or process, and the user: ``process 4711 of ann``."""
-        if self.own:
-            return "this process"
-        if self.pid is None and self.processes > 1:
-            return f"{self.processes:,} more processes"
-        if self.pid is None:
-            return "a process outside of this container"
-        who = self.notebook or f"process {self.pid}"
-        return who if self.mine else f"{who} of {self.user or 'another user'}"
-
-
-def claim_lines(claims: Iterable[tuple[Claim, int]]) -> Iterator[Line]:
-    """Yield a line for each process that claims GPUs, with their indexes."""
-    whole = ((replace(claim, instance=None), index) for claim, index in claims)
-    for claim, indexes in [*grouped(whole).items()][:_MOST]:
-        yield Line.of(f"GPU {spans(indexes)}: claimed by {claim}.", "dim")
 
 
 def process_table(by_device: Mapping[int, Sequence[Process] | None]) -> Iterator[Block]:

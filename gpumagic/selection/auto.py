@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from gpumagic.cuda.device_table import IDLE_USE
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.render.units import bytes_
+from gpumagic.results.claims import Claim
 from gpumagic.results.devices import Device
-from gpumagic.results.processes import Claim
 from gpumagic.selection.spec import existing, uuid_of
 
 

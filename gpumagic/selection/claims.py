@@ -21,8 +21,8 @@ from itertools import islice
 from pathlib import Path
 
 from gpumagic.cuda.processes import notebook
+from gpumagic.results.claims import Claim
 from gpumagic.results.devices import Device
-from gpumagic.results.processes import Claim
 from gpumagic.system import system_files
 from gpumagic.system.text import reason
 

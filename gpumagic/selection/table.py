@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import replace
 
 from gpumagic.cuda import device_table
+from gpumagic.results.claims import Claim
 from gpumagic.results.devices import Device, DeviceTable
-from gpumagic.results.processes import Claim
 from gpumagic.selection import claims
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from gpumagic.render.colors import STATES
 from gpumagic.results.base import as_html, as_text
+from gpumagic.results.claims import Claim
 from gpumagic.results.devices import Device, DeviceTable, MigInstance
-from gpumagic.results.processes import Claim, Process
+from gpumagic.results.processes import Process
 from tests.results.examples import DEVICES
 
 GIB = 2**30

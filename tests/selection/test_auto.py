@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from gpumagic.errors import DeviceError, SpecError
+from gpumagic.results.claims import Claim
 from gpumagic.results.devices import Device, MigInstance
-from gpumagic.results.processes import Claim, Process
+from gpumagic.results.processes import Process
 from gpumagic.selection.auto import NotYetError, Wants, pick, without_own
 
 GIB = 2**30
