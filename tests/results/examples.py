@@ -10,9 +10,10 @@ from typing import Any
 from gpumagic.cluster import results as cluster
 from gpumagic.doctor.diagnosis import Diagnosis, Finding
 from gpumagic.magics.gpu.watch_history import CellSpan, WatchHistory, WatchPanel, WatchSample
+from gpumagic.magics.gpumem.fit_result import Fit, FitRun
 from gpumagic.results.base import Result
 from gpumagic.results.devices import Device, DeviceTable
-from gpumagic.results.memory import fit, freed, history, holders, limit
+from gpumagic.results.memory import freed, history, holders, limit
 from gpumagic.results.memory.line_memory import LineMemory, LineReport, SourceLines
 from gpumagic.results.memory.memory_delta import DeviceMemoryDelta, MemoryComparison, MemoryDelta
 from gpumagic.results.memory.memory_log import CellLog, CellMemory
@@ -150,7 +151,7 @@ DEVICES = DeviceTable(
     show_processes=True,
 )
 FITS = ((1, 3 * MIB), (2, 4 * MIB), (60, 62 * MIB), (61, None))
-FIT_RUNS = tuple(fit.FitRun(value, peak) for value, peak in FITS)
+FIT_RUNS = tuple(FitRun(value, peak) for value, peak in FITS)
 
 
 def holder(name: str, size: int, **fields: object) -> holders.Holder:
@@ -319,6 +320,6 @@ EXAMPLES: Mapping[str, Result] = {
         *(HOLDERS, CELL_HOLDINGS, OOM, FREED, IN_CELLS, MemoryReport({0: CHANGED})),
         *(MemoryComparison({0: (3 * GIB, 2 * GIB)}), lines_of(verdict="so", notes=("a note",))),
         *(history.HistoryState(True), history.SnapshotFile("a.pickle", 2048)),
-        *(limit.LimitState(GIB), fit.Fit("batch", 60, FIT_RUNS, True)),
+        *(limit.LimitState(GIB), Fit("batch", 60, FIT_RUNS, True)),
     )
 }

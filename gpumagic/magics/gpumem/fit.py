@@ -15,6 +15,7 @@ from gpumagic.cuda.pytorch import allocator, torch_cuda
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics.delivery import hand_over, say
 from gpumagic.magics.forms import Options
+from gpumagic.magics.gpumem.fit_result import Fit, FitRun
 from gpumagic.magics.gpumem.fit_search import PRECISION, RUNS, FitSearch
 from gpumagic.magics.live_display import LiveDisplay
 from gpumagic.magics.shell_state import ShellState
@@ -22,7 +23,6 @@ from gpumagic.memory import oom
 from gpumagic.memory.limit import LIMIT, memory_limit
 from gpumagic.memory.measurement import Measurement
 from gpumagic.render.units import bytes_
-from gpumagic.results.memory.fit import Fit, FitRun
 from gpumagic.results.memory.memory_delta import DeviceMemoryDelta
 from gpumagic.system import introspection
 from gpumagic.system.shell import Shell

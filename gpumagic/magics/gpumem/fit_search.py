@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from gpumagic.results.memory.fit import FitRun
+from gpumagic.magics.gpumem.fit_result import FitRun
 
 #: Runs at most.
 RUNS = 12

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from gpumagic.magics.gpumem.fit_result import FitRun
 from gpumagic.magics.gpumem.fit_search import RUNS, FitSearch
-from gpumagic.results.memory.fit import FitRun
 
 MIB, GIB = 2**20, 2**30
 Peak = Callable[[int], float]

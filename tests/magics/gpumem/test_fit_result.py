@@ -1,8 +1,8 @@
-"""The largest value that fits; its other sentences: ``tests/magics/gpumem/test_fit.py``."""
+"""The largest value that fits; its other sentences: ``test_fit.py``."""
 
 from __future__ import annotations
 
-from gpumagic.results.memory.fit import Fit
+from gpumagic.magics.gpumem.fit_result import Fit
 from tests.results.examples import FIT_RUNS
 
 
