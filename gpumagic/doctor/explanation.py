@@ -9,7 +9,14 @@ import itertools
 import re
 from collections.abc import Callable
 
-from gpumagic.cuda import dead_context, device_table, driver, init_failure, initialization
+from gpumagic.cuda import (
+    cuda_errors,
+    dead_context,
+    device_table,
+    driver,
+    init_failure,
+    initialization,
+)
 from gpumagic.cuda.probe import Start
 from gpumagic.cuda.pytorch import build
 from gpumagic.cuda.pytorch.build import Build
@@ -17,7 +24,6 @@ from gpumagic.doctor import CHECKS, process
 from gpumagic.doctor.facts import Facts
 from gpumagic.render.units import bytes_
 from gpumagic.results.base import Explanation
-from gpumagic.selection import cuda_errors
 from gpumagic.system import introspection
 
 #: The most exceptions that are searched: one, its causes and contexts.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 
-from gpumagic.cuda import dead_context, initialization, visible_devices
+from gpumagic.cuda import cuda_errors, dead_context, initialization, visible_devices
 from gpumagic.cuda.pytorch import allocator, torch_cuda
 from gpumagic.cuda.visible_devices import View
 from gpumagic.doctor.diagnosis import Finding
 from gpumagic.doctor.facts import Facts
 from gpumagic.render.units import spans
-from gpumagic.selection import cuda_errors, soft_off
+from gpumagic.selection import soft_off
 from gpumagic.wording import plural
 
 FORK_REMEDY = (

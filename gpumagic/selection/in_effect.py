@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from gpumagic.cuda import dead_context, driver, init_failure, initialization, probe, visible_devices
+from gpumagic.cuda import (
+    cuda_errors,
+    dead_context,
+    driver,
+    init_failure,
+    initialization,
+    probe,
+    visible_devices,
+)
 from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.cuda.this_process import STATE
 from gpumagic.cuda.visible_devices import MASK, View
@@ -17,7 +25,7 @@ from gpumagic.errors import DeviceError
 from gpumagic.render.units import spans
 from gpumagic.results.devices import Device, DeviceTable
 from gpumagic.results.selection import Selection, Status, WayOut
-from gpumagic.selection import cuda_errors, environment
+from gpumagic.selection import environment
 from gpumagic.selection.spec import Spec
 from gpumagic.wording import plural
 

@@ -7,12 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from gpumagic.cuda import init_failure, initialization, probe
+from gpumagic.cuda import cuda_errors, init_failure, initialization, probe
 from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.cuda.this_process import STATE, InitFailure
 from gpumagic.cuda.visible_devices import MASK
 from gpumagic.results.devices import Device, DeviceTable
-from gpumagic.selection import cuda_errors
 from tests.support.kernels import Kernel
 
 VISIBLE = DeviceTable((Device(0, uuid="GPU-aa", visible=True),), cuda_initialized=False)

@@ -9,7 +9,7 @@ from threading import get_ident
 from typing import Any
 
 from gpumagic.cells.compile import compile_cell
-from gpumagic.cuda import dead_context, device_table, driver, init_failure
+from gpumagic.cuda import cuda_errors, dead_context, device_table, driver, init_failure
 from gpumagic.cuda.this_process import STATE
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics import delivery
@@ -19,7 +19,7 @@ from gpumagic.magics.live_display import LiveDisplay
 from gpumagic.magics.shell_state import ShellState
 from gpumagic.results.devices import VIRTUAL
 from gpumagic.results.selection import Selection, Status
-from gpumagic.selection import apply, cpu_threads, cuda_errors, environment, snapshot, soft_off
+from gpumagic.selection import apply, cpu_threads, environment, snapshot, soft_off
 from gpumagic.selection.auto import NO_WANTS, Wants
 from gpumagic.selection.spec import Spec, parse
 from gpumagic.system.shell import Shell

@@ -83,8 +83,8 @@ def _show_table(magics: ShellState, options: TableOptions) -> Any:
 
 def _table(*, processes: bool) -> DeviceTable:
     """Return the table; check whether CUDA has failed where it may have, which can take seconds."""
-    from gpumagic.cuda import init_failure
-    from gpumagic.selection import cuda_errors, soft_off
+    from gpumagic.cuda import cuda_errors, init_failure
+    from gpumagic.selection import soft_off
     from gpumagic.selection.table import devices
 
     found = devices(processes=processes)

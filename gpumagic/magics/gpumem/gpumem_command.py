@@ -12,7 +12,7 @@ from typing import Any
 
 from gpumagic.cells.compile import CompiledCell, compile_cell
 from gpumagic.cells.line_sources import selected_sources
-from gpumagic.cuda import dead_context
+from gpumagic.cuda import cuda_errors, dead_context
 from gpumagic.errors import SpecError
 from gpumagic.magics.delivery import hand_over
 from gpumagic.magics.forms import RESULT
@@ -26,7 +26,6 @@ from gpumagic.memory.line_memory import LineMeasurement
 from gpumagic.memory.measurement import Measurement
 from gpumagic.memory.report import memory_report
 from gpumagic.results.memory.memory_delta import MemoryDelta
-from gpumagic.selection import cuda_errors
 
 
 def run(

@@ -1,6 +1,6 @@
 """What to say of a CUDA that has failed in this process: why it has, and what helps.
 
-Whether it has failed is found out by `init_failure` and `dead_context` in `gpumagic.cuda`.
+Whether it has failed is found out by `init_failure` and `dead_context`.
 """
 
 from __future__ import annotations
