@@ -20,7 +20,8 @@ from gpumagic.cuda import (
 from gpumagic.cuda.probe import Start
 from gpumagic.cuda.pytorch import build
 from gpumagic.cuda.pytorch.build import Build
-from gpumagic.doctor import CHECKS, process
+from gpumagic.doctor import process
+from gpumagic.doctor.checks import CHECKS
 from gpumagic.doctor.facts import Facts
 from gpumagic.render.units import bytes_
 from gpumagic.results.base import Explanation

@@ -16,7 +16,8 @@ from gpumagic.cuda.probe import Start
 from gpumagic.cuda.pytorch import allocator, torch_cuda
 from gpumagic.cuda.pytorch.build import Build
 from gpumagic.cuda.this_process import STATE, InitFailure
-from gpumagic.doctor import build, judge, machine, process
+from gpumagic.doctor import build, machine, process
+from gpumagic.doctor.checks import judge
 from gpumagic.doctor.diagnosis import Diagnosis, Finding
 from gpumagic.doctor.facts import Facts
 from gpumagic.errors import DeviceError
