@@ -6,13 +6,11 @@ import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, overload
 
 from gpumagic.errors import DependencyError
 from gpumagic.system.output import Output
 from gpumagic.system.text import harmless
-from gpumagic.system.writing import output_path, replacing
 
 if TYPE_CHECKING:
     import pandas
@@ -158,26 +156,3 @@ def as_html(result: Result) -> str:
     from gpumagic.render import html
 
     return html.render(result.blocks())
-
-
-#: Written into each file; `stored.load` refuses any other number.
-VERSION = 2
-
-
-class StorableResult(Result):
-    """A result that can be written to a file."""
-
-    def save(self, path: str | Path) -> Path:
-        """Write the result as JSON to ``path``, for `gpumagic.load` and ``--against``.
-
-        An old file is replaced at once: an interrupt does not change it.
-
-        Raises:
-            SpecError: the path cannot be that of a file, or the file cannot be written.
-        """
-        target = output_path(path)
-        content = {"gpumagic": VERSION, "kind": type(self).__name__, "result": self.to_dict()}
-        text = json.dumps(content, indent=1) + "\n"
-        with replacing(target) as made:
-            made.write_text(text, encoding="utf-8")
-        return target

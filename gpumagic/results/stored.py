@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from gpumagic.errors import SpecError
-from gpumagic.results.base import VERSION
 from gpumagic.results.devices import MOST_DEVICES
 from gpumagic.results.memory.memory_delta import MemoryDelta
+from gpumagic.results.storable import VERSION
 from gpumagic.results.timing.cuda_timing import CudaTiming
 from gpumagic.system.paths import opened, shown
 

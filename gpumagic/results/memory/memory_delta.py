@@ -8,8 +8,9 @@ from operator import attrgetter
 
 from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled
 from gpumagic.render.units import DASH, bytes_, share, spans
-from gpumagic.results.base import Result, StorableResult
+from gpumagic.results.base import Result
 from gpumagic.results.conditions import Conditions
+from gpumagic.results.storable import StorableResult
 from gpumagic.wording import grouped, plural
 
 

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from gpumagic.render.blocks import Block, Column, Figures, Fold, Grid, Line, Styled, Text
 from gpumagic.render.units import DASH, at_most, cpu_seconds, scaled, seconds, share
-from gpumagic.results.base import StorableResult
 from gpumagic.results.conditions import Conditions
+from gpumagic.results.storable import StorableResult
 from gpumagic.results.timing.kernels import KernelReport
 from gpumagic.results.timing.line_timings import LineTimings
 from gpumagic.wording import plural
