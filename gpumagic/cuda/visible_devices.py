@@ -64,7 +64,7 @@ def named(environment: Environment, devices: Sequence[Device]) -> list[Device] |
 
 
 def list_ends_at(environment: Environment, devices: Sequence[Device]) -> str | None:
-    """Return a sentence on the entry at which CUDA stops to read the list; None if it reads all.
+    """Return a sentence on the entry at which CUDA stops reading the list; None if it reads all.
 
     ``-1`` is there to end it.
     """

@@ -149,7 +149,7 @@ _LINES: list[tuple[str, str | Callable[[str], str]]] = [
     ("CUDA error: out of memory|CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)", _full),
     (
         "PTX was compiled with an unsupported toolchain",
-        "a kernel was compiled by a newer CUDA than the driver has: install a newer one",
+        "a kernel was compiled by a newer CUDA than the driver supports: install a newer driver",
     ),
     # It has destroyed the context of another process, a worker.
     (

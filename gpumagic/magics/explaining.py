@@ -19,17 +19,23 @@ class Explainer(CellHook[int]):
 
     def __init__(self, state: ShellState) -> None:
         self._state = state
+        #: The identity of the exception that a cell within the running one has raised.
+        self._explained: int | None = None
 
     def before(self, info: object, outer: object) -> int:
         """Return the identity of the exception that IPython has drawn last."""
+        if outer is None:
+            self._explained = None
         return id(getattr(sys, "last_value", None))
 
     def after(self, begun: int | None, result: ExecutionResult | None) -> None:
         drawn: BaseException | None = getattr(sys, "last_value", None)
         if begun is None or id(drawn) == begun:
             drawn = None
-        if result is not None:
-            explain(self._state, result.error_in_exec or drawn)
+        error = None if result is None else result.error_in_exec or drawn
+        if id(error) != self._explained:
+            explain(self._state, error)
+            self._explained = id(error)
 
 
 def explain(state: ShellState, error: BaseException | None) -> None:

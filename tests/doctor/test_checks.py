@@ -201,6 +201,10 @@ def test_the_systems_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     has(machine.device_files(facts()), "ok", job)
     (tmp_path / "machine/dev/nvidiactl").chmod(0o660)
     has(machine.device_files(facts(start=Start(0))), "bad", "ls -l /dev/nvidiactl")
+    monkeypatch.undo()
+    monkeypatch.setenv(system_files.ROOT, str(tmp_path / "machine"))
+    (tmp_path / "machine/dev/nvidia-uvm").rename(tmp_path / "machine/dev/nvidia-uvm-tools")
+    has(machine.device_files(facts(start=Start(0))), "bad", "there is no /dev/nvidia-uvm")
 
 
 # --- torch ---------------------------------------------------------------------------------------

@@ -220,6 +220,11 @@ def test_nested_in_another_exception(cells: Any, source: str) -> None:
     assert "hidden (In[1] line 6 in forward)" in ran.text
 
 
+def test_a_cell_that_runs_the_failing_one_is_not_explained_again(cells: Any, ip: Any) -> None:
+    shown = cells("get_ipython().run_cell('forward(1)');", raising=False).text
+    assert shown.count("Out of memory on cuda:0") == 1
+
+
 def test_a_cycle_of_exceptions(torch: ModuleType) -> None:
     a, b = ValueError(), KeyError()
     a.__cause__, b.__context__ = b, a

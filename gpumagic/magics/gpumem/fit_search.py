@@ -14,8 +14,8 @@ from gpumagic.magics.gpumem.fit_result import FitRun
 
 #: Runs at most.
 RUNS = 12
-#: The search ends where all values that may fit, too, are above the largest that ran by this part
-#: of it at most; below `_SMALL`, where there are none.
+#: The search ends where the smallest value that failed is at most this part above the largest that
+#: ran; below `_SMALL`, where it is the next number.
 PRECISION, _SMALL = 0.02, 64
 #: The next value is at most so many times the largest; so many times where nothing is predicted;
 #: and so many times where more fits than was predicted.
@@ -58,7 +58,7 @@ class FitSearch:
             return None
         # If that one fails, or the largest below runs, all is known.
         finer = 1 + PRECISION if best >= _SMALL else 1
-        least = int(best * finer) + 1
+        least = min(int(best * finer) + 1, self.high)
         if failed is None:
             most = min(self.high, _FARTHEST * max(best, 1))
             if guess is None:

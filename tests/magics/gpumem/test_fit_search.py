@@ -47,6 +47,14 @@ def test_within_two_percent(peak: Peak, room: float, known: float) -> None:
         assert found.is_exact or found.largest >= 64
 
 
+def test_it_stays_in_its_range() -> None:
+    """Also where nearly all of it is predicted to fit."""
+    for high in range(2, 3000, 7):
+        found = search(PEAKS["a line"], high, 16 * GIB, 4 * MIB * high * 0.99)
+        assert max(run.value for run in found.runs) == found.largest == high
+        assert found.is_exact
+
+
 def test_without_knowing_the_memory() -> None:
     found = search(PEAKS["a line"], 4096, 16 * GIB, None)
     assert found.largest is not None
