@@ -36,7 +36,7 @@ def load(shell: Shell) -> None:
     """Load gpumagic into ``shell``; loading twice is loading once."""
     if find(shell) is not None:
         return
-    import_path.remember()
+    import_path.remember(shell.starting_dir)
     state = GpuMagic(shell)
     undo = state.undo.callback
     if initialization.NVML_CHECK not in os.environ:

@@ -68,7 +68,7 @@ def _restore_folders(shell: Shell, state: State) -> list[str]:
         os.environ.pop(name, None)
         if value is not None:
             os.environ[name] = value
-    import_path.loaded_in = state.loaded_in
+    import_path.known = state.known
     with state.imports.alone():
         for name in state.first:  # never in a folder of others
             with suppress(Exception):  # the import of a variable fails again

@@ -88,7 +88,7 @@ def restart(
         inputs=([*history.input_hist_parsed], [*history.input_hist_raw]),
         path=[*sys.path],
         imports=import_path.Imports.of_this_process(shell.starting_dir),
-        loaded_in=import_path.loaded_in,
+        known=import_path.known,
         first=[each for each in import_path.READERS if file and each in sys.modules],
         started_in=shell.starting_dir,
         visited=[*map(str, shell.user_ns.get("_dh", ()))],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any, cast
 
@@ -30,8 +31,8 @@ class State:
     searched: dict[str, str | None]
     path: list[str]
     imports: Imports
-    #: The folder in which gpumagic was loaded, with its identity; the `READERS` that are imported.
-    loaded_in: tuple[str, tuple[int, int] | None]
+    #: What `import_path.replaced` knows; the `READERS` that are imported.
+    known: Mapping[str, tuple[int, int] | None]
     first: list[str]
     #: The number of the cell; the cells as they were run and as they were typed.
     count: int

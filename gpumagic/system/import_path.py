@@ -31,29 +31,35 @@ READERS = ("matplotlib",)
 _PORTIONS = getattr(sys.modules["_frozen_importlib_external"], "_NamespacePath", list)
 
 
-#: The name of the folder in which gpumagic was loaded, and its identity.
-loaded_in: tuple[str, tuple[int, int] | None] = ("", None)
+#: The folders in which IPython was started and gpumagic was loaded, and those above them, the
+#: outermost first, with what each is known by.
+known: Mapping[str, tuple[int, int] | None] = {}
 
 
-def remember() -> None:
-    """Remember the working folder, in which gpumagic is loaded, for `replaced`."""
-    global loaded_in
-    with suppress(OSError):  # it was removed
-        loaded_in = str(Path.cwd()), _identity(".")
+def remember(started_in: str) -> None:
+    """Remember the folder of the start and the working folder, for `replaced`."""
+    global known
+    folders = set[Path]()
+    for folder in (".", started_in):
+        with suppress(OSError):  # it was removed
+            path = Path.cwd() / folder
+            folders |= {path, *path.parents}
+    known = {str(each): _identity(str(each)) for each in sorted(folders)}
 
 
 def replaced(path: str) -> str | None:
-    """Return the folder in which gpumagic was loaded, if a path leads there and finds another one.
+    """Return the outermost of the `known` folders that was replaced, if a path leads there.
 
-    Whoever may rename a folder above it may have put theirs in its place. While this process is in
-    the old one, no other has that identity.
+    Whoever may rename a folder may have put theirs in its place. While this process is in the old
+    one, no other has that identity.
     """
-    name, identity = loaded_in
-    if identity is None or _identity(name) == identity:
-        return None
-    above = _names(name)
-    inside = any(Path(each).is_relative_to(folder) for each in _names(path) for folder in above)
-    return name if inside else None
+    names = _names(path)
+    for folder, identity in known.items():
+        if _identity(folder) != identity and any(
+            Path(name).is_relative_to(above) for name in names for above in _names(folder)
+        ):
+            return folder
+    return None
 
 
 def trusted(entries: Iterable[object], started_in: str) -> list[str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import shutil
 import stat
 import sys
@@ -47,7 +46,7 @@ def replacing(target: Path) -> Iterator[Path]:
         folder, name = _find(target, undo)
         made = _private_folder(undo) / f"file{name.suffix[:20]}"
         yield made
-        new = name.with_name(f".{name.name[:100]}.{secrets.token_hex(8)}")
+        new = name.with_name(f".{name.name[:100]}.{os.urandom(8).hex()}")
         undo.callback(_remove, new, folder)
         old = _own_old(folder, name, undo)
         mode = 0o666 if old is None else 0o600  # nobody else opens it before it has its permissions
@@ -99,7 +98,7 @@ def _private_folder(undo: ExitStack) -> Path:
     if _BY_FOLDER:
         folder = Path(tempfile.gettempdir()).absolute()
         try:
-            _followed(folder / secrets.token_hex(8), undo, alone=True)
+            _followed(folder / os.urandom(8).hex(), undo, alone=True)
         except OSError as error:
             why = error.strerror or str(error)
             raise OSError(f"{why}; set TMPDIR to a folder of your own") from None

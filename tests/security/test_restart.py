@@ -19,7 +19,7 @@ import pytest
 
 from gpumagic.errors import RestartError
 from gpumagic.restart import ports, program
-from gpumagic.system import import_path
+from gpumagic.system import child_process, import_path
 from tests.restart import FREEZE, PID
 from tests.support.kernels import Kernel, running_kernel
 from tests.support.other_user import UID, needs_root, run_as_other_user
@@ -129,25 +129,31 @@ def test_a_folder_that_was_replaced_is_not_imported_from(
     assert not log.exists()
 
 
+@pytest.mark.parametrize("inside", [".", "notebooks"])
 def test_a_script_of_a_folder_that_was_replaced_is_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    inside: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Nor one of a folder above the notebook's; nor is Python started from there."""
     folder = tmp_path / "project"
-    folder.mkdir()
+    (working := folder / inside).mkdir(parents=True)
     (folder / "start.py").touch()
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "orig_argv", ["python", "start.py", "-f", "k.json"])
+    monkeypatch.chdir(working)
+    script = os.path.relpath(folder / "start.py", working)
+    monkeypatch.setattr(sys, "orig_argv", ["python", script, "-f", "k.json"])
     app: Any = SimpleNamespace(argv=["-f", "k.json"], extra_extensions=[], kernel=None)
     vars(app).update(file_to_run="", code_to_run="", module_to_run="")
-    app.shell = shell = SimpleNamespace(starting_dir=str(folder), parent=app)
-    monkeypatch.setattr(import_path, "loaded_in", import_path.loaded_in)
-    import_path.remember()
+    app.shell = shell = SimpleNamespace(starting_dir=str(working), parent=app)
+    monkeypatch.setattr(import_path, "known", {})
+    import_path.remember(str(working))
     program.check(shell)
     folder.rename(tmp_path / "old")
-    folder.mkdir()
+    working.mkdir(parents=True)
     (folder / "start.py").touch()
-    with pytest.raises(RestartError, match=f"the folder {folder}.* was replaced"):
+    with pytest.raises(RestartError, match=f"the folder {folder}, from which"):
         program.check(shell)
+    monkeypatch.setattr(sys, "executable", str(folder / "python"))
+    with pytest.raises(OSError, match=f"the folder {folder} was replaced"):
+        child_process.python("pass", {}, 60.0)
 
 
 def test_our_import_of_matplotlib_in_a_restart_waits_for_nothing(

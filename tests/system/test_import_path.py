@@ -71,6 +71,7 @@ def test_the_working_folder_is_left_out_by_name_too(
     link.symlink_to(folder)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(import_path, "_identity", lambda _: (0, next(numbers)))
+    monkeypatch.setattr(import_path, "known", {})
     entries = [str(folder), str(link), f"{folder}/", "/usr"]
     assert import_path.trusted(entries, str(folder)) == ["/usr"]
 

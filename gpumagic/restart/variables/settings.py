@@ -50,6 +50,8 @@ _TABLE = (
     ("numpy.random", "get_state/set_state"),
     ("random", "getstate/setstate"),
 )
+#: The one whose module NumPy imports when it is first used: else it has no state to keep.
+_LATE = "numpy.random"
 _FILTERS = "warnings.filters"
 #: The random states of GPUs, by UUID, until CUDA starts: a GPU may be hidden until then.
 _waiting = dict[str, bytes]()
@@ -72,6 +74,8 @@ def read(shell: Shell) -> dict[str, bytes]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some are deprecated
         for each in (*_settings(shell), filters):
+            if each.name.startswith(_LATE) and _LATE not in sys.modules:
+                continue
             with suppress(Exception):  # this version has it not, or torch's other precision is used
                 value = each.get()
                 found[each.name] = b""
