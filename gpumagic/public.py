@@ -7,7 +7,7 @@
 # ruff: noqa: F401
 
 from gpumagic import cluster
-from gpumagic.cuda.pytorch.device import device
+from gpumagic.cuda.pytorch.any_device import device
 from gpumagic.doctor import diagnose
 from gpumagic.doctor.diagnosis import Diagnosis, Finding
 from gpumagic.errors import (

@@ -85,7 +85,7 @@ class CompiledCell:
     def run_within(self, scope: AbstractContextManager[Any], finish: Callable[[Any], Any]) -> Any:
         """Run the cell inside ``scope`` and return ``finish(value)``.
 
-        For a cell that awaits, return a coroutine that does so; `magic_code` has put an ``await``
+        For a cell that awaits, return a coroutine that does so; `magic_calls` has put an ``await``
         before the call of the magic.
         """
         return self._awaited(scope, finish) if self.is_async else finish(self.run(scope))

@@ -2,7 +2,7 @@
 
 It neither initialises CUDA nor imports torch in this process: where torch is needed, a child
 process or a fork of this one uses it. `checks` has all checks in their order; each returns its
-finding, None where it does not apply. `explanation` is the one line below a cell that failed.
+finding, None where it does not apply. `failed_cell` is the one line below a cell that failed.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from gpumagic.cluster import cells, connection
 from gpumagic.cluster.connection import Cluster
 from gpumagic.cluster.results import ClusterMemory, ClusterTiming
 from gpumagic.magics.delivery import hand_over
-from gpumagic.magics.forms import RESULT, ClusterOptions
+from gpumagic.magics.option_forms import RESULT, ClusterOptions
 from gpumagic.magics.parsing import MagicLine
 from gpumagic.magics.shell_state import ShellState
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import SpecError
-from gpumagic.magics.forms import PLAIN, SPEC
 from gpumagic.magics.magic_class import MAGICS, grammar_of
+from gpumagic.magics.option_forms import PLAIN, SPEC
 from gpumagic.magics.parsing import Grammar, split
 from gpumagic.magics.shell_state import find
 from gpumagic.system import introspection

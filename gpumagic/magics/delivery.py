@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from gpumagic.errors import GpuMagicWarning, SpecError
-from gpumagic.magics.forms import Options
+from gpumagic.magics.option_forms import Options
 from gpumagic.magics.shell_state import ShellState, of
 from gpumagic.results.base import Result
 from gpumagic.system.output import Output

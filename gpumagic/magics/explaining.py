@@ -43,13 +43,13 @@ def explain(state: ShellState, error: BaseException | None) -> None:
     if error is None:
         return
     try:
-        from gpumagic.doctor import explanation
+        from gpumagic.doctor import failed_cell
         from gpumagic.magics import delivery
         from gpumagic.memory import oom
 
         found: Result | None = None
         if oom.find(error) is None:
-            found = explanation.explain(error)
+            found = failed_cell.explain(error)
         elif state.explain_oom:
             found = oom.explain(error, state.shell)
         if found is not None:

@@ -128,7 +128,7 @@ def _transformer(state: ShellState) -> Callable[[list[str]], list[str]]:
         return {"--cluster", "--help", "-h"}.isdisjoint(words)
 
     def transform(lines: list[str]) -> list[str]:
-        from gpumagic.cells.magic_code import prepare_call
+        from gpumagic.cells.magic_calls import prepare_call
 
         return prepare_call(lines, state.shell, runs_here, state)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpumagic.errors import RegressionError, SpecError
 from gpumagic.magics.delivery import hand_over, say, saying_failures, show, value_of
-from gpumagic.magics.forms import BaselineOptions
+from gpumagic.magics.option_forms import BaselineOptions
 from gpumagic.magics.shell_state import ShellState
 from gpumagic.results.base import Result
 from gpumagic.results.conditions import differences

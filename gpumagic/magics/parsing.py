@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 from gpumagic.cells.semicolon import take_semicolon
 from gpumagic.errors import SpecError
 from gpumagic.magics.argument_types import expanded
-from gpumagic.magics.forms import HELP, PLAIN, SPEC, Form, Options, help_page
+from gpumagic.magics.option_forms import HELP, PLAIN, SPEC, Form, Options, help_page
 from gpumagic.wording import did_you_mean
 
 #: A word in quotes, perhaps joined to its option; within other words quotes are themselves, since

@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import zmq
 
-from gpumagic.restart import handover, requests
+from gpumagic.restart import handover, request_queue
 from gpumagic.restart.handover import State
 from gpumagic.system import import_path, text
 from gpumagic.system.shell import Shell
@@ -131,7 +131,7 @@ def _answer_first(shell: Shell, state: State, prepare: Callable[[], None]) -> No
     async def answer(stream: Any, identities: Any, request: dict[str, Any]) -> None:
         kernel.shell_handlers["execute_request"] = run
         deadline, numbers = time.monotonic() + _PATIENCE, (app.shell_port, app.iopub_port)
-        while len(requests.clients(*numbers)) < state.clients and time.monotonic() < deadline:
+        while len(request_queue.clients(*numbers)) < state.clients and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
         subscribed = time.monotonic() + _SUBSCRIPTION
         with suppress(Exception), state.imports.alone():
@@ -144,7 +144,7 @@ def _answer_first(shell: Shell, state: State, prepare: Callable[[], None]) -> No
             del kernel.pre_handler_hook
 
     # Before the report an interrupt would leave it to the next cell, in place of its own code.
-    requests.ignore_interrupts(kernel)
+    request_queue.ignore_interrupts(kernel)
     kernel.shell_handlers["execute_request"] = answer
 
 

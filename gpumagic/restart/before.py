@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from gpumagic.errors import RestartError
-from gpumagic.restart import handover, ports, program, requests, running
+from gpumagic.restart import handover, ports, program, request_queue, running
 from gpumagic.system import import_path
 from gpumagic.system.shell import Shell
 
@@ -115,12 +115,12 @@ def restart(
         last()
         finish()
     # On the ports on which the kernel sends.
-    state.clients = len(requests.clients(app.shell_port, app.iopub_port))
+    state.clients = len(request_queue.clients(app.shell_port, app.iopub_port))
     state.listening = ports.hold(app)
     state.connection = app.get_connection_info()
-    requests.ignore_interrupts(shell.kernel)  # from here on there is no way back
+    request_queue.ignore_interrupts(shell.kernel)  # from here on there is no way back
     last()
-    requests.take(shell.kernel, state.requests, finish)
+    request_queue.take(shell.kernel, state.requests, finish)
     shell.set_custom_exc((Restarting,), lambda *_, **__: [])  # nothing is shown
     raise Restarting
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import zmq
 
-from gpumagic.restart import requests
+from gpumagic.restart import request_queue
 from tests.restart import FREEZE, PID, answers, run_all
 from tests.support.kernels import Kernel, end_client
 
@@ -106,7 +106,7 @@ def test_what_is_sent_while_the_clients_are_disconnected_arrives() -> None:
         thread = threading.Thread(target=send)
         thread.start()
         received.append(int(old.recv_multipart()[1]))
-        asyncio.run(requests._disconnect(old, port))
+        asyncio.run(request_queue._disconnect(old, port))
         time.sleep(0.05)
         ends.set()
         thread.join()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.doctor import explanation
+from gpumagic.doctor import failed_cell
 from gpumagic.memory import oom
 
 
@@ -13,7 +13,7 @@ from gpumagic.memory import oom
 )
 def test_a_long_message_is_explained_at_once(unit: str) -> None:
     """Not in hours, which the limit of a test's time would end."""
-    explanation.explain(RuntimeError("CUDA error: " + unit * (500_000 // len(unit))))
+    failed_cell.explain(RuntimeError("CUDA error: " + unit * (500_000 // len(unit))))
     text = unit * (500_000 // len(unit))
     for pattern in (oom._REQUESTED, oom._UNUSED):
         assert oom._size(pattern, text) is None

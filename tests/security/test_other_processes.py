@@ -18,7 +18,7 @@ import pytest
 
 import gpumagic
 from gpumagic.cuda import processes
-from gpumagic.doctor import explanation
+from gpumagic.doctor import failed_cell
 from tests.support.other_user import BECOME, UID, needs_root
 
 pytestmark = needs_root
@@ -133,7 +133,7 @@ def test_the_line_on_an_out_of_memory_error_names_none_of_them(virtual_gpu: Any)
         total = gpumagic.devices()[0].memory_total or 0
         virtual_gpu.add_process(0, pid, total - 2**21)
         virtual_gpu.add_process(0, second, 2**20)
-        line = str(explanation.explain(RuntimeError("CUDA error: out of memory")))
+        line = str(failed_cell.explain(RuntimeError("CUDA error: out of memory")))
         assert "others have" in line
         assert str(pid) not in line
         assert str(second) not in line

@@ -10,7 +10,7 @@ from functools import cache, partial
 from typing import ClassVar
 
 from gpumagic.magics.argument_types import count, duration, duration_or_zero
-from gpumagic.magics.forms import (
+from gpumagic.magics.option_forms import (
     BASELINE,
     BaselineOptions,
     ClusterOptions,

@@ -9,7 +9,7 @@ from typing import Any
 from gpumagic.errors import SpecError
 from gpumagic.magics.cudatime.cudatime_options import OnOptions
 from gpumagic.magics.delivery import hand_over, say, show_below, store
-from gpumagic.magics.forms import NamesOptions, Options
+from gpumagic.magics.option_forms import NamesOptions, Options
 from gpumagic.magics.shell_state import ShellState
 from gpumagic.magics.shell_state import of as state_of
 from gpumagic.results.timing.cuda_timing import CudaTiming

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpumagic.cells.timeit_loop import Loop, compile_loop
 from gpumagic.cuda.pytorch import torch_cuda
-from gpumagic.cuda.pytorch.device import chosen
+from gpumagic.cuda.pytorch.any_device import chosen
 from gpumagic.errors import SpecError
 from gpumagic.magics.cudatime.cudatime_options import RunOptions
 from gpumagic.magics.cudatime.timing_outcome import TimingOutcome

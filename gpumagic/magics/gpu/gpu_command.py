@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import SpecError
-from gpumagic.magics.forms import PlotOptions
 from gpumagic.magics.gpu.gpu_options import (
     ChoiceOptions,
     EnginesOptions,
@@ -16,6 +15,7 @@ from gpumagic.magics.gpu.gpu_options import (
     TableOptions,
     WatchOptions,
 )
+from gpumagic.magics.option_forms import PlotOptions
 from gpumagic.magics.parsing import MagicLine, split
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from functools import cache
 from typing import ClassVar
 
 from gpumagic.magics.argument_types import count, duration, duration_or_zero, size
-from gpumagic.magics.forms import (
+from gpumagic.magics.option_forms import (
     ClusterOptions,
     Form,
     Options,

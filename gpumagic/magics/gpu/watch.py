@@ -8,11 +8,11 @@ from uuid import uuid4
 from gpumagic.cuda import device_table
 from gpumagic.errors import SpecError
 from gpumagic.magics.delivery import hand_over, say, show_plot, store
-from gpumagic.magics.forms import PlotOptions
 from gpumagic.magics.gpu import history_plot
 from gpumagic.magics.gpu.gpu_options import WatchOptions
 from gpumagic.magics.gpu.watch_history import WatchPanel
 from gpumagic.magics.gpu.watch_thread import Watch
+from gpumagic.magics.option_forms import PlotOptions
 from gpumagic.magics.shell_state import of as state_of
 from gpumagic.results.base import as_html
 from gpumagic.system.shell import Shell

@@ -14,10 +14,10 @@ from gpumagic.cells.compile import CompiledCell
 from gpumagic.cuda.pytorch import allocator, torch_cuda
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics.delivery import hand_over, say
-from gpumagic.magics.forms import Options
 from gpumagic.magics.gpumem.fit_result import Fit, FitRun
 from gpumagic.magics.gpumem.fit_search import PRECISION, RUNS, FitSearch
 from gpumagic.magics.live_display import LiveDisplay
+from gpumagic.magics.option_forms import Options
 from gpumagic.magics.shell_state import ShellState
 from gpumagic.memory import oom
 from gpumagic.memory.limit import LIMIT, memory_limit

@@ -15,8 +15,8 @@ from gpumagic.cells.line_sources import selected_sources
 from gpumagic.cuda import cuda_errors, dead_context
 from gpumagic.errors import SpecError
 from gpumagic.magics.delivery import hand_over
-from gpumagic.magics.forms import RESULT
 from gpumagic.magics.gpumem.gpumem_options import RunOptions
+from gpumagic.magics.option_forms import RESULT
 from gpumagic.magics.outcome import Outcome
 from gpumagic.magics.parsing import MagicLine
 from gpumagic.magics.shell_state import ShellState

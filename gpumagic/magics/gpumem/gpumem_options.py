@@ -11,7 +11,7 @@ from functools import cache
 from typing import ClassVar
 
 from gpumagic.magics.argument_types import limit
-from gpumagic.magics.forms import (
+from gpumagic.magics.option_forms import (
     BASELINE,
     BaselineOptions,
     ClusterOptions,

@@ -7,9 +7,9 @@ from typing import Any
 
 from gpumagic.errors import SpecError
 from gpumagic.magics.delivery import hand_over, say, show_below, show_plot, store
-from gpumagic.magics.forms import NamesOptions, Options, PlotOptions
 from gpumagic.magics.gpumem import memory_plot
 from gpumagic.magics.gpumem.gpumem_options import LimitOptions, RecordOptions
+from gpumagic.magics.option_forms import NamesOptions, Options, PlotOptions
 from gpumagic.magics.shell_state import ShellState
 from gpumagic.memory import history
 from gpumagic.memory.cell_meter import CellMeter

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpumagic.cuda.pytorch import device, torch_cuda
+from gpumagic.cuda.pytorch import any_device, torch_cuda
 from gpumagic.errors import DeviceError
 
 
@@ -27,7 +27,7 @@ def test_a_torch_that_is_not_usable_is_not_loaded(
 def test_a_torch_that_cannot_be_imported_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(DeviceError, match="install it with: pip install torch") as caught:
-        device.device()
+        any_device.device()
     assert "\n" not in str(caught.value)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.doctor import explanation
+from gpumagic.doctor import failed_cell
 from gpumagic.results.base import Explanation
 from tests.support.kernels import Kernel
 from tests.support.shells import Ran
@@ -89,10 +89,10 @@ def test_an_exceptions_own_code_does_not_run() -> None:
 
     text = Text("Caught AcceleratorError:\nCUDA error: misaligned address")
     for error in (HostileError(text), HostileError(7, text), KeyError(text)):
-        found = explanation.explain(error)
+        found = failed_cell.explain(error)
         assert isinstance(found, Explanation)
         assert "a GPU kernel accessed a misaligned address" in str(found)
-    assert explanation.explain(HostileError(HostileError("CUDA error: something"))) is None
+    assert failed_cell.explain(HostileError(HostileError("CUDA error: something"))) is None
     assert not ran
 
 
@@ -217,4 +217,4 @@ def test_a_start_that_failed_earlier_is_named_as_the_cause(kernel: Callable[...,
 def test_what_stands_at_the_end_of_a_long_text_is_read() -> None:
     """As in the error of a DataLoader's worker, which is below its traceback."""
     error = RuntimeError("x\n" * 100_000 + "CUDA error: device-side assert triggered\n")
-    assert "index out of range" in str(explanation.explain(error))
+    assert "index out of range" in str(failed_cell.explain(error))
