@@ -42,7 +42,7 @@ def remember(started_in: str) -> None:
     folders = set[Path]()
     for folder in (".", started_in):
         with suppress(OSError):  # it was removed
-            path = Path.cwd() / folder
+            path = Path(folder).absolute()
             folders |= {path, *path.parents}
     known = {str(each): _identity(str(each)) for each in sorted(folders)}
 
