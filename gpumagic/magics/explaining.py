@@ -33,15 +33,13 @@ class Explainer(CellHook[int]):
         if begun is None or id(drawn) == begun:
             drawn = None
         error = None if result is None else result.error_in_exec or drawn
-        if id(error) != self._explained:
+        if error is not None and id(error) != self._explained:
             explain(self._state, error)
             self._explained = id(error)
 
 
-def explain(state: ShellState, error: BaseException | None) -> None:
+def explain(state: ShellState, error: BaseException) -> None:
     """Show below its traceback why a cell failed, where that is known; keeps no reference."""
-    if error is None:
-        return
     try:
         from gpumagic.doctor import failed_cell
         from gpumagic.magics import delivery

@@ -221,7 +221,8 @@ def test_nested_in_another_exception(cells: Any, source: str) -> None:
 
 
 def test_a_cell_that_runs_the_failing_one_is_not_explained_again(cells: Any, ip: Any) -> None:
-    shown = cells("get_ipython().run_cell('forward(1)');", raising=False).text
+    run = "get_ipython().run_cell"
+    shown = cells(f"{run}('forward(1)'); {run}('1');", raising=False).text
     assert shown.count("Out of memory on cuda:0") == 1
 
 
