@@ -9,9 +9,9 @@ from gpumagic.cluster import cells, connection
 from gpumagic.cluster.connection import Cluster
 from gpumagic.cluster.results import ClusterMemory, ClusterTiming
 from gpumagic.magics.delivery import hand_over
+from gpumagic.magics.magic_state import MagicState
 from gpumagic.magics.option_forms import RESULT, ClusterOptions
 from gpumagic.magics.parsing import MagicLine
-from gpumagic.magics.shell_state import ShellState
 
 _RESULTS = {"cudatime": ClusterTiming, "gpumem": ClusterMemory}
 #: The options that are for this process, and do not go to the engines.
@@ -20,7 +20,7 @@ _HERE = {*RESULT, "--cluster", "-t"}
 _PLAIN = re.compile(r"[\w.,:%/+-]+")
 
 
-def current(magics: ShellState, profile: str | None = None) -> Cluster:
+def current(magics: MagicState, profile: str | None = None) -> Cluster:
     """Return the cluster of ``profile``, or the one this shell used last, or that of ``%px``."""
     profile = magics.cluster if profile is None else profile
     found = connection.connect(profile, magics.shell)
@@ -28,7 +28,7 @@ def current(magics: ShellState, profile: str | None = None) -> Cluster:
     return found
 
 
-def run_cell(magics: ShellState, magic: str, line: MagicLine, cell: str | None) -> Any:
+def run_cell(magics: MagicState, magic: str, line: MagicLine, cell: str | None) -> Any:
     """Run a magic with ``--cluster`` on the engines."""
     cluster, options = current(magics), line.options
     assert isinstance(options, ClusterOptions)

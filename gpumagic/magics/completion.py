@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import SpecError
 from gpumagic.magics.magic_class import MAGICS, grammar_of
+from gpumagic.magics.magic_state import find_state
 from gpumagic.magics.option_forms import PLAIN, SPEC
 from gpumagic.magics.parsing import Grammar, split
-from gpumagic.magics.shell_state import find
 from gpumagic.system import introspection
 from gpumagic.system.shell import Shell
 
@@ -96,7 +96,7 @@ def match(shell: Shell, context: CompletionContext) -> dict[str, Any]:
 
     line = context.text_until_cursor
     first = not any(context.full_text.split("\n")[: context.cursor_line])
-    state = find(shell)
+    state = find_state(shell)
     results = [] if state is None else [*state.named_timings]
     found = complete(line, shell.user_ns, results, first=first)
     return {

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from gpumagic.errors import GpuMagicWarning, SpecError
+from gpumagic.magics.magic_state import MagicState, state_of
 from gpumagic.magics.option_forms import Options
-from gpumagic.magics.shell_state import ShellState, of
 from gpumagic.results.base import Result
 from gpumagic.system.output import Output
 from gpumagic.system.shell import Shell
@@ -42,12 +42,12 @@ def show(shell: Shell, result: Result, metadata: dict[str, Any] | None = None) -
     """
     _show(shell, result.brief(), metadata)
     # With -o the same object is Out[n], too: the formatter then shows one line of it.
-    of(shell).note_displayed(result)
+    state_of(shell).note_displayed(result)
 
 
 def show_below(shell: Shell, line: Result, metadata: dict[str, Any] | None = None) -> None:
     """Display the line of a cell below it; nothing where quiet is the default."""
-    if not of(shell).quiet:
+    if not state_of(shell).quiet:
         show(shell, line, metadata)
 
 
@@ -145,7 +145,7 @@ def warn(message: str) -> None:
     warnings.warn_explicit(message, GpuMagicWarning, filename="%gpu", lineno=1, registry=None)
 
 
-def format_result(state: ShellState, result: Result) -> dict[str, str]:
+def format_result(state: MagicState, result: Result) -> dict[str, str]:
     """Return a result's MIME bundle for IPython: one line if its cell has displayed it."""
     if state.has_displayed(result):
         return {"text/plain": repr(result)}

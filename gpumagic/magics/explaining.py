@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from gpumagic.cells.hooks import CellHook
-from gpumagic.magics.shell_state import ShellState
+from gpumagic.magics.magic_state import MagicState
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import ExecutionResult
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Explainer(CellHook[int]):
     """Explains what a cell has raised; also what IPython has drawn itself, as ``%run`` does."""
 
-    def __init__(self, state: ShellState) -> None:
+    def __init__(self, state: MagicState) -> None:
         self._state = state
         #: The identity of the exception that a cell within the running one has raised.
         self._explained: int | None = None
@@ -38,7 +38,7 @@ class Explainer(CellHook[int]):
             self._explained = id(error)
 
 
-def explain(state: ShellState, error: BaseException) -> None:
+def explain(state: MagicState, error: BaseException) -> None:
     """Show below its traceback why a cell failed, where that is known; keeps no reference."""
     try:
         from gpumagic.doctor import failed_cell

@@ -18,7 +18,7 @@ from gpumagic.cuda import initialization
 from gpumagic.cuda.this_process import STATE
 from gpumagic.magics.explaining import Explainer
 from gpumagic.magics.magic_class import MAGICS, GpuMagic, grammar_of
-from gpumagic.magics.shell_state import NAME, ShellState, find
+from gpumagic.magics.magic_state import NAME, MagicState, find_state
 from gpumagic.selection import init_trace
 from gpumagic.system import import_path
 from gpumagic.system.shell import Shell
@@ -34,7 +34,7 @@ _RESULT = ("gpumagic.results.base", "Result")
 
 def load(shell: Shell) -> None:
     """Load gpumagic into ``shell``; loading twice is loading once."""
-    if find(shell) is not None:
+    if find_state(shell) is not None:
         return
     import_path.remember(shell.starting_dir)
     state = GpuMagic(shell)
@@ -73,7 +73,7 @@ def unload(shell: Shell) -> None:
     Not where ``%reload_ext`` unloads only to load again: nothing that is on, and no choice, log or
     name is lost by it.
     """
-    state = find(shell)
+    state = find_state(shell)
     if state is None or _is_reloading():
         return
     try:
@@ -93,7 +93,7 @@ def _is_reloading() -> bool:
 # --- what loading adds to the shell ---------------------------------------------------------------
 
 
-def _register_magics(state: ShellState) -> None:
+def _register_magics(state: MagicState) -> None:
     """Register the magics, and have those of the same names come back."""
     shell, manager = state.shell, state.shell.magics_manager
     before = {
@@ -114,13 +114,13 @@ def _register_magics(state: ShellState) -> None:
     state.undo.callback(undo)
 
 
-def _add(state: ShellState, to: list[Any], function: object) -> None:
+def _add(state: MagicState, to: list[Any], function: object) -> None:
     """Add a function to one of the shell's lists, which the user may empty, until unloading."""
     to.append(function)
     state.undo.callback(lambda: to.remove(function) if function in to else None)
 
 
-def _transformer(state: ShellState) -> Callable[[list[str]], list[str]]:
+def _transformer(state: MagicState) -> Callable[[list[str]], list[str]]:
     """Return what has the shell await a cell of ours that awaits."""
 
     def runs_here(name: str, line: str) -> bool:
@@ -154,7 +154,7 @@ def _matcher(shell: Shell) -> Any:
     return match
 
 
-def _add_format(state: ShellState) -> None:
+def _add_format(state: MagicState) -> None:
     """Have IPython format results by their MIME bundle."""
     formatter = state.shell.display_formatter.mimebundle_formatter
 
@@ -182,7 +182,7 @@ def _leave_cluster(shell: Shell) -> None:
         connection.close(shell)
 
 
-def _undo_of_process(state: ShellState) -> None:
+def _undo_of_process(state: MagicState) -> None:
     """Undo the changes of this process; a failure of one is raised when the others are undone."""
     from gpumagic.memory import exact_peaks, limit
     from gpumagic.selection import claims, cpu_threads, soft_off
@@ -197,7 +197,7 @@ def _undo_of_process(state: ShellState) -> None:
         undo.callback(initialization.withdraw_nvml_check)
 
 
-def _undo_choice(state: ShellState) -> None:
+def _undo_choice(state: MagicState) -> None:
     """Restore the variables, and say so: code that runs next may get another GPU."""
     from gpumagic.cuda import driver
     from gpumagic.magics.delivery import say

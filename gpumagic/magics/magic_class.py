@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core import magic as ipython
 from IPython.core.error import UsageError
 
-from gpumagic.magics.shell_state import ShellState
+from gpumagic.magics.magic_state import MagicState
 
 if TYPE_CHECKING:
     from gpumagic.magics.parsing import Grammar
@@ -63,7 +63,7 @@ def _magic(described: Callable[[Any], None]) -> Any:
 
 
 @ipython.magics_class
-class GpuMagic(ShellState):
+class GpuMagic(MagicState):
     """Defaults of gpumagic's magics, set by ``%config GpuMagic``."""
 
     def _run(self, name: str, line: str, cell: str | None, local_ns: dict[str, Any] | None) -> Any:

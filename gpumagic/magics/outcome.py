@@ -8,8 +8,8 @@ from typing import Any
 
 from gpumagic.errors import RegressionError, SpecError
 from gpumagic.magics.delivery import hand_over, say, saying_failures, show, value_of
+from gpumagic.magics.magic_state import MagicState
 from gpumagic.magics.option_forms import BaselineOptions
-from gpumagic.magics.shell_state import ShellState
 from gpumagic.results.base import Result
 from gpumagic.results.conditions import differences
 from gpumagic.results.stored import load
@@ -29,7 +29,7 @@ class Outcome:
 
     def __init__(
         self,
-        magics: ShellState,
+        magics: MagicState,
         options: BaselineOptions,
         kind: type[Any],
         compare: Callable[[Any, Any], Any],

@@ -9,7 +9,7 @@ import pytest
 
 from gpumagic.cuda.this_process import STATE
 from gpumagic.errors import GpuMagicWarning
-from gpumagic.magics import shell_state
+from gpumagic.magics import magic_state
 from gpumagic.magics.explaining import explain
 from gpumagic.memory import oom
 
@@ -20,10 +20,10 @@ def test_a_failure_of_the_explanation_is_one_line(
     def broken(error: BaseException) -> Any:
         raise RuntimeError("no answer\nmore")
 
-    explain(shell_state.of(ip), ValueError("mine"))
+    explain(magic_state.state_of(ip), ValueError("mine"))
     assert capsys.readouterr() == ("", "")
     monkeypatch.setattr(oom, "find", broken)
-    explain(shell_state.of(ip), ValueError("mine"))
+    explain(magic_state.state_of(ip), ValueError("mine"))
     assert capsys.readouterr() == ("", "gpumagic: no explanation (RuntimeError: no answer)\n")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import gpumagic
 from gpumagic.cuda import driver
-from gpumagic.magics.shell_state import of
+from gpumagic.magics.magic_state import state_of
 from gpumagic.memory.exact_peaks import LEDGER
 from tests.support.kernels import Kernel
 from tests.support.shells import registered, run_cell, shell
@@ -31,7 +31,7 @@ def test_loading_and_unloading_are_exact_opposites(virtual_gpu: Any) -> None:
             assert os.environ.get(CHECK) == (None if driver.is_initialized() else "1")
             run_cell(ip, "%gpu -q -v table\n%gpumem -q -v report\n%cudatime -q -v timing 1 + 1")
             run_cell(ip, "%cudatime on -q\n%gpumem on -q")
-            modes = of(ip).cell_timing, of(ip).cell_memory
+            modes = state_of(ip).cell_timing, state_of(ip).cell_memory
             assert [mode.watching for mode in modes if mode is not None] == [True, True]
             run_cell(ip, "%unload_ext gpumagic")
             assert registered(ip) == before
@@ -70,12 +70,12 @@ def test_unloading_takes_choices_back(
 
 
 def test_loading_twice_is_loading_once(ip: Any) -> None:
-    before, state = registered(ip), of(ip)
+    before, state = registered(ip), state_of(ip)
     ran = run_cell(ip, "%load_ext gpumagic")
     assert "already loaded" in ran.stdout
     gpumagic.load_ipython_extension(ip)
     assert registered(ip) == before
-    assert of(ip) is state
+    assert state_of(ip) is state
 
 
 def test_reloading_changes_nothing(torch: Any, ip: Any) -> None:
@@ -87,7 +87,10 @@ def test_reloading_changes_nothing(torch: Any, ip: Any) -> None:
     )
     run_cell(ip, "%cudatime -q --name first 1 + 1")
     run_cell(ip, "import torch; x = torch.ones(2**20, device='cuda')")
-    assert [mode.watching for mode in (of(ip).cell_timing, of(ip).cell_memory)] == [True, True]
+    assert [mode.watching for mode in (state_of(ip).cell_timing, state_of(ip).cell_memory)] == [
+        True,
+        True,
+    ]
     before = registered(ip)
     ran = run_cell(ip, "%reload_ext gpumagic")
     assert (ran.text, ran.stderr) == ("", "")

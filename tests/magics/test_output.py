@@ -14,7 +14,7 @@ from IPython.utils.capture import capture_output
 
 from gpumagic.magics.delivery import format_result, say, show
 from gpumagic.magics.live_display import LiveDisplay
-from gpumagic.magics.shell_state import of
+from gpumagic.magics.magic_state import state_of
 from gpumagic.results.base import Explanation
 from gpumagic.results.selection import Selection
 from tests.support.shells import Ran
@@ -43,7 +43,7 @@ def test_what_its_cell_has_shown_is_one_line(ip: Any) -> None:
     other = Explanation("another")
     with capture_output():
         show(ip, RESULT)
-    displayed = partial(format_result, of(ip))
+    displayed = partial(format_result, state_of(ip))
     assert displayed(RESULT) == {"text/plain": "<Explanation: the text>"}
     assert displayed(other) == other._repr_mimebundle_()
     ip.execution_count += 1  # in a later cell

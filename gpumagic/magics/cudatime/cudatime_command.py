@@ -16,8 +16,8 @@ from gpumagic.magics.cudatime import cudatime_verbs, repeated
 from gpumagic.magics.cudatime.cudatime_options import AGAIN, REPEATING, RunOptions
 from gpumagic.magics.cudatime.timing_outcome import TimingOutcome
 from gpumagic.magics.delivery import say, saying_failures
+from gpumagic.magics.magic_state import MagicState
 from gpumagic.magics.parsing import MagicLine
-from gpumagic.magics.shell_state import ShellState
 from gpumagic.timing import event_timer, summary
 from gpumagic.timing.event_timer import Started
 from gpumagic.timing.instruments import nvtx_range
@@ -25,7 +25,7 @@ from gpumagic.timing.lines.line_profiler import LineProfiler
 
 
 def run(
-    magics: ShellState, line: MagicLine, cell: str | None, local_ns: dict[str, Any] | None
+    magics: MagicState, line: MagicLine, cell: str | None, local_ns: dict[str, Any] | None
 ) -> Any:
     """Run the magic; for code that awaits, return a coroutine that does.
 

@@ -9,9 +9,8 @@ from typing import Any
 from gpumagic.errors import SpecError
 from gpumagic.magics.cudatime.cudatime_options import OnOptions
 from gpumagic.magics.delivery import hand_over, say, show_below, store
+from gpumagic.magics.magic_state import MagicState, state_of
 from gpumagic.magics.option_forms import NamesOptions, Options
-from gpumagic.magics.shell_state import ShellState
-from gpumagic.magics.shell_state import of as state_of
 from gpumagic.results.timing.cuda_timing import CudaTiming
 from gpumagic.results.timing.timing_log import CellTiming
 from gpumagic.system.shell import Shell
@@ -22,7 +21,7 @@ from gpumagic.timing.comparison import compare
 _TIMED = re.compile(r"\s*%%cudatime\b|\s*%cudatime\b[^\n]*\s*\Z")
 
 
-def run(verb: str, magics: ShellState, options: Options) -> Any:
+def run(verb: str, magics: MagicState, options: Options) -> Any:
     """Run the verb.
 
     Raises:
@@ -50,7 +49,7 @@ def run(verb: str, magics: ShellState, options: Options) -> Any:
     return store(shell, timer.log(), options)
 
 
-def _of_named(verb: str, magics: ShellState, options: NamesOptions) -> Any:
+def _of_named(verb: str, magics: MagicState, options: NamesOptions) -> Any:
     """Show the named results, or those that the line names, side by side; or forget their names."""
     named: dict[str, CudaTiming] = magics.named_timings
     names = [name for word in options.names for name in word.split(",") if name] or [*named]

@@ -17,7 +17,7 @@ from gpumagic.magics.cudatime.cudatime_options import RunOptions
 from gpumagic.magics.cudatime.timing_outcome import TimingOutcome
 from gpumagic.magics.delivery import hand_over, saying_failures, value_of
 from gpumagic.magics.live_display import LiveDisplay
-from gpumagic.magics.shell_state import ShellState
+from gpumagic.magics.magic_state import MagicState
 from gpumagic.render.units import seconds, share
 from gpumagic.results.timing.comparison import Compared, Comparison
 from gpumagic.results.timing.cuda_timing import CudaTiming
@@ -33,7 +33,7 @@ _OWN_VARIABLES = "; in repeated runs the variables that a cell assigns are its o
 
 
 def run(
-    magics: ShellState,
+    magics: MagicState,
     options: RunOptions,
     source: str,
     header: str | None,
@@ -70,7 +70,7 @@ def run(
 
 
 def _benchmark(
-    magics: ShellState,
+    magics: MagicState,
     options: RunOptions,
     loop: Loop,
     plan: Plan,
@@ -99,7 +99,7 @@ def _benchmark(
 # --- one device after the other -------------------------------------------------------------------
 
 
-def _run_on_devices(magics: ShellState, options: RunOptions, loop: Loop, plan: Plan) -> Any:
+def _run_on_devices(magics: MagicState, options: RunOptions, loop: Loop, plan: Plan) -> Any:
     """Run ``loop`` on every device that ``--on`` names."""
     torch: Any = torch_cuda.require()
     for name in options.on:

@@ -16,8 +16,8 @@ from gpumagic.cells.timeit_loop import Loop
 from gpumagic.cuda import no_gpu
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics.cudatime.cudatime_options import RunOptions
+from gpumagic.magics.magic_state import MagicState
 from gpumagic.magics.outcome import Outcome
-from gpumagic.magics.shell_state import ShellState
 from gpumagic.results.timing.comparison import Comparison
 from gpumagic.results.timing.cuda_timing import CudaTiming
 from gpumagic.system import text
@@ -41,7 +41,7 @@ class TimingOutcome(Outcome):
     options: RunOptions
     result: CudaTiming | None
 
-    def __init__(self, magics: ShellState, options: RunOptions, repeats: int | None) -> None:
+    def __init__(self, magics: MagicState, options: RunOptions, repeats: int | None) -> None:
         super().__init__(magics, options, CudaTiming, _compare, _check)
         counts = (repeats, None if self.stored is None else self.stored.repeat)
         few = any(count is not None and count < LEAST_REPEATS for count in counts)

@@ -16,7 +16,7 @@ from gpumagic.magics import delivery
 from gpumagic.magics.argument_types import size
 from gpumagic.magics.gpu.gpu_options import AutoOptions, ChoiceOptions
 from gpumagic.magics.live_display import LiveDisplay
-from gpumagic.magics.shell_state import ShellState
+from gpumagic.magics.magic_state import MagicState
 from gpumagic.results.devices import VIRTUAL
 from gpumagic.results.selection import Selection, Status
 from gpumagic.selection import apply, cpu_threads, environment, snapshot, soft_off
@@ -25,7 +25,7 @@ from gpumagic.selection.spec import Spec, parse
 from gpumagic.system.shell import Shell
 
 
-def wants(magics: ShellState, options: ChoiceOptions) -> Wants:
+def wants(magics: MagicState, options: ChoiceOptions) -> Wants:
     """Return how to choose, and what ``auto`` requires, by the options or the configuration."""
     how = Wants(claim=magics.claim and not options.no_claim, restart=options.restart)
     if not isinstance(options, AutoOptions):
@@ -36,7 +36,7 @@ def wants(magics: ShellState, options: ChoiceOptions) -> Wants:
     return replace(how, min_free=min_free, idle=options.idle, wait=options.wait)
 
 
-def run(magics: ShellState, options: ChoiceOptions, cell: str | None, header: str) -> Any:
+def run(magics: MagicState, options: ChoiceOptions, cell: str | None, header: str) -> Any:
     """Choose devices until the next choice, or for one cell."""
     spec = parse(" ".join(options.spec))
     if cell is not None:
@@ -50,7 +50,7 @@ def run(magics: ShellState, options: ChoiceOptions, cell: str | None, header: st
     return returned
 
 
-def _without_gpu(magics: ShellState, spec: Spec, options: ChoiceOptions) -> Selection | None:
+def _without_gpu(magics: MagicState, spec: Spec, options: ChoiceOptions) -> Selection | None:
     """Return what ``auto`` without conditions chooses where there is no GPU: nothing.
 
     So a notebook runs as it is on such a machine; one that needs a GPU says which, or how free.
@@ -64,7 +64,7 @@ def _without_gpu(magics: ShellState, spec: Spec, options: ChoiceOptions) -> Sele
     return Selection(spec.text, now, "unchanged", no_gpu=table.no_gpu, notes=notes)
 
 
-def _choose_for_kernel(magics: ShellState, spec: Spec, options: ChoiceOptions) -> Selection:
+def _choose_for_kernel(magics: MagicState, spec: Spec, options: ChoiceOptions) -> Selection:
     """Choose devices; does not return where the kernel is restarted.
 
     Raises:
@@ -100,7 +100,7 @@ def _choose_for_kernel(magics: ShellState, spec: Spec, options: ChoiceOptions) -
     return cpu_threads.with_threads(chosen, spec, options.threads)
 
 
-def choose_here(magics: ShellState, spec: Spec, options: ChoiceOptions) -> Selection:
+def choose_here(magics: MagicState, spec: Spec, options: ChoiceOptions) -> Selection:
     """Choose devices by the variables; close the gate for ``--soft`` where that is too late.
 
     An exception undoes it.
@@ -129,7 +129,7 @@ def choose_here(magics: ShellState, spec: Spec, options: ChoiceOptions) -> Selec
     return replace(chosen, status=status, notes=(note, *chosen.notes))
 
 
-def _choose_by_variables(magics: ShellState, spec: Spec, options: ChoiceOptions) -> Selection:
+def _choose_by_variables(magics: MagicState, spec: Spec, options: ChoiceOptions) -> Selection:
     wanted = wants(magics, options)
     with LiveDisplay(magics.shell, quiet=options.quiet) as live:
 
@@ -143,7 +143,7 @@ def _choose_by_variables(magics: ShellState, spec: Spec, options: ChoiceOptions)
 
 
 def _run_cell(
-    magics: ShellState, spec: Spec, options: ChoiceOptions, cell: str, header: str
+    magics: MagicState, spec: Spec, options: ChoiceOptions, cell: str, header: str
 ) -> Any:
     """Run ``cell`` under a choice; return its value, or the selection for ``-o``."""
     shell = magics.shell

@@ -11,11 +11,11 @@ from gpumagic.magics.cluster import current
 from gpumagic.magics.delivery import hand_over, warn
 from gpumagic.magics.gpu.choosing import wants
 from gpumagic.magics.gpu.gpu_options import ChoiceOptions, EnginesOptions, PinOptions
-from gpumagic.magics.shell_state import ShellState
+from gpumagic.magics.magic_state import MagicState
 from gpumagic.system.text import harmless
 
 
-def run(magics: ShellState, options: EnginesOptions | PinOptions | ChoiceOptions) -> Any:
+def run(magics: MagicState, options: EnginesOptions | PinOptions | ChoiceOptions) -> Any:
     """Run ``%gpu cluster``, ``%gpu pin``, or a choice with ``--cluster``.
 
     Raises:

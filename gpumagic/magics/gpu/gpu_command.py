@@ -19,14 +19,14 @@ from gpumagic.magics.option_forms import PlotOptions
 from gpumagic.magics.parsing import MagicLine, split
 
 if TYPE_CHECKING:
-    from gpumagic.magics.shell_state import ShellState
+    from gpumagic.magics.magic_state import MagicState
     from gpumagic.results.devices import DeviceTable
 
 #: The options of a choice that outlast one cell.
 _LASTING = ("--restart", "--keep", "--force", "--cluster")
 
 
-def run(magics: ShellState, line: MagicLine, cell: str | None, _: object = None) -> Any:
+def run(magics: MagicState, line: MagicLine, cell: str | None, _: object = None) -> Any:
     """Show the table, choose devices, or run ``cell`` under a choice.
 
     Raises:
@@ -71,7 +71,7 @@ def run(magics: ShellState, line: MagicLine, cell: str | None, _: object = None)
     return hand_over(magics.shell, diagnose(), options)
 
 
-def _show_table(magics: ShellState, options: TableOptions) -> Any:
+def _show_table(magics: MagicState, options: TableOptions) -> Any:
     from gpumagic.magics.delivery import hand_over
 
     table = _table(processes=options.processes)
@@ -97,7 +97,7 @@ def _table(*, processes: bool) -> DeviceTable:
     return replace(found, gated=soft_off.is_closed(), notes=notes)
 
 
-def _hint(magics: ShellState, table: DeviceTable) -> None:
+def _hint(magics: MagicState, table: DeviceTable) -> None:
     """Show below the first table of a session what to try next."""
     from gpumagic.magics.delivery import say
     from gpumagic.results.devices import VIRTUAL

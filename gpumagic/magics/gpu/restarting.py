@@ -18,7 +18,7 @@ from gpumagic.magics.gpu import restart_target, session_modes
 from gpumagic.magics.gpu.gpu_options import ChoiceOptions, RestartOptions
 from gpumagic.magics.gpu.session_modes import Session
 from gpumagic.magics.live_display import LiveDisplay
-from gpumagic.magics.shell_state import ShellState, of
+from gpumagic.magics.magic_state import MagicState, state_of
 from gpumagic.restart import before, running
 from gpumagic.selection import claims, environment, soft_off
 from gpumagic.selection.spec import Spec
@@ -41,7 +41,7 @@ def check(shell: Shell, *, force: bool = False) -> None:
     Raises:
         RestartError: it cannot, and why; ``force`` overrides what would only be lost.
     """
-    if os.getpid() != of(shell).pid:
+    if os.getpid() != state_of(shell).pid:
         raise RestartError(
             "this is a forked copy of the notebook process; restart the notebook process itself"
         )
@@ -70,7 +70,7 @@ class Begun:
     session: Session
 
 
-def restart(magics: ShellState, options: RestartOptions) -> NoReturn:
+def restart(magics: MagicState, options: RestartOptions) -> NoReturn:
     """Restart the notebook process with the GPUs, the claim and the CPU threads that it has.
 
     Raises:
@@ -86,7 +86,7 @@ def restart(magics: ShellState, options: RestartOptions) -> NoReturn:
     begin(magics, Spec("restart", "same"), as_now)
 
 
-def begin(magics: ShellState, spec: Spec, options: ChoiceOptions) -> NoReturn:
+def begin(magics: MagicState, spec: Spec, options: ChoiceOptions) -> NoReturn:
     """Restart the kernel under the variables as they are now, those of the choice ``spec``.
 
     Raises:
@@ -153,7 +153,7 @@ def _write(
         )
 
 
-def _end(state: ShellState) -> None:
+def _end(state: MagicState) -> None:
     """End what would speak at the end of this process."""
     if state.watch is not None:
         state.watch.end("the process was restarted")

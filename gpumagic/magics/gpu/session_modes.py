@@ -9,7 +9,7 @@ from typing import Any
 
 from gpumagic.cuda import driver
 from gpumagic.cuda.pytorch import allocator
-from gpumagic.magics.shell_state import of
+from gpumagic.magics.magic_state import state_of
 from gpumagic.system import text
 from gpumagic.system.shell import Shell
 
@@ -30,7 +30,7 @@ class Session:
 
 def read(shell: Shell) -> Session:
     """Return what is on."""
-    state, reloader = of(shell), _reloader(shell)
+    state, reloader = state_of(shell), _reloader(shell)
     reloads = ({}, {}) if reloader is None else (reloader.modules, reloader.skip_modules)
     return Session(
         traits=state.trait_values(config=True),
@@ -43,7 +43,7 @@ def read(shell: Shell) -> Session:
 
 def _modes(shell: Shell) -> Iterator[tuple[str, str]]:
     """Yield name and line of each magic that turns on again what is on."""
-    timing, memory = of(shell).cell_timing, of(shell).cell_memory
+    timing, memory = state_of(shell).cell_timing, state_of(shell).cell_memory
     if timing is not None and timing.watching:
         yield "cudatime", f"on -q --above {timing.above:f}s"
     if memory is not None and memory.watching:
@@ -64,7 +64,7 @@ def _modes(shell: Shell) -> Iterator[tuple[str, str]]:
 
 def restore(shell: Shell, found: Session) -> list[str]:
     """Turn on what was on; return a note for what could not be."""
-    state, notes = of(shell), []
+    state, notes = state_of(shell), []
     for name, value in found.traits.items():
         setattr(state, name, value)
     state.named_timings = found.timings

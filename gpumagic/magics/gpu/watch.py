@@ -12,8 +12,8 @@ from gpumagic.magics.gpu import history_plot
 from gpumagic.magics.gpu.gpu_options import WatchOptions
 from gpumagic.magics.gpu.watch_history import WatchPanel
 from gpumagic.magics.gpu.watch_thread import Watch
+from gpumagic.magics.magic_state import state_of
 from gpumagic.magics.option_forms import PlotOptions
-from gpumagic.magics.shell_state import of as state_of
 from gpumagic.results.base import as_html
 from gpumagic.system.shell import Shell
 from gpumagic.wording import plural

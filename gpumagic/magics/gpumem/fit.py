@@ -17,8 +17,8 @@ from gpumagic.magics.delivery import hand_over, say
 from gpumagic.magics.gpumem.fit_result import Fit, FitRun
 from gpumagic.magics.gpumem.fit_search import PRECISION, RUNS, FitSearch
 from gpumagic.magics.live_display import LiveDisplay
+from gpumagic.magics.magic_state import MagicState
 from gpumagic.magics.option_forms import Options
-from gpumagic.magics.shell_state import ShellState
 from gpumagic.memory import oom
 from gpumagic.memory.limit import LIMIT, memory_limit
 from gpumagic.memory.measurement import Measurement
@@ -35,7 +35,7 @@ _Deltas = Mapping[int, DeviceMemoryDelta]
 
 
 def run(
-    magics: ShellState, options: Options, cell: CompiledCell, name: str, low: int, high: int
+    magics: MagicState, options: Options, cell: CompiledCell, name: str, low: int, high: int
 ) -> Any:
     """Run the cell with values of a variable between two numbers, and hand over the `Fit`.
 

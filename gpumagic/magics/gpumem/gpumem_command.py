@@ -16,10 +16,10 @@ from gpumagic.cuda import cuda_errors, dead_context
 from gpumagic.errors import SpecError
 from gpumagic.magics.delivery import hand_over
 from gpumagic.magics.gpumem.gpumem_options import RunOptions
+from gpumagic.magics.magic_state import MagicState
 from gpumagic.magics.option_forms import RESULT
 from gpumagic.magics.outcome import Outcome
 from gpumagic.magics.parsing import MagicLine
-from gpumagic.magics.shell_state import ShellState
 from gpumagic.memory import against_stored
 from gpumagic.memory.limit import LIMIT
 from gpumagic.memory.line_memory import LineMeasurement
@@ -29,7 +29,7 @@ from gpumagic.results.memory.memory_delta import MemoryDelta
 
 
 def run(
-    magics: ShellState, line: MagicLine, cell: str | None, local_ns: dict[str, Any] | None
+    magics: MagicState, line: MagicLine, cell: str | None, local_ns: dict[str, Any] | None
 ) -> Any:
     """Run the magic.
 
@@ -60,7 +60,7 @@ def run(
     return _measure(magics, options, compiled)
 
 
-def _measure(magics: ShellState, options: RunOptions, compiled: CompiledCell) -> Any:
+def _measure(magics: MagicState, options: RunOptions, compiled: CompiledCell) -> Any:
     """Run the code once, measured as a whole or by line."""
     measured: Measurement | LineMeasurement = Measurement()
     if options.lines:
@@ -83,7 +83,7 @@ def _measure(magics: ShellState, options: RunOptions, compiled: CompiledCell) ->
     return compiled.run_within(reported(), outcome.finish)
 
 
-def _report(magics: ShellState, options: RunOptions) -> Any:
+def _report(magics: MagicState, options: RunOptions) -> Any:
     """Show what holds GPU memory now."""
     report = magics.memory_report = memory_report(magics.memory_report)
     LIMIT.apply()

@@ -9,8 +9,8 @@ from gpumagic.errors import SpecError
 from gpumagic.magics.delivery import hand_over, say, show_below, show_plot, store
 from gpumagic.magics.gpumem import memory_plot
 from gpumagic.magics.gpumem.gpumem_options import LimitOptions, RecordOptions
+from gpumagic.magics.magic_state import MagicState
 from gpumagic.magics.option_forms import NamesOptions, Options, PlotOptions
-from gpumagic.magics.shell_state import ShellState
 from gpumagic.memory import history
 from gpumagic.memory.cell_meter import CellMeter
 from gpumagic.memory.freeing import free
@@ -22,7 +22,7 @@ from gpumagic.system.writing import output_path
 from gpumagic.wording import plural
 
 
-def run(verb: str, magics: ShellState, options: Options, local_ns: Mapping[str, Any] | None) -> Any:
+def run(verb: str, magics: MagicState, options: Options, local_ns: Mapping[str, Any] | None) -> Any:
     """Run a verb; ``local_ns`` has the caller's own variables.
 
     Raises:
@@ -51,7 +51,7 @@ def run(verb: str, magics: ShellState, options: Options, local_ns: Mapping[str, 
     return store(magics.shell, meter.log(), options)
 
 
-def _meter(magics: ShellState) -> CellMeter:
+def _meter(magics: MagicState) -> CellMeter:
     """Return the meter of a session's cells, made at the first call."""
     if magics.cell_memory is None:
         shell = magics.shell
@@ -60,7 +60,7 @@ def _meter(magics: ShellState) -> CellMeter:
     return magics.cell_memory
 
 
-def _plot(magics: ShellState, options: PlotOptions) -> Any:
+def _plot(magics: MagicState, options: PlotOptions) -> Any:
     log = _meter(magics).log()
     if not any(cell.devices for cell in log):
         raise SpecError("no cell has used GPU memory yet; '%gpumem on' begins to record them")
@@ -72,13 +72,13 @@ def _plot(magics: ShellState, options: PlotOptions) -> Any:
     return store(magics.shell, plot.figure, options)
 
 
-def _free(magics: ShellState, options: NamesOptions, local_ns: Mapping[str, Any] | None) -> Freed:
+def _free(magics: MagicState, options: NamesOptions, local_ns: Mapping[str, Any] | None) -> Freed:
     names = ",".join(options.names).replace(",", " ").split()
     own = () if local_ns is None or local_ns is magics.shell.user_ns else local_ns
     return free(magics.shell, names, own)
 
 
-def _limit(_: ShellState, options: LimitOptions) -> Result:
+def _limit(_: MagicState, options: LimitOptions) -> Result:
     if options.size == 0:
         LIMIT.lift()
     elif options.size is not None:
@@ -86,7 +86,7 @@ def _limit(_: ShellState, options: LimitOptions) -> Result:
     return LIMIT.state()
 
 
-def _record(magics: ShellState, options: RecordOptions) -> Result:
+def _record(magics: MagicState, options: RecordOptions) -> Result:
     if magics.memory_history is None:
         magics.memory_history = history.History()
         magics.undo.callback(magics.memory_history.release)
@@ -95,7 +95,7 @@ def _record(magics: ShellState, options: RecordOptions) -> Result:
 
 
 #: By verb what it does, and returns to be shown.
-_RESULTS: dict[str, Callable[[ShellState, Any], Result]] = {
+_RESULTS: dict[str, Callable[[MagicState, Any], Result]] = {
     "log": lambda magics, _: _meter(magics).log(),
     "vars": lambda magics, _: holders(shell=magics.shell),
     "limit": _limit,

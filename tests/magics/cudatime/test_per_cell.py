@@ -9,7 +9,7 @@ from typing import Any
 import ipykernel
 import pytest
 
-from gpumagic.magics.shell_state import of
+from gpumagic.magics.magic_state import state_of
 from gpumagic.render.units import seconds
 from gpumagic.results.timing.timing_log import CellTiming, TimingLog
 from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND
@@ -192,7 +192,7 @@ def test_off_and_the_log(timed: Any, ip: Any) -> None:
     log = timed("%cudatime log -o -q").value
     assert [cell.failed for cell in log] == [False, False, True, False, False]
     assert not log.watching
-    state = of(ip)
+    state = state_of(ip)
     assert state.cell_timing is not None
     assert not state.cell_timing.watching
 

@@ -13,7 +13,7 @@ import pytest
 
 from gpumagic.errors import RestartError
 from gpumagic.magics.gpu import restarting
-from gpumagic.magics.shell_state import of
+from gpumagic.magics.magic_state import state_of
 from tests.restart import FREEZE, SEES, restarted
 from tests.support.kernels import Kernel, running_kernel
 
@@ -194,7 +194,7 @@ def test_refusals_change_nothing(frozen_kernel: Kernel, cell: str, said: str) ->
 
 
 def test_refused_in_a_forked_worker(ip: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(of(ip), "pid", os.getppid())
+    monkeypatch.setattr(state_of(ip), "pid", os.getppid())
     with pytest.raises(RestartError, match="this is a forked copy of the notebook process"):
         restarting.check(ip)
 

@@ -1,4 +1,4 @@
-"""What gpumagic keeps in one shell, from loading until unloading: its settings, and what is on."""
+"""The state of the magics in one shell, from loading until unloading: settings, and what is on."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 NAME = "GpuMagic"
 
 
-class ShellState(Magics):
-    """The settings of ``%config GpuMagic``, and the state of gpumagic in one shell.
+class MagicState(Magics):
+    """The settings of ``%config GpuMagic``, and the state of the magics in one shell.
 
     `GpuMagic` adds the magics; every command gets it as ``magics``.
     """
@@ -111,13 +111,13 @@ class ShellState(Magics):
         return displayed() is result and cell == self.shell.execution_count
 
 
-def find(shell: Shell) -> ShellState | None:
-    """Return what there is of ``shell``; None where gpumagic is not loaded."""
-    state: ShellState | None = shell.magics_manager.registry.get(NAME)
+def find_state(shell: Shell) -> MagicState | None:
+    """Return the state of gpumagic in ``shell``; None where it is not loaded."""
+    state: MagicState | None = shell.magics_manager.registry.get(NAME)
     return state
 
 
-def of(shell: Shell) -> ShellState:
-    """Return what there is of ``shell``, in which gpumagic is loaded."""
-    state: ShellState = shell.magics_manager.registry[NAME]
+def state_of(shell: Shell) -> MagicState:
+    """Return the state of gpumagic in ``shell``, where it is loaded."""
+    state: MagicState = shell.magics_manager.registry[NAME]
     return state
