@@ -42,14 +42,21 @@ def is_cuda_error(text: str) -> bool:
 
 
 def check() -> str | None:
-    """Return what has destroyed the context, as a clause; None if it is intact or there is none."""
+    """Return that the context is destroyed, and by what, as a clause; None if that is not known."""
     if STATE.dead_context is None:
         try:
             for ordinal in torch_cuda.contexts():
                 torch_cuda.memory_info(ordinal)
         except RuntimeError as error:
-            STATE.dead_context = fatal_cause(str(error))
+            if (cause := fatal_cause(str(error))) is not None:
+                STATE.dead_context = f"CUDA has failed in this process ({cause})"
     return STATE.dead_context
+
+
+def note() -> str | None:
+    """Return a line for where the context is known to be destroyed, else None."""
+    dead = STATE.dead_context
+    return None if dead is None else f"{dead}: %gpu restart starts it again."
 
 
 def fatal_cause(error: str) -> str | None:

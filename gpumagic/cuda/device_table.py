@@ -1,24 +1,17 @@
-"""The devices as a table: NVML's measurements, what this process sees and uses, the processes.
-
-Also the conditions of a measurement on them.
-"""
+"""The devices as a table: NVML's measurements, what this process sees and uses, the processes."""
 
 from __future__ import annotations
 
-import datetime
 import os
-import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from gpumagic._version import __version__
-from gpumagic.cuda import driver, initialization, nvml, processes, visible_devices
-from gpumagic.cuda.pytorch import torch_cuda
+from gpumagic.cuda import driver, nvml, processes, visible_devices
+from gpumagic.cuda.this_process import STATE
 from gpumagic.cuda.visible_devices import Environment, View
 from gpumagic.errors import DeviceError
-from gpumagic.results.conditions import Conditions
 from gpumagic.results.devices import NO_GPU, VIRTUAL, Device, DeviceTable, MigInstance
 from gpumagic.results.processes import Process
 
@@ -41,10 +34,10 @@ def read(*, commands: bool = False, usage: bool = False) -> DeviceTable:
     state = driver.state()
     environment = visible_devices.variables(os.environ)
     common: dict[str, Any] = {
-        "environment": environment,
+        "environment": {name: value for name, value in environment.items() if value is not None},
         "cuda_initialized": state.initialized,
         "cuda_failed": state.failed,
-        "where": initialization.location() if state.initialized else None,
+        "where": STATE.init_location() if state.initialized else None,
         "show_processes": commands,
     }
     try:
@@ -201,10 +194,10 @@ def _own_memory(
 
 
 def _others_memory(listed: tuple[Process, ...] | None, used: int | None) -> int | None:
-    """Return the bytes of other processes: the sum of those listed, if the list is complete.
+    """Return the bytes that other processes hold: the sum of those listed; None if not known.
 
-    Children of this process are no others. Where it is empty, and ``used`` memory is in use, it is
-    not: a container's list does not have the processes outside of it.
+    Children of this process do not count. An empty list is not complete where memory is ``used``:
+    in a container, NVML does not list the processes outside of it.
     """
     if listed is None:
         return None
@@ -214,23 +207,3 @@ def _others_memory(listed: tuple[Process, ...] | None, used: int | None) -> int 
         return None
     others = [process.memory for process in listed if not (process.own or process.child)]
     return None if None in others else sum(memory or 0 for memory in others)
-
-
-# --- the conditions of a measurement -------------------------------------------------------------
-
-
-def conditions(ordinals: Iterable[int]) -> Conditions:
-    """Return the conditions of a measurement that has just ended on these CUDA ordinals.
-
-    Nothing is started for them: they come from torch and the driver's file.
-    """
-    used, torch = sorted(ordinals), torch_cuda.loaded()
-    return Conditions(
-        date=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        devices={ordinal: torch_cuda.name(ordinal) for ordinal in used},
-        driver=driver.kernel_module(),
-        torch=None if torch is None else str(torch.__version__),
-        cuda=None if torch is None else torch.version.cuda,
-        python=platform.python_version(),
-        gpumagic=__version__,
-    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpumagic.cuda import driver, initialization, probe, visible_devices
+from gpumagic.cuda import driver, nvml_check, probe, start_errors, visible_devices
 from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.cuda.this_process import STATE
 from gpumagic.results.devices import DeviceTable
@@ -60,7 +60,7 @@ def query_start(table: DeviceTable, *, hidden: bool = False) -> probe.Start:
         state.suspected = state.failed or hidden
         if state.failed:
             # With it torch would return NVML's count of devices.
-            initialization.withdraw_nvml_check()
+            nvml_check.withdraw()
     return start
 
 
@@ -77,3 +77,23 @@ def has_failed(table: DeviceTable) -> bool:
     if likely and table.cuda_initialized is False and table.devices:
         query_start(table, hidden=hidden)
     return state.failed
+
+
+def remedy() -> str:
+    """Return what helps where CUDA has failed to initialise."""
+    known = start_errors.known(STATE.init_failure.reason)
+    return "%gpu on --restart" if known is None else known.remedy
+
+
+def cause() -> str:
+    """Return why CUDA failed to initialise, as a clause; for when `has_failed` is True."""
+    state = STATE.init_failure
+    if (known := start_errors.known(state.reason)) is not None:
+        return f"CUDA does not start: {known.cause}"
+    if state.hidden and state.reason is None:
+        return (
+            "CUDA failed to start while all GPUs were hidden (device 'cuda' starts it, or a "
+            "backward pass on the CPU), and does not start again in this process"
+        )
+    reason = f" ({state.reason})" if state.reason else ""
+    return f"CUDA has failed to start{reason}, and does not start again in this process"

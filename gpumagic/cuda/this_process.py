@@ -95,15 +95,28 @@ class ProcessState:
     choice: Choice = field(default_factory=Choice)
     #: The environment at the process's start.
     started_with: dict[str, str] = field(default_factory=_environment_at_start)
-    #: Whether loading has set the variable `initialization.NVML_CHECK`.
+    #: Whether loading has set the variable `nvml_check.VARIABLE`.
     nvml_check_set: bool = False
     init_failure: InitFailure = field(default_factory=InitFailure)
-    #: What destroyed this process's CUDA context (`dead_context`); None while nothing is known.
+    #: That an error destroyed this process's CUDA context, and which, as a clause (`dead_context`);
+    #: None while nothing is known.
     dead_context: str | None = None
     #: The `selection.init_trace.InitTrace` that is attached, or has found where it was.
     init_trace: Any = None
     #: The thread that runs a cell with a choice of its own (``%%gpu``); subshells have others.
     cell_thread: int | None = None
+
+    def init_location(self) -> str | None:
+        """Return where CUDA was initialised, as a sentence; None where that is not known."""
+        if self.init_trace is None:
+            return None
+        self.init_trace.check()
+        location: str | None = self.init_trace.location
+        return location
+
+    def init_environment(self) -> Mapping[str, str] | None:
+        """Return the environment right after CUDA was initialised; None where not observed."""
+        return None if self.init_trace is None else self.init_trace.environment
 
 
 #: The state of this process.

@@ -21,10 +21,9 @@ HIDE_ALL = "-1"
 Environment = Mapping[str, str | None]
 
 
-def variables(environment: Environment) -> dict[str, str]:
-    """Return those of the variables that are set."""
-    found = {name: environment.get(name) for name in VARIABLES}
-    return {name: value for name, value in found.items() if value is not None}
+def variables(environment: Environment) -> dict[str, str | None]:
+    """Return the variables in an environment; None for one that is not set."""
+    return {name: environment.get(name) for name in VARIABLES}
 
 
 def choice(uuids: Sequence[str], devices: Sequence[Device]) -> dict[str, str]:

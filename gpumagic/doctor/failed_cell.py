@@ -10,16 +10,16 @@ import re
 from collections.abc import Callable
 
 from gpumagic.cuda import (
-    cuda_errors,
     dead_context,
     device_table,
     driver,
     init_failure,
-    initialization,
+    start_errors,
 )
 from gpumagic.cuda.probe import Start
 from gpumagic.cuda.pytorch import build
 from gpumagic.cuda.pytorch.build import Build
+from gpumagic.cuda.this_process import STATE
 from gpumagic.doctor import process
 from gpumagic.doctor.checks import CHECKS
 from gpumagic.doctor.facts import Facts
@@ -49,9 +49,8 @@ def explain(error: BaseException) -> Explanation | None:
     text = full_text(error)
     if dead_context.is_cuda_error(text) and (dead := dead_context.check()) is not None:
         return Explanation(
-            f"gpumagic: CUDA has failed in this process: {dead}. It works again after "
-            "%gpu restart, with the variables on the host, or after a restart of the kernel. "
-            f"{_LINE_OF_FAILURE}."
+            f"gpumagic: {dead}. It works again after %gpu restart, with the variables on the host, "
+            f"or after a restart of the kernel. {_LINE_OF_FAILURE}."
         )
     if re.search(_NO_START, text) and not driver.is_initialized():
         init_failure.suspect()  # no function of torch or CUDA reports it
@@ -88,7 +87,7 @@ def _diagnosed(otherwise: str) -> Callable[[str], str]:
 def _with_place(line: str) -> Callable[[str], str]:
     """Return a line with the place where CUDA was initialised in this process."""
     unknown = "CUDA is initialised in this process"
-    return lambda _: line.format(place=initialization.location() or unknown)
+    return lambda _: line.format(place=STATE.init_location() or unknown)
 
 
 def _ordinal(_: str) -> str:
@@ -135,8 +134,8 @@ _LINES: list[tuple[str, str | Callable[[str], str]]] = [
         _diagnosed("the NVIDIA driver is too old for a library in use"),
     ),
     (
-        "|".join(re.escape(each.text) for each in cuda_errors.START_ERRORS),
-        lambda text: str(cuda_errors.start_error(text)),
+        "|".join(re.escape(each.text) for each in start_errors.KNOWN),
+        lambda text: str(start_errors.known(text)),
     ),
     (_NO_START, _diagnosed("CUDA finds no device")),
     ("Torch not compiled with CUDA enabled", "this torch is built without CUDA"),

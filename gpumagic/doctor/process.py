@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
-from gpumagic.cuda import cuda_errors, dead_context, initialization, visible_devices
+from gpumagic.cuda import dead_context, init_failure, start_errors, visible_devices
 from gpumagic.cuda.pytorch import allocator, torch_cuda
+from gpumagic.cuda.this_process import STATE
 from gpumagic.cuda.visible_devices import View
 from gpumagic.doctor.diagnosis import Finding
 from gpumagic.doctor.facts import Facts
@@ -50,7 +51,7 @@ def mask(facts: Facts) -> Finding:
 
 def variables(_: Facts) -> Finding | None:
     """Warn of variables that were changed after they were read, and of ones that make CUDA slow."""
-    then, settings = initialization.environment_then(), allocator.settings()
+    then, settings = STATE.init_environment(), allocator.settings()
     read = {} if then is None else {name: then.get(name) for name in _AT_INIT}
     given = [name for name in _ALLOCATOR if name in os.environ]  # the newer takes precedence
     if given and settings is not None:
@@ -80,12 +81,10 @@ def cuda(facts: Facts) -> Finding:
         cause = "this process was forked from one in which CUDA was initialised"
         return Finding(subject, "bad", f"{cause} (reported by torch)", FORK_REMEDY, cause)
     if state.failed:
-        cause = cuda_errors.start_cause()
-        return Finding(subject, "bad", cause, cuda_errors.start_remedy(), cause)
+        cause = init_failure.cause()
+        return Finding(subject, "bad", cause, init_failure.remedy(), cause)
     if dead is not None:
-        cause = f"CUDA has failed in this process ({dead})"
-        remedy = "%gpu restart"
-        return Finding(subject, "bad", f"{cause}, which lasts until it ends", remedy, cause)
+        return Finding(subject, "bad", f"{dead}, which lasts until it ends", "%gpu restart", dead)
     if state.initialized is None:
         return Finding(subject, "unknown", "the driver does not report its state")
     if not state.initialized:
@@ -118,7 +117,7 @@ def start(facts: Facts) -> Finding | None:
     expected = any(device.visible for device in facts.table)
     if facts.table and not expected:
         return Finding(subject, "ok", evidence, cause=reason)
-    known = cuda_errors.start_error(reason)
+    known = start_errors.known(reason)
     cause, remedy = (reason, None) if known is None else (known.cause, known.remedy)
     if expected and not reason and not facts.state.initialized:
         cause = "CUDA finds no device, although the environment variables show some"

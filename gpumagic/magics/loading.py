@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.extensions import ExtensionManager
 
-from gpumagic.cuda import initialization
+from gpumagic.cuda import nvml_check
 from gpumagic.cuda.this_process import STATE
 from gpumagic.magics.explaining import Explainer
 from gpumagic.magics.magic_class import MAGICS, GpuMagic, grammar_of
@@ -39,10 +39,10 @@ def load(shell: Shell) -> None:
     import_path.remember(shell.starting_dir)
     state = GpuMagic(shell)
     undo = state.undo.callback
-    if initialization.NVML_CHECK not in os.environ:
-        os.environ[initialization.NVML_CHECK] = "1"
+    if nvml_check.VARIABLE not in os.environ:
+        os.environ[nvml_check.VARIABLE] = "1"
         # Child processes do not get it, but for a copy of this one.
-        os.unsetenv(initialization.NVML_CHECK)
+        os.unsetenv(nvml_check.VARIABLE)
         STATE.nvml_check_set = True
     undo(_undo_of_process, state)
     _register_magics(state)
@@ -194,7 +194,7 @@ def _undo_of_process(state: MagicState) -> None:
         undo.callback(_undo_choice, state)
         undo.callback(cpu_threads.undo)
         undo.callback(claims.release)
-        undo.callback(initialization.withdraw_nvml_check)
+        undo.callback(nvml_check.withdraw)
 
 
 def _undo_choice(state: MagicState) -> None:

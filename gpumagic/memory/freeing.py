@@ -49,10 +49,7 @@ def free(shell: Shell, names: Sequence[str] = (), local: Container[str] = ()) ->
     _check(notebook, names, local)
     dead = dead_context.check()
     if dead is not None:
-        raise DeviceError(
-            f"nothing was freed or deleted: CUDA has failed in this process ({dead}); "
-            "%gpu restart starts it again"
-        )
+        raise DeviceError(f"nothing was freed or deleted: {dead}; %gpu restart starts it again")
     before, steps, notes = _held(), list[FreeStep](), list[str]()
     survey, unknown = _survey(shell, names)
     if survey is None:  # the same notebook runs with a GPU: what it names goes

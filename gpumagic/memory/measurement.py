@@ -12,8 +12,8 @@ from typing import Any, TypeVar, cast, overload
 
 from gpumagic.cells.measured_block import Measured
 from gpumagic.cells.measured_function import decorated
-from gpumagic.cuda import device_table, no_gpu
-from gpumagic.cuda.pytorch import allocator
+from gpumagic.cuda import no_gpu
+from gpumagic.cuda.pytorch import allocator, conditions
 from gpumagic.errors import SpecError
 from gpumagic.memory.exact_peaks import LEDGER, Scope
 from gpumagic.memory.report import allocator_notes, memory_report
@@ -48,11 +48,13 @@ class Measurement(Measured[Scope, MemoryDelta]):
             why = f"the allocator's counters cannot be read: {text.reason(error)}"
             return MemoryDelta(partial=partial, error=allocator.uncounted() or why)
         # Another device may have a context: its kind says nothing on this code.
-        conditions = device_table.conditions(only_changed(changed))
+        measured_on = conditions.of(only_changed(changed))
         if why or not changed:
             why = why or no_gpu.reason()
-            return MemoryDelta(partial=partial, error=why, conditions=conditions)
-        return MemoryDelta(changed, partial=partial, notes=allocator_notes(), conditions=conditions)
+            return MemoryDelta(partial=partial, error=why, conditions=measured_on)
+        return MemoryDelta(
+            changed, partial=partial, notes=allocator_notes(), conditions=measured_on
+        )
 
 
 class EnterableReport(MemoryReport):

@@ -5,21 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from gpumagic.cuda import init_failure, initialization
+from gpumagic.cuda import init_failure
 from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.cuda.this_process import STATE, WrittenVariable
-from gpumagic.cuda.visible_devices import VARIABLES
+from gpumagic.cuda.visible_devices import VARIABLES, variables
 from gpumagic.errors import DeviceError
 
 
-def of(environment: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the variables that choose devices in an environment; None for one that is not set."""
-    return {name: environment.get(name) for name in VARIABLES}
-
-
 def now() -> dict[str, str | None]:
-    """Return the current variables."""
-    return of(os.environ)
+    """Return the current variables; None for one that is not set."""
+    return variables(os.environ)
 
 
 def write(change: Mapping[str, str | None]) -> None:
@@ -85,14 +80,14 @@ def undo() -> dict[str, str | None]:
 
 def at_process_start() -> dict[str, str | None]:
     """Return the variables at this process's start."""
-    return of(STATE.started_with)
+    return variables(STATE.started_with)
 
 
 def read_by_cuda() -> dict[str, str | None]:
     """Return the variables that CUDA has read; not observed, they are those before all choices."""
-    then = initialization.environment_then()
+    then = STATE.init_environment()
     if then is not None:
-        return of(then)
+        return variables(then)
     written = {name: each.before for name, each in STATE.choice.variables.items()}
     return {**now(), **written}
 

@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gpumagic.cuda import (
-    cuda_errors,
     dead_context,
     driver,
     init_failure,
-    initialization,
     probe,
+    start_errors,
     visible_devices,
 )
 from gpumagic.cuda.pytorch import torch_cuda
@@ -59,7 +58,7 @@ def verify(
         seen = tuple(device.as_seen() for device in table.visible)
         known = not _is_unlisted(table) or state.uuids == ()
         if _is_late(wanted, state, table):
-            problem, where = f"Too late for '{spec.text}': {_library()}", initialization.location()
+            problem, where = f"Too late for '{spec.text}': {_library()}", STATE.init_location()
     elif state.initialized is None and table.no_gpu is None:
         problem = f"'{spec.text}' not verified: the CUDA driver does not report what it shows"
     elif init_failure.is_suspected(table) and wanted.visible:
@@ -113,7 +112,7 @@ def _proven(spec: Spec, wanted: View, table: DeviceTable) -> tuple[View, list[st
     actual = visible_devices.shown(uuids, table)
     problem = None
     if message is not None:
-        known = cuda_errors.start_error(message)
+        known = start_errors.known(message)
         problem = f"CUDA does not start: {known or f'{message}; for the reason: %gpu doctor'}"
     elif actual.visible is not None and not wanted.fits(actual):
         which = f"GPU {spans(actual.visible)}" if actual.visible else "no GPU"
@@ -144,8 +143,8 @@ def _is_late(wanted: View, state: driver.DriverState, table: DeviceTable) -> boo
     Where it is not known what they say, they must be those with which it was initialised.
     """
     if wanted.visible is None:
-        then = initialization.environment_then()
-        return then is None or environment.of(then) != environment.now()
+        then = STATE.init_environment()
+        return then is None or visible_devices.variables(then) != environment.now()
     if state.uuids is None:
         return True
     actual = visible_devices.shown(state.uuids, table)
@@ -155,7 +154,7 @@ def _is_late(wanted: View, state: driver.DriverState, table: DeviceTable) -> boo
 
 def _ways_out(spec: Spec, options: str, seen: Sequence[Device]) -> tuple[WayOut, ...]:
     """Return the commands that help where it is too late, without those that would be refused."""
-    if cuda_errors.start_error(STATE.init_failure.reason) is not None:
+    if start_errors.known(STATE.init_failure.reason) is not None:
         return ()
     again = f"%gpu {spec.text}{options} --restart"
     ways = [WayOut(again, "a fresh process in place; variables come back")]
@@ -193,6 +192,6 @@ def _query_runtime(spec: Spec, table: DeviceTable, expected: int) -> str | None:
     if start.count:
         number = f"{plural(expected, 'GPU')}, of which CUDA finds {start.count}"
         return f"'{spec.text}' shows {number}; for the reason: %gpu doctor"
-    if (known := cuda_errors.start_error(start.reason)) is not None:
+    if (known := start_errors.known(start.reason)) is not None:
         return f"No choice helps: CUDA does not start: {known}"
-    return f"Too late for '{spec.text}': {cuda_errors.start_cause()}"
+    return f"Too late for '{spec.text}': {init_failure.cause()}"

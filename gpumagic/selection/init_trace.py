@@ -1,4 +1,4 @@
-"""Find the statement that initialises CUDA, for `gpumagic.cuda.initialization`.
+"""Find the statement that initialises CUDA, for `gpumagic.cuda.this_process`.
 
 From the loading of the extension until CUDA is initialised, the driver is queried between any two
 statements of a cell; a query takes some microseconds. No frame of gpumagic is on the stack while
@@ -21,7 +21,7 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.cells.hooks import CellHook, CellHooks
-from gpumagic.cuda import initialization
+from gpumagic.cuda import nvml_check
 from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.cuda.this_process import STATE
 from gpumagic.system.patching import patch
@@ -90,7 +90,7 @@ class InitTrace(CellHook[tuple[_Statement | None]]):
         # Every library that uses CUDA from Python has imported ctypes.
         if "ctypes" in sys.modules and self._ready().is_initialized():
             self.location = "CUDA had been initialised before gpumagic was loaded"
-            initialization.withdraw_nvml_check()
+            nvml_check.withdraw()
             return
         run_code = self._shell.run_code
 
@@ -130,7 +130,7 @@ class InitTrace(CellHook[tuple[_Statement | None]]):
             where = f"while {self._statement}"
         self.location = f"CUDA was initialised {where}"
         self.environment = dict(os.environ)
-        initialization.withdraw_nvml_check()
+        nvml_check.withdraw()
         self.detach()
 
     def _ready(self) -> Any:
@@ -142,7 +142,7 @@ class InitTrace(CellHook[tuple[_Statement | None]]):
             from gpumagic.cuda import driver
 
             self._driver = driver
-            initialization.withdraw_if_useless()
+            nvml_check.withdraw_if_useless()
         return self._driver
 
     def _follow_torch(self) -> None:
@@ -150,7 +150,7 @@ class InitTrace(CellHook[tuple[_Statement | None]]):
         waiting = torch_cuda.queued_calls()
         if self._torch_call not in waiting:
             waiting.append(self._torch_call)
-            initialization.withdraw_without_driver()
+            nvml_check.withdraw_without_driver()
 
     def _torch_initialises(self) -> None:
         """Note the module that has called torch, and the outermost line in a cell magic's body."""

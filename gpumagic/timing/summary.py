@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpumagic.cuda import no_gpu
-from gpumagic.cuda.device_table import conditions
-from gpumagic.cuda.pytorch import torch_cuda
+from gpumagic.cuda.pytorch import conditions, torch_cuda
 from gpumagic.render.units import share
 from gpumagic.results.timing.cuda_timing import CudaTiming, Limit, Sample, is_bound
 from gpumagic.timing.queued_runs import Queued
@@ -80,7 +79,7 @@ def summarize(
         repeat=len(runs),
         limited_by=limited_by,
         limit_evidence=evidence,
-        conditions=conditions(fields.get("per_device", ())),
+        conditions=conditions.of(fields.get("per_device", ())),
         **others,
     )
 

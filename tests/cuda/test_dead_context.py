@@ -45,9 +45,10 @@ def test_a_dead_context_is_known_by_its_error(virtual_gpu: Any, code: int, cause
     assert dead_context.check() is None
     virtual_gpu.end_context(code)
     assert STATE.dead_context is None  # not queried yet
-    assert dead_context.check() == STATE.dead_context == cause
+    said = f"CUDA has failed in this process ({cause})"
+    assert dead_context.check() == STATE.dead_context == said
     virtual_gpu.reset()
-    assert dead_context.check() == cause  # for as long as the process lasts
+    assert dead_context.check() == said  # for as long as the process lasts
     assert not virtual_gpu.calls("cudaMemGetInfo")  # and without asking again
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gpumagic.cuda import cuda_errors, init_failure, initialization, probe
+from gpumagic.cuda import init_failure, nvml_check, probe
 from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.cuda.this_process import STATE, InitFailure
 from gpumagic.cuda.visible_devices import MASK
@@ -53,13 +53,13 @@ def test_a_suspicion_is_tried_once(
 ) -> None:
     copy.answer = probe.Start(count=0 if failed else 1)
     monkeypatch.setattr(STATE, "nvml_check_set", True)
-    monkeypatch.setenv(initialization.NVML_CHECK, "1")
+    monkeypatch.setenv(nvml_check.VARIABLE, "1")
     init_failure.suspect()
     for _ in range(2):
         assert init_failure.has_failed(VISIBLE) is failed
     assert (copy.queries, init_failure.is_suspected(VISIBLE)) == (1, failed)
     # NVML would say that there is a GPU.
-    assert (initialization.NVML_CHECK in os.environ) is not failed
+    assert (nvml_check.VARIABLE in os.environ) is not failed
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_the_cause(copy: Copy, hidden: bool, message: str | None, text: str) -> 
     if hidden:
         init_failure.note_mask({MASK: "-1"})
     init_failure.has_failed(VISIBLE)
-    assert cuda_errors.start_cause().startswith(text)
+    assert init_failure.cause().startswith(text)
 
 
 @pytest.mark.parametrize(

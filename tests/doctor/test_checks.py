@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from gpumagic.cuda import dead_context, driver, initialization, nvml, processes
+from gpumagic.cuda import dead_context, driver, nvml, processes
 from gpumagic.cuda.driver import DriverState
 from gpumagic.cuda.probe import Start
 from gpumagic.cuda.pytorch import allocator, torch_cuda
 from gpumagic.cuda.pytorch.build import Build
-from gpumagic.cuda.this_process import STATE, InitFailure
+from gpumagic.cuda.this_process import STATE, InitFailure, ProcessState
 from gpumagic.doctor import build, machine, process
 from gpumagic.doctor.checks import judge
 from gpumagic.doctor.diagnosis import Diagnosis, Finding
@@ -283,7 +283,8 @@ def test_the_mask_of_unequal_gpus_in_cudas_own_order(monkeypatch: pytest.MonkeyP
 
 
 def test_variables_that_came_too_late_or_make_it_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(initialization, "environment_then", lambda: {"CUDA_MODULE_LOADING": "LAZY"})
+    then = {"CUDA_MODULE_LOADING": "LAZY"}
+    monkeypatch.setattr(ProcessState, "init_environment", lambda _: then)
     monkeypatch.setattr(allocator, "settings", lambda: "")
     monkeypatch.delenv("CUDA_DEVICE_ORDER")
     monkeypatch.setenv("CUDA_MODULE_LOADING", "LAZY")

@@ -46,8 +46,8 @@ def test_a_dead_context_is_said(with_context: Any, run_cell: Callable[..., Any])
     for cell in ("torch.cuda.synchronize()", "torch.ones(1, device='cuda').cpu()"):
         failed = run_cell(f"import torch; {cell}", raising=False)
         assert failed.text.startswith(
-            "gpumagic: CUDA has failed in this process: an assertion in a GPU kernel failed, "
-            "mostly an index out of range. It works again after %gpu restart"
+            "gpumagic: CUDA has failed in this process (an assertion in a GPU kernel failed, "
+            "mostly an index out of range). It works again after %gpu restart"
         )
         assert "\n" not in failed.text
     assert run_cell("no_such_name", raising=False).text == ""

@@ -472,7 +472,9 @@ def test_random_states_go_on(kept: tuple[Kernel, str]) -> None:
     assert k.value(AS_RANDOM) == (True, True, True, True)
     assert "Moved: cuda:0 → cpu, cuda:1 → cuda:0." in shown
     assert "Without their graph: hidden, loss, losses, sums." in shown
-    started = k.value("__import__('gpumagic.cuda.initialization', fromlist=['x']).location()")
+    started = k.value(
+        "__import__('gpumagic.cuda.this_process', fromlist=['x']).STATE.init_location()"
+    )
     assert "restarted this process and brought variables back" in started
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpumagic.cells.hooks import CellHooks
-from gpumagic.cuda import initialization
+from gpumagic.cuda import nvml_check
 from gpumagic.cuda.this_process import STATE
 from gpumagic.selection import init_trace
 from tests.support.kernels import Kernel
@@ -210,8 +210,8 @@ def test_the_variable_is_unset_where_nvml_cannot_be_initialised(
     monkeypatch: pytest.MonkeyPatch, users: str | None
 ) -> None:
     """A value that the user has set is kept."""
-    monkeypatch.setenv(initialization.NVML_CHECK, users or "1")
+    monkeypatch.setenv(nvml_check.VARIABLE, users or "1")
     monkeypatch.setattr(STATE, "nvml_check_set", users is None)
-    initialization.withdraw_nvml_check()
-    assert os.environ.get(initialization.NVML_CHECK) == users
-    assert not initialization.nvml_check_is_ours()
+    nvml_check.withdraw()
+    assert os.environ.get(nvml_check.VARIABLE) == users
+    assert not nvml_check.is_ours()

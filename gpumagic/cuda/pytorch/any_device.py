@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
-from gpumagic.cuda import initialization
+from gpumagic.cuda import nvml_check
 from gpumagic.cuda.pytorch import torch_cuda
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def device() -> _Device:
     torch = torch_cuda.require()
     if _chosen:
         return _chosen[-1]
-    initialization.withdraw_without_driver()
+    nvml_check.withdraw_without_driver()
     if torch.cuda.is_available():
         return cast("_Device", torch.device("cuda"))
     for kind in ("mps", "xpu"):

@@ -9,7 +9,7 @@ from threading import get_ident
 from typing import Any
 
 from gpumagic.cells.compile import compile_cell
-from gpumagic.cuda import cuda_errors, dead_context, device_table, driver, init_failure
+from gpumagic.cuda import dead_context, device_table, driver, init_failure
 from gpumagic.cuda.this_process import STATE
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics import delivery
@@ -89,8 +89,7 @@ def _choose_for_kernel(magics: MagicState, spec: Spec, options: ChoiceOptions) -
             snapshot.restore(before)
             raise
     if dead is not None:
-        again = f"%gpu {chosen.requested} --restart starts it again"
-        note = f"CUDA has failed in this process ({dead}): {again}"
+        note = f"{dead}: %gpu {chosen.requested} --restart starts it again"
         chosen = replace(chosen, notes=(note, *chosen.notes))
     elif options.restart:
         note = "not restarted: the choice is in effect in this process, which keeps all variables"
@@ -196,6 +195,6 @@ def _say_what_stays(shell: Shell, failed: bool) -> None:
     if not failed and init_failure.has_failed(device_table.read()):
         delivery.say(
             shell,
-            f"{cuda_errors.start_cause()}: it sees no GPU any more. To change that: "
-            f"{cuda_errors.start_remedy()}.",
+            f"{init_failure.cause()}: it sees no GPU any more. To change that: "
+            f"{init_failure.remedy()}.",
         )

@@ -83,16 +83,16 @@ def _show_table(magics: MagicState, options: TableOptions) -> Any:
 
 def _table(*, processes: bool) -> DeviceTable:
     """Return the table; check whether CUDA has failed where it may have, which can take seconds."""
-    from gpumagic.cuda import cuda_errors, init_failure
+    from gpumagic.cuda import dead_context, init_failure
     from gpumagic.selection import soft_off
     from gpumagic.selection.table import devices
 
     found = devices(processes=processes)
     if not found.cuda_failed and init_failure.has_failed(found):
         found = devices(processes=processes)
-    note = cuda_errors.dead_context_note()
+    note = dead_context.note()
     if found.cuda_failed:
-        note = f"To change that: {cuda_errors.start_remedy()}"
+        note = f"To change that: {init_failure.remedy()}"
     notes = found.notes if note is None else (*found.notes, note)
     return replace(found, gated=soft_off.is_closed(), notes=notes)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from gpumagic.cells import user_names
-from gpumagic.cuda import dead_context, driver, initialization
+from gpumagic.cuda import dead_context, driver, nvml_check
 from gpumagic.cuda.pytorch import graph_captures, torch_cuda, waiting
 from gpumagic.cuda.this_process import STATE
 from gpumagic.errors import RestartError
@@ -194,8 +194,8 @@ def _environment(*, as_started: bool) -> dict[str, str]:
         variables.pop(name, None)
         if value is not None:
             variables[name] = value
-    if initialization.nvml_check_is_ours():
-        del variables[initialization.NVML_CHECK]
+    if nvml_check.is_ours():
+        del variables[nvml_check.VARIABLE]
     return variables
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpumagic.cells.compile import CompiledCell, compile_cell
 from gpumagic.cells.line_sources import selected_sources
-from gpumagic.cuda import cuda_errors, dead_context
+from gpumagic.cuda import dead_context
 from gpumagic.errors import SpecError
 from gpumagic.magics.delivery import hand_over
 from gpumagic.magics.gpumem.gpumem_options import RunOptions
@@ -90,6 +90,6 @@ def _report(magics: MagicState, options: RunOptions) -> Any:
     dead_context.check()
     limit = LIMIT.limits().limits
     limit = limit and f"Limited to {limit}; %gpumem limit says by what."
-    notes = (*report.notes, cuda_errors.dead_context_note(), limit)
+    notes = (*report.notes, dead_context.note(), limit)
     report = replace(report, notes=tuple(filter(None, notes)))
     return hand_over(magics.shell, report, options)

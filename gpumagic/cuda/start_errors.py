@@ -1,13 +1,8 @@
-"""What to say of a CUDA that has failed in this process: why it has, and what helps.
-
-Whether it has failed is found out by `init_failure` and `dead_context`.
-"""
+"""Errors with which CUDA does not start, whatever is chosen: their causes, and what helps."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
-
-from gpumagic.cuda.this_process import STATE
 
 
 class StartError(NamedTuple):
@@ -22,7 +17,7 @@ class StartError(NamedTuple):
 
 
 #: Errors that a restart of the notebook process does not change (CUDA runtime, ``cudaError_t``).
-START_ERRORS = (
+KNOWN = (
     StartError(
         "system not yet initialized",
         "NVIDIA's Fabric Manager, which machines with NVSwitch need, does not run, or is of "
@@ -57,33 +52,6 @@ START_ERRORS = (
 )
 
 
-def start_error(text: str | None) -> StartError | None:
-    """Return the error of `START_ERRORS` that a text has."""
-    return next((each for each in START_ERRORS if text and each.text in text), None)
-
-
-def start_remedy() -> str:
-    """Return what helps where CUDA has failed to initialise."""
-    known = start_error(STATE.init_failure.reason)
-    return "%gpu on --restart" if known is None else known.remedy
-
-
-def start_cause() -> str:
-    """Return why CUDA failed to initialise, as a clause; for when `has_failed` is True."""
-    state = STATE.init_failure
-    if (known := start_error(state.reason)) is not None:
-        return f"CUDA does not start: {known.cause}"
-    if state.hidden and state.reason is None:
-        return (
-            "CUDA failed to start while all GPUs were hidden (device 'cuda' starts it, or a "
-            "backward pass on the CPU), and does not start again in this process"
-        )
-    reason = f" ({state.reason})" if state.reason else ""
-    return f"CUDA has failed to start{reason}, and does not start again in this process"
-
-
-def dead_context_note() -> str | None:
-    """Return a line that says that the context is destroyed; None if that is not known."""
-    if STATE.dead_context is None:
-        return None
-    return f"CUDA has failed in this process ({STATE.dead_context}): %gpu restart starts it again."
+def known(text: str | None) -> StartError | None:
+    """Return the error of `KNOWN` that a text has."""
+    return next((each for each in KNOWN if text and each.text in text), None)
