@@ -116,8 +116,6 @@ def _connection_file(profile: str) -> Path:
     folders: Any = import_module("IPython.core.profiledir")
     from IPython.paths import get_ipython_dir
 
-    if not re.fullmatch(r"\w[\w.-]*", profile):
-        raise SpecError(f"%gpu cluster takes the name of a profile, not {profile!r}")
     home = get_ipython_dir()
     try:
         folder = Path(folders.ProfileDir.find_profile_dir_by_name(home, profile).security_dir)

@@ -66,6 +66,8 @@ class Session(AbstractContextManager["Session"]):
         #: By index; and those that are not in MIG mode, which does not change while NVML is open.
         self._handles: dict[int, object] = {}
         self._whole: set[int] = set()
+        #: The number of all, which does not change then either.
+        self._count: int | None = None
         self.driver_version: str | None = None
         with suppress(pynvml.NVMLError):  # a lost device fails even calls that name none
             self.driver_version = self._ask(pynvml.nvmlSystemGetDriverVersion)
@@ -114,10 +116,12 @@ class Session(AbstractContextManager["Session"]):
         Raises:
             DeviceError: NVML does not report it.
         """
-        try:
-            return int(self._nvml.nvmlDeviceGetCount())
-        except self._nvml.NVMLError as error:
-            raise DeviceError(_reason(error)) from error
+        if self._count is None:
+            try:
+                self._count = int(self._nvml.nvmlDeviceGetCount())
+            except self._nvml.NVMLError as error:
+                raise DeviceError(_reason(error)) from error
+        return self._count
 
     def read(self, *, usage: bool = True) -> list[Device]:
         """Return every device, in nvidia-smi's order, without what this process sees and uses.

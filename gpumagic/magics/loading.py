@@ -20,7 +20,6 @@ from gpumagic.magics.explaining import Explainer
 from gpumagic.magics.magic_class import MAGICS, GpuMagic, grammar_of
 from gpumagic.magics.magic_state import NAME, MagicState, find_state
 from gpumagic.selection import init_trace
-from gpumagic.system import import_path
 from gpumagic.system.shell import Shell
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ def load(shell: Shell) -> None:
     """Load gpumagic into ``shell``; loading twice is loading once."""
     if find_state(shell) is not None:
         return
-    import_path.remember(shell.starting_dir)
     state = GpuMagic(shell)
     undo = state.undo.callback
     if nvml_check.VARIABLE not in os.environ:

@@ -7,7 +7,6 @@ so ipykernel itself counts it, shows what it prints, displays its value, and rep
 from __future__ import annotations
 
 import asyncio
-import importlib
 import os
 import pickle
 import signal
@@ -22,7 +21,7 @@ import zmq
 
 from gpumagic.restart import handover, request_queue
 from gpumagic.restart.handover import State
-from gpumagic.system import import_path, text
+from gpumagic.system import text
 from gpumagic.system.shell import Shell
 
 #: Reports the restart, by print and display. Called with the payload, the file, if there is one,
@@ -68,11 +67,6 @@ def _restore_folders(shell: Shell, state: State) -> list[str]:
         os.environ.pop(name, None)
         if value is not None:
             os.environ[name] = value
-    import_path.known = state.known
-    with state.imports.alone():
-        for name in state.first:  # never in a folder of others
-            with suppress(Exception):  # the import of a variable fails again
-                importlib.import_module(name)
     sys.path[:] = state.path
     try:
         if state.folder is None:

@@ -88,8 +88,6 @@ def restart(
         inputs=([*history.input_hist_parsed], [*history.input_hist_raw]),
         path=[*sys.path],
         imports=import_path.Imports.of_this_process(shell.starting_dir),
-        known=import_path.known,
-        first=[each for each in import_path.READERS if file and each in sys.modules],
         started_in=shell.starting_dir,
         visited=[*map(str, shell.user_ns.get("_dh", ()))],
         extensions=sorted(shell.extension_manager.loaded - {extension}),
@@ -160,8 +158,7 @@ def _replace(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    # Python imports from there, so never where the notebook is now, or began: others may write to
-    # these, or have made them anew.
+    # Python imports from there, so never where the notebook is now, or began.
     for folder in ("/", sys.prefix):
         with suppress(OSError):  # it is closed to this user
             os.chdir(folder)

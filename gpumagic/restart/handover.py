@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any, cast
 
@@ -31,9 +30,6 @@ class State:
     searched: dict[str, str | None]
     path: list[str]
     imports: Imports
-    #: What `import_path.replaced` knows; the `READERS` that are imported.
-    known: Mapping[str, tuple[int, int] | None]
-    first: list[str]
     #: The number of the cell; the cells as they were run and as they were typed.
     count: int
     inputs: tuple[list[str], list[str]]

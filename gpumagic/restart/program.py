@@ -46,16 +46,7 @@ def check(shell: Shell) -> None:
             "IPython has run a file or a command at its start, which would be run again: make the "
             "choice at its top, or start it with CUDA_VISIBLE_DEVICES"
         )
-    words = sys.orig_argv[: len(sys.orig_argv) - len(given)]
-    _check_is_found(words, shell.starting_dir)
-    needed = [sys.executable, sys.prefix, import_path.OWN]
-    if words[-2:-1] not in (["-m"], ["-c"]) and words[1:]:
-        needed.append(str(Path(shell.starting_dir, words[-1])))
-    if folder := next(filter(None, map(import_path.replaced, needed)), None):
-        raise RestartError(
-            f"the folder {folder}, from which this process was started, was replaced: restart the "
-            "notebook process (Kernel > Restart)"
-        )
+    _check_is_found(sys.orig_argv[: len(sys.orig_argv) - len(given)], shell.starting_dir)
     if not sys.executable or not os.access(sys.executable, os.X_OK):
         raise RestartError(f"the Python interpreter cannot be started again: {sys.executable!r}")
 

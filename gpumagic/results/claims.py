@@ -47,5 +47,8 @@ class Claim:
 def claim_lines(claims: Iterable[tuple[Claim, int]]) -> Iterator[Line]:
     """Yield a line for each process that claims GPUs, with their indexes."""
     whole = ((replace(claim, instance=None), index) for claim, index in claims)
-    for claim, indexes in [*grouped(whole).items()][:_MOST]:
+    found = [*grouped(whole).items()]
+    for claim, indexes in found[:_MOST]:
         yield Line.of(f"GPU {spans(indexes)}: claimed by {claim}.", "dim")
+    if more := found[_MOST:]:
+        yield Line.of(f"and {len(more)} more claims", "dim")

@@ -79,13 +79,6 @@ def conversation(
 
 
 def _python(source: str, *arguments: str) -> list[str]:
-    """Return the command line of a new Python.
-
-    Raises:
-        OSError: another one is where this one was.
-    """
-    if folder := import_path.replaced(sys.executable):
-        raise OSError(f"the folder {folder} was replaced: the Python in it is not started")
     program = f"{REMOVE_WORKING_FOLDER}; exec(compile({source!r}, '<gpumagic>', 'exec'))"
     return [sys.executable, "-c", program, *arguments]
 

@@ -2,8 +2,8 @@
 
 Other users may write to its folder, too, and could put a link where a file is about to be made. So
 the folder is opened step by step, and of the links in its path only the user's own and the system's
-are followed, where nobody else can move them. The file is made in a private folder, copied to a new
-file beside the old one, and takes its place at once.
+are followed. The file is made in a private folder, copied to a new file beside the old one, and
+takes its place at once.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import os
 import shutil
 import stat
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from gpumagic.errors import SpecError
 from gpumagic.system.paths import is_another_user, shown, user_path
@@ -44,7 +44,8 @@ def replacing(target: Path) -> Iterator[Path]:
     """
     with _one_line(target), ExitStack() as undo:
         folder, name = _find(target, undo)
-        made = _private_folder(undo) / f"file{name.suffix[:20]}"
+        private = TemporaryDirectory(prefix="gpumagic-", ignore_cleanup_errors=True)
+        made = Path(undo.enter_context(private), f"file{name.suffix[:20]}")
         yield made
         new = name.with_name(f".{name.name[:100]}.{os.urandom(8).hex()}")
         undo.callback(_remove, new, folder)
@@ -89,23 +90,6 @@ def _one_line(path: str | Path) -> Iterator[None]:
         raise SpecError(f"cannot write {shown(path)}: {why}") from None
 
 
-def _private_folder(undo: ExitStack) -> Path:
-    """Make a folder, until ``undo``, which no other user can move or replace.
-
-    Raises:
-        OSError: it could be, in the folder of temporary files.
-    """
-    if _BY_FOLDER:
-        folder = Path(tempfile.gettempdir()).absolute()
-        try:
-            _followed(folder / os.urandom(8).hex(), undo, alone=True)
-        except OSError as error:
-            why = error.strerror or str(error)
-            raise OSError(f"{why}; set TMPDIR to a folder of your own") from None
-    made = tempfile.TemporaryDirectory(prefix="gpumagic-", ignore_cleanup_errors=True)
-    return Path(undo.enter_context(made))
-
-
 def _find(path: Path, undo: ExitStack) -> tuple[int | None, Path]:
     """Open the folder of a file, until ``undo``; return it, and the file's name in it."""
     folder, name = _followed(path, undo) if _BY_FOLDER else (None, path.resolve())
@@ -113,12 +97,8 @@ def _find(path: Path, undo: ExitStack) -> tuple[int | None, Path]:
     return folder, name
 
 
-def _followed(path: Path, undo: ExitStack, *, alone: bool = False) -> tuple[int, Path]:
-    """Open one folder of a path after the other, and follow its links.
-
-    A link is followed only where nobody else can make, or move, one. With ``alone`` nobody else may
-    change any of the folders.
-    """
+def _followed(path: Path, undo: ExitStack) -> tuple[int, Path]:
+    """Open one folder of a path after the other; follow links, but those of another user."""
 
     def opened(name: str, folder: int | None) -> int:
         found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
@@ -126,12 +106,9 @@ def _followed(path: Path, undo: ExitStack, *, alone: bool = False) -> tuple[int,
         return found
 
     folder = root = opened("/", None)
-    links, left = 0, [*reversed(path.parts[1:])] or ["/"]
-    where = "/"
+    where, links, left = "/", 0, [*reversed(path.parts[1:])] or ["/"]
     while True:
         name = left.pop()
-        if alone and _others_may_change(folder):
-            raise OSError(f"other users may change {shown(where)}")
         try:
             found = opened(name, folder)
         except (FileNotFoundError, NotADirectoryError):
@@ -142,8 +119,6 @@ def _followed(path: Path, undo: ExitStack, *, alone: bool = False) -> tuple[int,
         if stat.S_ISLNK(status.st_mode):
             if is_another_user(status.st_uid):
                 raise OSError(f"another user has made the link {shown(f'{where}{name}')}")
-            if _others_may_change(folder):
-                raise OSError(f"other users may move the link {shown(f'{where}{name}')}")
             links += 1
             if links > _MOST_LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
@@ -155,27 +130,6 @@ def _followed(path: Path, undo: ExitStack, *, alone: bool = False) -> tuple[int,
             folder, where = found, f"{where}{name}/"
         else:
             return folder, Path(name)
-
-
-def _others_may_change(folder: int) -> bool:
-    """Whether another user, but root, can rename what others have in a folder.
-
-    Its sticky bit keeps that to the owners. A group that the user is alone in is nobody else.
-    """
-    import grp
-    import pwd
-
-    status = os.fstat(folder)
-    if is_another_user(status.st_uid):
-        return True
-    if status.st_mode & stat.S_ISVTX or not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return False
-    with suppress(KeyError, OSError):  # the user, or the group, has no name
-        user, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(status.st_gid)
-        own = group.gr_name == user and {*group.gr_mem} <= {user}
-        named = _ACL in os.listxattr(f"/proc/self/fd/{folder}")
-        return bool(status.st_mode & stat.S_IWOTH) or named or not own
-    return True
 
 
 def _check(folder: int | None, name: Path) -> None:

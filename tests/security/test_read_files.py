@@ -20,13 +20,6 @@ fcntl = pytest.importorskip("fcntl", reason="of POSIX")
 Run = Callable[..., Ran]
 
 
-@pytest.mark.parametrize("name", ["./lab", "lab.json/", "~", "-x"])
-def test_no_file_of_the_working_folder_is_a_profile(run_cell: Run, name: str) -> None:
-    """No file of the working folder says where code is sent."""
-    with pytest.raises(UsageError, match=r"takes the name of a profile|unknown option"):
-        run_cell(f"%gpu cluster {name}")
-
-
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no owners and modes")
 def test_a_connection_file_that_others_can_write_is_refused(
     run_cell: Run, connection_files: Path

@@ -19,7 +19,6 @@ import pytest
 
 from gpumagic.errors import RestartError
 from gpumagic.restart import ports, program
-from gpumagic.system import child_process, import_path
 from tests.restart import FREEZE, PID
 from tests.support.kernels import Kernel, running_kernel
 from tests.support.other_user import UID, needs_root, run_as_other_user
@@ -34,21 +33,6 @@ def of_a_stranger(file: Path) -> str:
     """What a connection file would say that leads to another kernel."""
     said = json.loads(file.read_text())
     return json.dumps({k: 1 if k.endswith("_port") else said[k] for k in said} | {"key": "theirs"})
-
-
-def test_a_planted_connection_file_is_not_read(kernel: Kernels, tmp_path: Path) -> None:
-    """A kernel that was started with the file's name alone: ipykernel looks for it in ``.``."""
-    k = kernel()
-    file = Path(k.manager.connection_file)
-    (tmp_path / file.name).write_text(of_a_stranger(file))
-    k.run(f"""import sys
-app = get_ipython().kernel.parent
-app.connection_dir, app.connection_file = {str(file.parent)!r}, {file.name!r}
-place = sys.orig_argv.index({str(file)!r}); sys.orig_argv[place] = {file.name!r}
-app.argv = sys.orig_argv[-len(app.argv):]; del app, place""")
-    pid = k.value(PID)
-    assert "restarted" in k.run("%gpu restart").text
-    assert k.value(PID) == pid
 
 
 def test_a_connection_file_that_was_replaced_is_not_read(kernel: Kernels) -> None:
@@ -100,73 +84,6 @@ def test_a_folder_that_another_user_has_made_anew_is_not_entered(
     assert "The working folder was removed: this process is in " in " ".join(said.split())
     assert k.value("(os.getcwd(), x.tolist())") == (str(Path.home()), [1.0, 1.0])
     assert planted.used == []
-
-
-@needs_root
-def test_a_folder_that_was_replaced_is_not_imported_from(
-    kernel: Kernels, shared_folder: Path
-) -> None:
-    """Another user moves the folder of the start away, and makes one of its name."""
-    folder, log = shared_folder / "project", shared_folder / "used.txt"
-    source = f"with open({str(log)!r}, 'a') as f: print(__name__, file=f)\n"
-    (folder / "src").mkdir(parents=True)
-    (folder / "helpers.py").write_text("class Mine:\n    x = 7\n")
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    with running_kernel(folder, environment, fresh=True) as k:
-        k.run("%load_ext gpumagic\nimport sys, os, torch")
-        k.run("sys.path.insert(0, os.path.abspath('src')); x = torch.ones(2)")
-        k.run("from helpers import Mine; mine = Mine()")
-        folder.rename(shared_folder / "old")
-        (folder / "src").mkdir(parents=True)
-        for name in ("helpers", "src/traceback", "src/decimal", "traceback", "decimal"):
-            (folder / f"{name}.py").write_text(f"{source}class Mine:\n    x = 666\n")
-        said = " ".join(k.run("%gpu restart", raising=False).shown.split())
-        assert f"the folder {folder} was replaced" in said
-        assert "mine" in said
-        k.run("del mine, Mine")
-        assert "restarted" in k.run("%gpu restart").text
-        assert k.value("x.tolist()") == [1.0, 1.0]
-    assert not log.exists()
-
-
-@pytest.mark.parametrize("inside", [".", "notebooks"])
-def test_a_script_of_a_folder_that_was_replaced_is_not_run(
-    inside: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor one of a folder above the notebook's; nor is Python started from there."""
-    folder = tmp_path / "project"
-    (working := folder / inside).mkdir(parents=True)
-    (folder / "start.py").touch()
-    monkeypatch.chdir(working)
-    script = os.path.relpath(folder / "start.py", working)
-    monkeypatch.setattr(sys, "orig_argv", ["python", script, "-f", "k.json"])
-    app: Any = SimpleNamespace(argv=["-f", "k.json"], extra_extensions=[], kernel=None)
-    vars(app).update(file_to_run="", code_to_run="", module_to_run="")
-    app.shell = shell = SimpleNamespace(starting_dir=str(working), parent=app)
-    monkeypatch.setattr(import_path, "known", {})
-    import_path.remember(str(working))
-    program.check(shell)
-    folder.rename(tmp_path / "old")
-    working.mkdir(parents=True)
-    (folder / "start.py").touch()
-    with pytest.raises(RestartError, match=f"the folder {folder}, from which"):
-        program.check(shell)
-    monkeypatch.setattr(sys, "executable", str(folder / "python"))
-    with pytest.raises(OSError, match=f"the folder {folder} was replaced"):
-        child_process.python("pass", {}, 60.0)
-
-
-def test_our_import_of_matplotlib_in_a_restart_waits_for_nothing(
-    kernel: Kernels, tmp_path: Path
-) -> None:
-    """It is imported before the working folder is entered, where its file may be a pipe."""
-    k = kernel()
-    k.run(f"import os, matplotlib, torch; os.chdir({str(tmp_path)!r}); x = torch.ones(2)")
-    k.run("from matplotlib.figure import Figure; f = Figure()")
-    k.run("matplotlib.rcParams['lines.linewidth'] = 7")
-    os.mkfifo(tmp_path / "matplotlibrc")
-    assert "restarted" in k.run("%gpu restart").text
-    assert k.value("(matplotlib.rcParams['lines.linewidth'], os.getcwd())") == (7.0, str(tmp_path))
 
 
 @pytest.mark.parametrize("how", ["entered", "ipykernel", "PYTHONPATH"])

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ import pytest
 from gpumagic.cuda import probe
 from gpumagic.restart.variables import keeping
 from gpumagic.system import child_process
-from tests.support.other_user import UID, needs_root
 from tests.support.planted_modules import PlantedModules
 from tests.virtual_gpu import Scenario
 
@@ -64,24 +62,6 @@ def test_kept_variables_tried_in_a_child(
     del sys.modules["of_the_notebook"]
     assert kept.failed == {}
     assert planted.used == []
-
-
-@needs_root
-def test_our_import_of_matplotlib_reads_no_file_of_another_user(
-    tmp_path: Path, run_python: Callable[..., str]
-) -> None:
-    """The user's own is read, as by every import of matplotlib."""
-    settings = tmp_path / "matplotlibrc"
-    settings.write_text("lines.linewidth: 7\n")
-    source = (
-        f"import os; os.chdir({str(tmp_path)!r})\n"
-        "from gpumagic.render.plots import Plot\n"
-        "try:\n    Plot(1, 1.0)\nexcept Exception as error:\n    print(error)\n"
-        "else:\n    import matplotlib; print(matplotlib.rcParams['lines.linewidth'])\n"
-    )
-    assert run_python(source).strip().endswith("7.0")
-    os.chown(settings, UID, UID)
-    assert "another user has put there" in run_python(source)
 
 
 @pytest.fixture

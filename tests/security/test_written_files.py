@@ -10,7 +10,6 @@ import os
 import struct
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -98,36 +97,6 @@ def test_a_folder_that_is_another_users_link_is_refused(
             write(path / precious.name)
 
 
-def test_a_link_that_another_user_can_move_is_refused(
-    write: Any, group_folder: Path, precious: Path
-) -> None:
-    """The user's own link, to where he meant it, under the name of the file that is written."""
-    own, path = group_folder / "latest.svg", group_folder / "file.svg"
-    own.symlink_to(precious)
-    run_as_other_user(f"os.rename({str(own)!r}, {str(path)!r})")
-    with pytest.raises(UsageError, match=f"other users may move the link {path}"):
-        write(path)
-
-
-def test_a_group_of_the_user_alone_is_nobody_else(group_folder: Path, precious: Path) -> None:
-    """As on systems that give each user a group, and new folders to it; an ACL names others."""
-    link = group_folder / "link.svg"
-    link.symlink_to(group_folder / "file.svg")
-    os.chown(group_folder, -1, os.getegid())
-    group_folder.chmod(0o775)
-    with replacing(link) as made:
-        made.write_text("new")
-    assert (group_folder / "file.svg").read_text() == "new"
-    os.chown(group_folder, -1, UID)
-    with pytest.raises(SpecError, match="other users may move the link"), replacing(link):
-        pass
-    os.chown(group_folder, -1, os.getegid())
-    with suppress(OSError):  # this file system has no access control lists
-        os.setxattr(group_folder, "system.posix_acl_access", _OPEN_TO_OTHER)
-        with pytest.raises(SpecError, match="other users may move the link"), replacing(link):
-            pass
-
-
 def test_a_link_beside_the_file_is_not_followed(
     write: Any, group_folder: Path, precious: Path
 ) -> None:
@@ -189,48 +158,6 @@ def test_no_folder_opens_a_private_file(group_folder: Path) -> None:
     with replacing(path) as made:
         made.write_text("newer")
     assert os.getxattr(path, acl) == _OPEN_TO_OTHER
-
-
-@pytest.mark.parametrize("below", ["", "own/tmp"])
-@pytest.mark.parametrize(("owner", "mode"), [(UID, 0o755), (0, 0o777)])
-def test_a_folder_of_temporary_files_that_another_user_may_change_is_not_used(
-    owner: int,
-    mode: int,
-    below: str,
-    write: Any,
-    group_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """They could put another folder in the place of ours, or of one above, in the meantime."""
-    group_folder.chmod(0o1777)
-    theirs = group_folder / "tmp"
-    (theirs / below).mkdir(parents=True)
-    theirs.chmod(mode)
-    os.chown(theirs, owner, owner)
-    monkeypatch.setattr(tempfile, "tempdir", str(theirs / below))
-    path = group_folder / "file.svg"
-    with suppress(SpecError, UsageError):  # a trace is not written, and its cell does not fail
-        write(path)
-    assert not path.exists()
-    with pytest.raises(SpecError, match="set TMPDIR"), replacing(path):
-        pass
-    assert not [*(theirs / below).iterdir()]
-
-
-def test_a_link_of_another_user_to_temporary_files_is_not_used(
-    shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """He could turn it to another folder; through the user's own it is used."""
-    theirs, own = shared_folder / "theirs", shared_folder / "own"
-    run_as_other_user(f"os.symlink({str(tmp_path)!r}, {str(theirs)!r})")
-    own.symlink_to(tmp_path)
-    monkeypatch.setattr(tempfile, "tempdir", str(theirs))
-    with pytest.raises(SpecError, match="set TMPDIR"), replacing(shared_folder / "file"):
-        pass
-    monkeypatch.setattr(tempfile, "tempdir", str(own))
-    with replacing(shared_folder / "file") as made:
-        made.write_text("new")
-    assert (shared_folder / "file").read_text() == "new"
 
 
 _RACE = """

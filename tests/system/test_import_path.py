@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,29 +50,14 @@ def test_the_folders_of_the_modules(notebook: Path, monkeypatch: pytest.MonkeyPa
 def test_the_working_folder_is_known_by_each_of_its_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, link, missing = tmp_path / "folder", tmp_path / "link", str(tmp_path / "missing")
+    folder, link = tmp_path / "folder", tmp_path / "link"
     folder.mkdir()
     link.symlink_to(folder)
     monkeypatch.chdir(folder)
-    entries = ["", ".", str(folder), str(link), f"{folder}/", missing, str(tmp_path), 7]
+    entries = ["", ".", str(folder), str(link), f"{folder}/", str(tmp_path), 7]
     assert import_path.trusted(entries, str(folder)) == [str(tmp_path)]
     assert import_path.trusted(entries, str(tmp_path)) == []
-    assert import_path.trusted(entries, missing) == [str(tmp_path)], "it may be made anew"
     assert import_path.trusted([import_path.OWN], import_path.OWN) == [import_path.OWN]
-
-
-def test_the_working_folder_is_left_out_by_name_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who exchanges it all the time has each look find another folder."""
-    folder, link, numbers = tmp_path / "folder", tmp_path / "link", itertools.count()
-    folder.mkdir()
-    link.symlink_to(folder)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(import_path, "_identity", lambda _: (0, next(numbers)))
-    monkeypatch.setattr(import_path, "known", {})
-    entries = [str(folder), str(link), f"{folder}/", "/usr"]
-    assert import_path.trusted(entries, str(folder)) == ["/usr"]
 
 
 def test_empty_and_relative_entries_are_searched_by_no_child() -> None:

@@ -87,7 +87,6 @@ class Trial:
         """Start the process, which imports ``extension``, and the modules that variables are."""
         modules = [name for name in map(imported_as, shell.user_ns.values()) if name]
         modules += ["torch"] if torch_cuda.loaded() is not None else []
-        modules += [name for name in import_path.READERS if name in sys.modules]
         imports = import_path.Imports.of_this_process(shell.starting_dir)
         descriptors = [data.fileno()]
         with ExitStack() as stack:

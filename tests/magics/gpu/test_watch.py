@@ -107,15 +107,17 @@ def test_cells_are_recorded_as_spans(
     assert not current.history().running
 
 
-def test_a_failing_nvml_ends_the_panel_and_not_the_cell(
+def test_a_failing_nvml_ends_neither_the_panel_nor_the_cell(
     begin: Callable[..., Any], virtual_gpu: Any, run_cell: Callable[..., Any]
 ) -> None:
     current, panel = begin()
-    virtual_gpu.fault("nvmlDeviceGetCount*", 999)
-    panel.until("■ ended: NVML reports")
+    virtual_gpu.fault("nvml*", 999)
+    looked = len(current.samples)
+    until(lambda: len(current.samples) > looked + 3)
     ran = run_cell("x = 1")
     assert ran.stdout + ran.stderr == ""
-    until(lambda: not current.running)
+    assert current.running
+    assert "ended" not in panel.text
 
 
 def test_without_a_gpu_it_is_one_line(
