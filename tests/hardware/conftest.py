@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -57,8 +58,7 @@ def torch(
 @pytest.fixture(scope="session")
 def figure(request: pytest.FixtureRequest, torch: ModuleType) -> Figure:
     """``figure(name, value)``: a line of the record, which is written at once."""
-    record = request.config.stash.get(_RECORD, None)
-    return lambda name, value: record.note("figures", name, value) if record else None
+    return partial(request.config.stash[_RECORD].note, "figures")
 
 
 @pytest.fixture(scope="session")

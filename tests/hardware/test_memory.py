@@ -1,14 +1,12 @@
-"""What NVML says of memory and processes, what we take it for, and what we say when it runs out."""
+"""What NVML says of memory, and torch when it runs out."""
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
 
 import gpumagic
-from gpumagic.cuda import processes
 from gpumagic.memory import oom
 from gpumagic.results.memory.out_of_memory import OutOfMemory
 from tests.hardware.record import Figure
@@ -46,40 +44,7 @@ def test_out_of_memory_is_read(torch: Any, ip: Any, figure: Figure) -> None:
         torch.cuda.set_per_process_memory_fraction(1.0)
     figure("out of memory: torch's message", str(raised.value))
     assert isinstance(found, OutOfMemory)
-    figure("out of memory: what is made of it", vars(found))
     assert found.requested == pytest.approx(total // 5, rel=0.01)
     assert found.device == 0
     assert found.free is not None
     assert found.limit is not None
-
-
-def test_memory_of_version_2_adds_up(figure: Figure) -> None:
-    """Used, free and reserved are all there is; version 1 counts the reserve as used."""
-    import pynvml as nv
-
-    nv.nvmlInit()
-    try:
-        handle = nv.nvmlDeviceGetHandleByIndex(0)
-        first = nv.nvmlDeviceGetMemoryInfo(handle)
-        second = nv.nvmlDeviceGetMemoryInfo(handle, nv.nvmlMemory_v2)
-    except nv.NVMLError as error:
-        pytest.skip(f"NVML does not tell: {error}")
-    finally:
-        nv.nvmlShutdown()
-    parts = second.used, second.free, second.reserved
-    figure("NVML's version 2: total; used, free, reserved", (second.total, parts))
-    figure("used of version 1, less used and reserved of 2", first.used - sum(parts[::2]))
-    assert second.total == sum(parts)
-
-
-def test_whether_nvmls_pids_are_ours(torch: Any, figure: Figure) -> None:
-    """In a container they may be the host's: recorded, with what we make of it."""
-    x = torch.ones(2, device="cuda")
-    torch.cuda.synchronize(x.device)
-    device = next(d for d in gpumagic.devices() if d.ordinal == 0)
-    listed = None if device.processes is None else [p.pid for p in device.processes]
-    figure("NVML lists this process", None if listed is None else os.getpid() in listed)
-    figure("processes listed", None if listed is None else len(listed))
-    figure("in the first pid namespace", processes.in_first_pid_namespace())
-    figure("memory: own, others", (device.memory_own, device.memory_others))
-    assert device.memory_own is None or device.memory_own > 0

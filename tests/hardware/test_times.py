@@ -6,11 +6,14 @@ import ctypes
 import statistics
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 import gpumagic
+from gpumagic.cuda.pytorch import cuda_events, torch_cuda
+from gpumagic.timing.queued_runs import launch_delay
 from tests.hardware import work
 from tests.hardware.record import Figure
 
@@ -38,6 +41,21 @@ def test_a_known_duration(torch: Any, cycles: float, figure: Figure) -> None:
             ratios.append(timed.gpu.median / true)
         figure(f"50 ms on the {name}: reported / true", ratios)
         assert 0.98 <= statistics.median(ratios) <= 1.02
+
+
+def test_what_two_events_tell_apart(torch: Any, figure: Figure) -> None:
+    """Pairs of events with nothing in between: no two times differ by less than we say."""
+    stream, pairs = torch_cuda.current_stream(0), []
+    for _ in range(10):  # a queue holds some 1,000 events
+        launch_delay(0, 20e-3)
+        events = [cuda_events.timing_event(stream) for _ in range(200)]
+        torch.cuda.synchronize()
+        pairs += [a.elapsed_time(b) / 1e3 for a, b in zip(events[::2], events[1::2], strict=True)]
+    steps = [b - a for a, b in pairwise(sorted(pairs)) if b - a > 1e-10]
+    least, median, step = min(pairs), statistics.median(pairs), min(steps, default=0.0)
+    figure("1,000 pairs of events, in seconds: least, median, step", (least, median, step))
+    # A margin: times come as milliseconds in single precision.
+    assert step <= cuda_events.RESOLUTION * 1.01
 
 
 def test_work_on_a_stream_that_is_not_torchs(
