@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sys
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from gpumagic.cuda.visible_devices import View, came_too_late, hides_all, list_ends_at, shown, view
 from gpumagic.results.devices import Device, MigInstance
+from tests.support import forks
+from tests.virtual_gpu import GPU, Scenario
 
-UUIDS = ("GPU-aa11", "GPU-aa22", "GPU-bb33", "GPU-cc44")
+UUIDS = [f"GPU-{n}0000-0000-4000-8000-000000000000" for n in ("aa11", "aa22", "bb33", "cc44")]
 
 FOUR = tuple(Device(i, uuid=u, name="H100", memory_free=2**33) for i, u in enumerate(UUIDS))
 
@@ -18,6 +24,10 @@ UNEQUAL = tuple(
     Device(i, uuid=u, name=name)
     for i, (u, name) in enumerate(zip(UUIDS, ("T4", "H100", "T4", "H100"), strict=True))
 )
+
+
+def variables(mask: str | None) -> dict[str, str]:
+    return {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
 
 
 def test_a_machine_without_gpus_hides_none() -> None:
@@ -51,76 +61,89 @@ DIVIDED = (
 def test_what_a_mask_shows_of_a_divided_gpu(
     mask: str | None, indexes: tuple[int, ...] | None, instances: dict[int, str]
 ) -> None:
-    seen = view({} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}, DIVIDED)
+    seen = view(variables(mask), DIVIDED)
     assert (seen.indexes, seen.instances) == (indexes, instances)
 
 
-# --- what a value shows (the table in the CUDA programming guide and torch's parser) -------------
+#: What a value shows of `FOUR`; None: it names a GPU twice, which hides all of them.
+MASKS: dict[str | None, tuple[int, ...] | None] = {
+    None: (0, 1, 2, 3),
+    **dict.fromkeys(("", "-1", "NoDevFiles", "all", "gpu-aa11", "9,0"), ()),
+    "0,2,-1,1": (0, 2),
+    "0,9": (0,),
+    "1gpu2,2amp": (1, 2),
+    " 0, 1 ": (0, 1),
+    "0;1": (0,),
+    "3,2": (3, 2),
+    "+1": (1,),
+    UUIDS[1]: (1,),
+    "GPU-b": (2,),
+    "GPU-aa": (),
+    "GPU-bb33,GPU-aa11": (2, 0),
+    "GPU-bb33, GPU-aa11": (2,),
+    " GPU-bb33": (),
+    "GPU-bb33,0": (2,),
+    "0,GPU-bb33": (0,),
+    "GPU-bb33,GPU-zz,GPU-aa11": (2,),
+    **dict.fromkeys(("0,0", "0,9,0", "0,9,9", "GPU-aa11,GPU-aa11", f"GPU-b,{UUIDS[2]}"), None),
+}
+#: What the driver and torch's own parser, over NVML, make of them: UUIDs or an error; a number.
+READ = """
+import ctypes, json, os, torch
+def visible():
+    lib, n, raw = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), (ctypes.c_ubyte * 16)()
+    error = lib.cuInit(0)
+    lib.cuDeviceGetCount(ctypes.byref(n))
+    read = lambda i: lib.cuDeviceGetUuid_v2(raw, i) or bytes(raw).hex()
+    return error or [read(i) for i in range(n.value)]
+for mask in masks:
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    os.environ |= {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
+    count = torch.cuda._device_count_nvml()
+    if os.fork() == 0:  # the driver reads it once
+        print(json.dumps([visible(), count]), flush=True)
+        os._exit(0)
+    os.wait()
+"""
 
 
-@pytest.mark.parametrize(
-    ("mask", "indexes"),
-    [
-        (None, (0, 1, 2, 3)),
-        ("", ()),
-        ("-1", ()),
-        ("NoDevFiles", ()),
-        ("all", ()),
-        ("gpu-aa11", ()),
-        ("0,2,-1,1", (0, 2)),
-        ("0,0", ()),
-        ("GPU-aa11,GPU-aa11", ()),
-        ("9,0", ()),
-        ("0,9", (0,)),
-        ("1gpu2,2amp", (1, 2)),
-        (" 0, 1 ", (0, 1)),
-        ("0;1", (0,)),
-        ("3,2", (3, 2)),
-        ("GPU-b", (2,)),
-        ("GPU-aa", ()),
-        ("GPU-bb33,GPU-aa11", (2, 0)),
-        ("GPU-bb33, GPU-aa11", (2,)),
-        (" GPU-bb33", ()),
-        ("GPU-bb33,0", (2,)),
-        ("0,GPU-bb33", (0,)),
-        ("GPU-bb33,GPU-zz,GPU-aa11", (2,)),
-        ("GPU-bb33,GPU-b", ()),
-        ("0,9,9", ()),
-        ("+1", (1,)),
-        ("-0", ()),
-    ],
-)
-def test_what_a_mask_shows(mask: str | None, indexes: tuple[int, ...]) -> None:
-    environment = {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
+@pytest.mark.parametrize("mask", MASKS)
+def test_what_a_mask_shows(mask: str | None) -> None:
+    environment, indexes = variables(mask), MASKS[mask] or ()
     seen = view(environment, FOUR)
-    assert seen.indexes == indexes
-    assert seen.visible == frozenset(indexes)
-    assert hides_all(environment, FOUR) == (mask is not None and not indexes)
+    assert (seen.indexes, seen.visible) == (indexes, {*indexes})
+    assert hides_all(environment, FOUR) == (not indexes)
+
+
+def test_the_driver_and_torch_read_a_mask_so(child_environment: Callable[..., Any]) -> None:
+    env = child_environment(Scenario(devices=[GPU(uuid=uuid) for uuid in UUIDS]))
+    command = [sys.executable, "-W", "ignore", "-c", f"masks = {[*MASKS]}\n{READ}"]
+    found = [*map(json.loads, forks.output(command, env=env).splitlines())]
+    uuids = [uuid.removeprefix("GPU-").replace("-", "") for uuid in UUIDS]
+    for (mask, indexes), answers in zip(MASKS.items(), found, strict=True):
+        error = 101 if indexes is None else 100
+        count = len(indexes or ())
+        assert answers == [[uuids[i] for i in indexes or ()] or error, count], mask
 
 
 @pytest.mark.parametrize(
     ("mask", "says"),
     [
         (None, None),
-        ("", None),
         ("-1", None),
         ("0,2,-1,1", None),  # there to end it
-        ("3,2", None),
         ("0,1,", None),
-        ("GPU-bb33,GPU-aa11", None),
         ("MIG-GPU-aa11/1/0,9", None),  # not known
         ("0,9,1", "CUDA stops at '9' in CUDA_VISIBLE_DEVICES=0,9,1, .* it hides what follows"),
         ("9", "CUDA stops at '9' in CUDA_VISIBLE_DEVICES=9, which is no GPU: it hides every GPU"),
         ("all", "CUDA stops at 'all'"),
-        ("0;1,2", None),
         ("GPU-bb33, GPU-aa11", "CUDA stops at ' GPU-aa11'"),
-        ("0,GPU-bb33", "CUDA stops at 'GPU-bb33'"),
         ("0,0", "names a GPU twice: CUDA hides every GPU"),
         ("GPU-bb33,GPU-b", "names a GPU twice: CUDA hides every GPU"),
     ],
 )
 def test_where_cuda_stops_to_read_a_mask(mask: str | None, says: str | None) -> None:
-    found = list_ends_at({} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}, FOUR)
+    found = list_ends_at(variables(mask), FOUR)
     assert (found is None) if says is None else re.search(says, str(found))
 
 
@@ -148,29 +171,28 @@ def test_numbers_are_ambiguous_where_cudas_order_is_not_known() -> None:
 )
 def test_a_mask_that_hides_what_is_seen_came_too_late(mask: str | None, too_late: bool) -> None:
     seen = tuple(replace(device, visible=device.index < 2) for device in FOUR)
-    environment = {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
-    assert came_too_late(environment, seen) == too_late
+    assert came_too_late(variables(mask), seen) == too_late
     hidden = {"CUDA_VISIBLE_DEVICES": "0"}
     unknown = tuple(replace(device, visible=True) for device in UNEQUAL)
     assert not came_too_late(hidden, unknown), "a number may be any device's"
 
 
 @pytest.mark.parametrize(
-    ("wanted", "uuids", "fits"),
+    ("wanted", "found", "fits"),
     [
-        (View((0, 2), frozenset({0, 2})), ("GPU-aa11", "GPU-bb33"), True),
-        (View((2, 0), frozenset({0, 2})), ("GPU-aa11", "GPU-bb33"), False),
-        (View((0,), frozenset({0})), ("GPU-aa11", "GPU-bb33"), False),
-        (View((0,), frozenset({0})), ("GPU-aa11", "GPU-unknown"), False),
+        (View((0, 2), frozenset({0, 2})), (0, 2), True),
+        (View((2, 0), frozenset({0, 2})), (0, 2), False),
+        (View((0,), frozenset({0})), (0, 2), False),
+        (View((0,), frozenset({0})), (0, 4), False),
         (View((), frozenset()), (), True),
-        (View((), frozenset()), ("GPU-aa11",), False),
-        (View(None, frozenset({0, 2})), ("GPU-bb33", "GPU-aa11"), True),
-        (View(None, frozenset({0, 2})), ("GPU-aa11",), False),
-        (View(), ("GPU-aa11",), True),
+        (View((), frozenset()), (0,), False),
+        (View(None, frozenset({0, 2})), (2, 0), True),
+        (View(None, frozenset({0, 2})), (0,), False),
+        (View(), (0,), True),
     ],
 )
-def test_what_a_driver_shows_is_compared(wanted: View, uuids: tuple[str, ...], fits: bool) -> None:
-    assert wanted.fits(shown(uuids, FOUR)) is fits
+def test_what_a_driver_shows_is_compared(wanted: View, found: tuple[int, ...], fits: bool) -> None:
+    assert wanted.fits(shown([[*UUIDS, "GPU-unknown"][i] for i in found], FOUR)) is fits
 
 
 def test_the_first_instance_that_a_driver_shows_of_a_gpu() -> None:

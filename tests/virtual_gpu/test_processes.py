@@ -1,4 +1,4 @@
-"""What needs a process of its own: a hidden library, masks, and processes side by side."""
+"""What needs a process of its own: a hidden library, and processes side by side."""
 
 from __future__ import annotations
 
@@ -18,27 +18,11 @@ from tests.support.device import ROOT
 from tests.support.kernels import python_environment
 from tests.support.waiting import until
 
-from . import GPU, Scenario, World, environment
+from . import Scenario, World, environment
 from .build import libraries
 from .world import STATE
 
 GIB = 2**30
-#: The UUIDs behind the ordinals, or the error of cuInit.
-DRIVER = """
-import ctypes, json, os
-def visible():
-    lib, n = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
-    error = lib.cuInit(0)
-    if error:
-        return error
-    lib.cuDeviceGetCount(ctypes.byref(n))
-    found = []
-    for i in range(n.value):
-        raw = (ctypes.c_ubyte * 16)()
-        lib.cuDeviceGetUuid_v2(raw, i)
-        found.append(bytes(raw).hex())
-    return found
-"""
 
 
 def run(environment: Mapping[str, str], code: str) -> Any:
@@ -62,64 +46,6 @@ def test_the_machines_own_driver_is_hidden(tmp_path: Path) -> None:
     """
     assert run(own, code) == "loaded"
     assert "cannot open shared object" in run(environment(Scenario(driver=False), own), code)
-
-
-UNIQUE = ["GPU-aaaa1111-0000-4000-8000-000000000000", "GPU-aaab2222-0000-4000-8000-000000000000"]
-UNIQUE += ["GPU-b0000000-0000-4000-8000-000000000000", "GPU-c0000000-0000-4000-8000-000000000000"]
-MASKS: dict[str, list[int]] = {
-    "3,1": [3, 1],
-    "": [],
-    "-1": [],
-    "none": [],
-    "all": [],
-    "0,2,-1,1": [0, 2],
-    "0,0": [],
-    "0,9": [0],
-    "0,9,0": [],
-    "1gpu2,2amp": [1, 2],
-    " 0, 1 ": [0, 1],
-    "0;1": [0],
-    UNIQUE[1]: [1],
-    "GPU-b": [2],
-    "GPU-aaa": [],
-    "GPU-b,GPU-c": [2, 3],
-    "GPU-b, GPU-c": [2],
-    f"GPU-b,{UNIQUE[2]}": [],
-    "GPU-b,0": [2],
-}
-NAMED_TWICE = ("0,0", "0,9,0", f"GPU-b,{UNIQUE[2]}")
-
-
-def test_masks_as_torch_reads_them() -> None:
-    """The driver and torch's own parser (over NVML) agree, and the driver sees the right ones."""
-    found = run(
-        environment(Scenario(devices=[GPU(uuid=uuid) for uuid in UNIQUE])),
-        DRIVER
-        + f"""
-masks = {list(MASKS)!r}
-seen = []
-for mask in masks:  # the driver reads a mask once, so each has its own process
-    read, write = os.pipe()
-    if os.fork() == 0:
-        os.environ["CUDA_VISIBLE_DEVICES"] = mask
-        os.write(write, json.dumps(visible()).encode())
-        os._exit(0)
-    os.wait()
-    seen.append(json.loads(os.read(read, 4096)))
-import torch
-counts = []
-for mask in masks:
-    os.environ["CUDA_VISIBLE_DEVICES"] = mask
-    counts.append(torch.cuda._device_count_nvml())
-print(json.dumps([seen, counts]))
-""",
-    )
-    uuids = [uuid.removeprefix("GPU-").replace("-", "") for uuid in UNIQUE]
-    failure = {mask: 101 if mask in NAMED_TWICE else 100 for mask in MASKS}
-    expected = [[uuids[i] for i in each] or failure[mask] for mask, each in MASKS.items()]
-    assert dict(zip(MASKS, found[0], strict=True)) == dict(zip(MASKS, expected, strict=True))
-    counts = [len(indexes) for indexes in MASKS.values()]
-    assert dict(zip(MASKS, found[1], strict=True)) == dict(zip(MASKS, counts, strict=True))
 
 
 HOLD = """
