@@ -1,8 +1,4 @@
-"""A kernel restarted in place against jupyter_client's own restart and a choice, in turns.
-
-And one that keeps variables against the import of their libraries, which it cannot do without: the
-child that tries the variables imports them, and so does the new process.
-"""
+"""A kernel restarted in place against jupyter_client's own restart and a choice, in turns."""
 
 from __future__ import annotations
 
@@ -30,16 +26,12 @@ def rows() -> Iterator[Row]:
                 (_in_place(kernels[0], turn), _by_the_front_end(kernels[1], turn))
                 for turn in range(ROUNDS)
             ]
-            kept = [(_keeping(kernels[0]), _import(kernels[1])) for _ in range(ROUNDS // 2)]
         finally:
             for kernel in kernels:
                 kernel.close()
     ours, reference = (median(column) for column in zip(*turns, strict=True))
     note = f"restart_kernel and the same choice, until its reply; medians of {ROUNDS}, in turns"
     yield Row("%gpu … --restart --keep none, to its reply", ours, reference, note, 1.0)
-    ours, reference = (median(column) for column in zip(*kept, strict=True))
-    note = "the import of torch, numpy and pandas in the first cell of a kernel; medians, in turns"
-    yield Row("%gpu restart, with tensors, a model, arrays and a DataFrame", ours, reference, note)
 
 
 def _in_place(kernel: Kernel, turn: int) -> float:
@@ -50,34 +42,6 @@ def _in_place(kernel: Kernel, turn: int) -> float:
     taken = time.perf_counter() - started
     assert shown.startswith("restarted"), shown
     return taken
-
-
-_LIBRARIES = "import torch, numpy as np, pandas as pd"
-_DATA = """
-tensors = [torch.ones(1000, 100) for _ in range(5)]
-model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
-arrays = [np.ones((500, 500)) for _ in range(4)]; losses = [n / 7 for n in range(1000)]
-frame = pd.DataFrame({"a": range(10_000), "b": np.random.rand(10_000)})
-"""
-
-
-def _keeping(kernel: Kernel) -> float:
-    """From the cell that asks to its reply, with all variables."""
-    kernel.run(f"%load_ext gpumagic\n{_LIBRARIES}\n{_DATA}")
-    started = time.perf_counter()
-    shown = kernel.run("%gpu restart").text
-    taken = time.perf_counter() - started
-    assert "No variable was lost." in shown, shown
-    return taken
-
-
-def _import(kernel: Kernel) -> float:
-    """Of the libraries, in a kernel that is new."""
-    kernel.manager.restart_kernel()
-    kernel.client.wait_for_ready(timeout=120)
-    started = time.perf_counter()
-    kernel.run(_LIBRARIES)
-    return time.perf_counter() - started
 
 
 def _by_the_front_end(kernel: Kernel, turn: int) -> float:

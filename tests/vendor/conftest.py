@@ -65,8 +65,7 @@ def ask(child_environment: Callable[..., dict[str, str]]) -> Callable[..., Any]:
     """``ask(subject, *arguments, env=None)``: the answers to `questions`, from a fresh process."""
 
     def run(*arguments: str, env: Mapping[str, str | None] | None = None) -> Any:
-        may = {} if questions.CONTROL.exists() else {questions.MAY_REMOVE: "1"}
         command = [sys.executable, questions.__file__, *arguments]
-        return json.loads(forks.output(command, env=child_environment(env={**may, **(env or {})})))
+        return json.loads(forks.output(command, env=child_environment(env=env)))
 
     return run

@@ -17,11 +17,6 @@ from importlib import util
 from pathlib import Path
 from typing import Any
 
-#: The libraries make it as root when they look for devices; so it tells whether they looked.
-CONTROL = Path("/dev/nvidiactl")
-#: Set in the environment where it was not there before these tests, which may then remove it.
-MAY_REMOVE = "VENDOR_MAY_REMOVE"
-
 
 def driver() -> dict[str, Any]:
     """Before a start that fails, after it, and with the variable changed in between."""
@@ -64,16 +59,13 @@ def nvml() -> dict[str, Any]:
 
 
 def runtime(library: str) -> dict[str, Any]:
-    """The runtime, whose start fails once, and whether it tries again."""
+    """The runtime, whose start fails once: it does not try again."""
     cudart = ctypes.CDLL(library)
-    number, looked = ctypes.c_int(), []
+    number = ctypes.c_int()
 
     def count() -> list[int]:
-        _forget()
         number.value = -1
-        answer = [cudart.cudaGetDeviceCount(ctypes.byref(number)), number.value]
-        looked.append(CONTROL.exists())
-        return answer
+        return [cudart.cudaGetDeviceCount(ctypes.byref(number)), number.value]
 
     return {
         "cudaGetDeviceCount": [count(), count()],
@@ -84,23 +76,7 @@ def runtime(library: str) -> dict[str, Any]:
         "cudaGetDevice": cudart.cudaGetDevice(ctypes.byref(number)),
         "cudaDriverGetVersion": cudart.cudaDriverGetVersion(ctypes.byref(number)),
         "version": number.value,
-        "looked for devices": looked,
     }
-
-
-def looks() -> list[bool]:
-    """Whether each of three calls of cuInit looked for devices: the proof that it can be seen."""
-    cuda, looked = ctypes.CDLL("libcuda.so.1"), []
-    for _ in range(3):
-        _forget()
-        cuda.cuInit(0)
-        looked.append(CONTROL.exists())
-    return looked
-
-
-def _forget() -> None:
-    if os.geteuid() == 0 and CONTROL.exists() and MAY_REMOVE in os.environ:
-        CONTROL.unlink()
 
 
 #: What NVIDIA's own libraries answered (535.309.01), versions apart.
@@ -155,5 +131,5 @@ def runtime_soname() -> str:
 
 
 if __name__ == "__main__":
-    ask: dict[str, Callable[..., Any]] = {f.__name__: f for f in (driver, nvml, runtime, looks)}
+    ask: dict[str, Callable[..., Any]] = {f.__name__: f for f in (driver, nvml, runtime)}
     print(json.dumps(ask[sys.argv[1]](*sys.argv[2:])))

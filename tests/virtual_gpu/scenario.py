@@ -235,7 +235,6 @@ def fill_rule(
     state: Any,
     name: str,
     code: int | None,
-    after: int = 0,
     times: int | None = None,
     seconds: float = 0,
 ) -> None:
@@ -243,7 +242,6 @@ def fill_rule(
     state.name = name.encode()
     state.fails = code is not None
     state.code = code or 0
-    state.after = after
     state.times = -1 if times is None else times
     state.delay_ns = round(seconds * 1e9)
     state.seen = 0

@@ -134,30 +134,3 @@ def test_events_tell_apart_what_the_profile_says(
     virtual_gpu.set_profile("t4")
     steps = by_events(work(0.00123)) / 0.0005
     assert steps == pytest.approx(round(steps), abs=1e-3)
-
-
-ATTACH = """
-import json, os, time, pynvml
-from tests.virtual_gpu import World
-def taken():
-    begin = time.perf_counter()
-    pynvml.nvmlDeviceGetHandleByIndex(0)
-    return time.perf_counter() - begin
-def sessions():
-    return World.current().sessions(os.getpid())
-found = [sessions()]
-pynvml.nvmlInit()
-found += [taken(), taken(), sessions()]
-pynvml.nvmlShutdown()
-print(json.dumps([*found, sessions()]))
-"""
-
-
-def test_nvml_attaches_to_a_gpu_once(child_environment: Any) -> None:
-    """With the first handle of a session, which counts until it is shut down."""
-    variables = child_environment(Scenario(profile="t4"))
-    said = forks.output([sys.executable, "-c", ATTACH], env=variables)
-    before, first, again, within, after = json.loads(said)
-    assert (before, within, after) == (0, 1, 0)
-    assert first >= PROFILES["t4"].attach / 1e6
-    assert again < first

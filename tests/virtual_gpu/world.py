@@ -57,12 +57,9 @@ class World:
             raise LookupError("this process does not run on a virtual GPU")
         return _known.get(path) or cls(path)
 
-    def fault(self, call: str, code: int, after: int = 0, times: int | None = None) -> None:
-        """Makes `call` ("nvml*": all of a prefix) return `code`.
-
-        `after` calls go well first; then `times` of them fail (None: all).
-        """
-        self._add_rule(call, code, after, times, 0)
+    def fault(self, call: str, code: int, times: int | None = None) -> None:
+        """Makes the next `times` (None: all) of `call` ("nvml*": all of a prefix) return `code`."""
+        self._add_rule(call, code, times=times)
 
     def end_context(self, code: int, pid: int | None = None) -> None:
         """From now on all that a process asks of its CUDA context fails with `code`.
@@ -76,7 +73,7 @@ class World:
 
     def slow(self, call: str, seconds: float) -> None:
         """Adds `seconds` to every call of `call`."""
-        self._add_rule(call, None, 0, None, seconds)
+        self._add_rule(call, None, seconds=seconds)
 
     def clear_faults(self) -> None:
         """Ends every fault and slowness; dead contexts live again."""
@@ -143,14 +140,6 @@ class World:
             {call.name.decode(): call.total for call in self._state.calls if call.unimplemented}
         )
 
-    def sessions(self, pid: int | None = None) -> int:
-        """Sessions of NVML that our processes (or one of them) hold open."""
-        return sum(
-            process.sessions
-            for process in self._state.processes
-            if process.pid and (pid is None or process.pid == pid)
-        )
-
     def used(self, index: int, pid: int | None = None) -> int:
         """Bytes that our processes (or one of them) use on GPU `index`, contexts included."""
         return sum(
@@ -177,12 +166,10 @@ class World:
             raise IndexError(f"GPU {index} of {self._state.n_gpus}")
         return self._state.gpus[index]
 
-    def _add_rule(
-        self, call: str, code: int | None, after: int, times: int | None, seconds: float
-    ) -> None:
+    def _add_rule(self, call: str, code: int | None, **how: Any) -> None:
         for rule in self._state.rules:
             if not rule.active:
-                fill_rule(rule, call, code, after, times, seconds)
+                fill_rule(rule, call, code, **how)
                 self._state.n_rules += 1
                 return
         raise ValueError(f"at most {CONSTANTS['MAX_RULES']} faults")

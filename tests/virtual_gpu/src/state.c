@@ -166,7 +166,7 @@ static int apply_rules(struct vg_state *state, const char *name)
         if (!rule->fails)
             continue;
         int64_t seen = __atomic_fetch_add(&rule->seen, 1, __ATOMIC_RELAXED);
-        if (seen >= rule->after && (rule->times < 0 || seen < rule->after + rule->times))
+        if (rule->times < 0 || seen < rule->times)
             return rule->code;
     }
     return 0;

@@ -83,7 +83,6 @@ struct vg_rule {
     int32_t active;
     int32_t fails;
     int32_t code;
-    int64_t after;    /* calls that go well first */
     int64_t times;    /* failures before it goes well again; -1: for ever */
     int64_t delay_ns; /* added to every call that matches */
     int64_t seen;
