@@ -6,11 +6,12 @@
     (a variable,     (lists, modules,    (by their address)            (of the allocator; in
     ``Out[3]``)      closures, frames)                                 several hands perhaps)
 
-    search_space     walk                torch_graph                   blocks
-    notebook         └───── object_graph, garbage ─────┘
+    search_space         walk            torch_graph                   blocks
+    ipython_references   └───── object_graph, garbage ─────┘
 
-- `notebook`: what IPython itself refers to (``Out``, ``_``, the last exception), and how it is
-  forgotten. `search_space`: these and the user's variables as roots, and what is not entered.
+- `ipython_references`: what IPython itself refers to (``Out``, ``_``, the last exception), and how
+  that is forgotten. `search_space`: this and the user's variables as roots, and what is not
+  entered.
 - `walk` visits all that the roots lead to, by ``gc.get_referents``; `torch_graph` says what tensors
   and autograd's nodes lead to in C++. An object is known by its ``id()`` (`walk.ObjectId`).
 - `blocks` finds the block of an address, a `blocks.BlockIndex`.

@@ -9,8 +9,8 @@ import builtins
 import linecache
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import IO
 
@@ -53,24 +53,30 @@ def write(
         RestartError: some that must be kept cannot be, and neither ``force`` is given nor has CUDA
             failed; the file cannot be written, or Python does not start in that environment.
     """
-    try:
-        with ExitStack() as stack:
+    with ExitStack() as stack:
+        with _writing():
             file = stack.enter_context(tempfile.TemporaryFile(prefix="gpumagic-"))
-            with Trial.begun(file, extension, environment, shell) as trial:
-                manifest, lacking = _write(shell, names, environment, file, trial, say)
-            missed = {name: why for name, why in manifest.failed.items() if names[name]}
-            for name in [name for name in missed if refused.is_over(shell.user_ns[name])]:
-                del missed[name]  # it is of no use any more
-            # Where CUDA has failed, waiting helps nothing: it goes on with what is left.
-            if not force and STATE.dead_context is None:
-                _refuse(missed, lacking, again, shell)
-            stack.pop_all()
+        with Trial.begun(file, extension, environment, shell) as trial, _writing():
+            manifest, lacking = _write(shell, names, environment, file, trial, say)
+        # Where CUDA has failed, waiting helps nothing: it goes on with what is left.
+        if not force and STATE.dead_context is None:
+            needed = (name for name in manifest.failed if names[name])
+            lost = [name for name in needed if not refused.is_over(shell.user_ns[name])]
+            _refuse({name: manifest.failed[name] for name in lost}, lacking, again, shell)
+        stack.pop_all()
+    return file, replace(manifest, settings=settings.read(shell))
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    """Say where the variables are written, if that fails."""
+    try:
+        yield
     except OSError as error:
         raise RestartError(
             f"the variables cannot be written to {tempfile.gettempdir()}: {text.reason(error)}; "
             "TMPDIR names another folder"
         ) from None
-    return file, replace(manifest, settings=settings.read(shell))
 
 
 def _write(
@@ -122,20 +128,18 @@ def _with(reasons: Mapping[str, str], before: str) -> list[str]:
     return [f"{name} ({before}{why})" for name, why in reasons.items()]
 
 
-def _refuse(
-    missed: Mapping[str, str], lacking: Mapping[str, str], again: str, shell: Shell
-) -> None:
-    """Return if nothing is lost or changed.
+def _refuse(lost: Mapping[str, str], lacking: Mapping[str, str], again: str, shell: Shell) -> None:
+    """Return if nothing is lost or changed; the two say why, and what is missing.
 
     Raises:
         RestartError: something is; what, and what to type.
     """
-    found = [f"cannot keep {'; '.join(with_reasons(missed))}"] if missed else []
+    found = [f"cannot keep {'; '.join(with_reasons(lost))}"] if lost else []
     for name, what in lacking.items():
         words = refused.type_in_words(shell.user_ns[name])
         found.append(f"{name}{f' ({words})' * bool(words)} would come back without {what}")
     if found:
-        which = noun(len(missed) + len(lacking), "this", "these")
+        which = noun(len(lost) + len(lacking), "this", "these")
         raise RestartError(f"{'; '.join(found)}. Nothing was lost; {again} loses just {which}")
 
 

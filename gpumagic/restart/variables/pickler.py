@@ -34,6 +34,10 @@ _MOST_MET = 10_000
 Leaf = tuple[type, str]
 
 
+def _ignore(_: Leaf) -> None:
+    pass
+
+
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles a notebook's variables, but for the bytes of tensors, arrays and buffers."""
 
@@ -54,15 +58,14 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.contents = dict[str, Any]()
         self.absent = absent
         self.mapped_files = MappedFiles()
-        #: Is told each text, number and truth value.
-        self.note: Callable[[Leaf], object] = lambda _: None
+        #: Whether the last variable leads to a tensor with a graph; and those that do, by id.
+        self.has_graph, self._with_graph = False, dict[int, Any]()
+        self._note: Callable[[Leaf], object] = _ignore
         self._shell = shell
         self._process_objects = {id(each): name for name, each in process_objects(shell).items()}
         self._numbers, self._of_libraries = dict[int, int](), list[Any]()
         self._nans = dict[int, float]()
         self._rules = dict[type, list[rules.Rule]]()
-        #: The variables that lead to a tensor with a graph, by id; whether this one does.
-        self._with_graph, self._has_graph = dict[int, Any](), False
         super().__init__(file, protocol=5)
         # cloudpickle gives each set of functions a copy of their globals; ours have the notebook's,
         # into which it puts the values of the globals that they use.
@@ -72,9 +75,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self._context_is_dead = dead_context.check() is not None
         self._numpy: Any = sys.modules.get("numpy")
 
-    def add(self, value: Any) -> None:
-        """Pickle a variable."""
-        self._has_graph, limit = False, sys.getrecursionlimit()
+    def add(self, value: Any, note: Callable[[Leaf], object] = _ignore) -> None:
+        """Pickle a variable; ``note`` is told each text, number and truth value."""
+        self._note, self.has_graph, limit = note, False, sys.getrecursionlimit()
         self._of_libraries.clear()
         sys.setrecursionlimit(max(limit, _DEEPEST))
         try:
@@ -83,12 +86,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 self.dump(value)
         finally:
             sys.setrecursionlimit(limit)
-        if self._has_graph:
+        if self.has_graph:
             self._with_graph[id(value)] = value
-
-    def had_graph(self, value: Any) -> bool:
-        """Return whether a variable has a tensor that loses its autograd graph."""
-        return id(value) in self._with_graph
 
     def blame(self, error: Exception) -> str:
         """Return why `add` has failed, in the words of the outermost object of a library."""
@@ -112,9 +111,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         """Refer to what the new process has anyway, to devices, and to the bytes of tensors."""
         kind, torch = type(value), self._torch
         if id(value) in self._with_graph:  # what another variable has had pickled already
-            self._has_graph = True
+            self.has_graph = True
         if kind in (str, int, float, bool):
-            self.note((kind, value if kind is str else repr(value)))
+            self._note((kind, value if kind is str else repr(value)))
         if name := self._process_objects.get(id(value)):
             if name == "Out" and name not in self.module_objects.without_content:
                 self.contents[name] = value
@@ -144,7 +143,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             place = value._cdata, value.data_ptr(), value.nbytes()
             return "storage", self._number(*place, value, str(value.device))
         if issubclass(kind, torch.Tensor) and not value.is_leaf:
-            self._has_graph = True
+            self.has_graph = True
         return None
 
     def _number(self, key: int, address: int, size: int, owner: Any, device: str = "cpu") -> bytes:

@@ -51,6 +51,7 @@ class Pickles:
         self._new_pickler = partial(Pickler, file, shell, module_objects, absent)
         self._pickler = self._new_pickler()
         self._types, self._contents = dict[str, str](), dict[str, Any]()
+        self._without_graph = list[str]()
         file.seek(0)
         for name in names:
             self._add(name, shell.user_ns[name])
@@ -61,9 +62,8 @@ class Pickles:
 
     def _add(self, name: str, value: Any) -> None:
         found = set[Leaf]()
-        self._pickler.note = partial(_add, found, self._room)
         try:
-            self._pickler.add(value)
+            self._pickler.add(value, partial(_add, found, self._room))
         except Exception as error:
             if getattr(error, "errno", None) in _FULL:
                 raise
@@ -71,6 +71,8 @@ class Pickles:
             # What it shares with others it cannot pickle again; another looks at the others.
             self._pickler = self._new_pickler()
             return
+        if self._pickler.has_graph:
+            self._without_graph.append(name)
         is_new = name in self._contents or self._pickler.is_of_process(value)
         self._types[name] = "" if is_new else type_name(value)
         if len(found) >= self._room:
@@ -98,9 +100,7 @@ class Pickles:
             sources={name: linecache.getlines(name) for name in cells if not Path(name).exists()},
             cells={name: numbers[name] for name in cells if name in numbers},
             devices=Devices(driver.state().uuids or ()),
-            notes={
-                "Without their graph:": [n for n, each in values.items() if pickler.had_graph(each)]
-            },
+            notes={"Without their graph:": [n for n in self._without_graph if n in values]},
         )
 
 

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple, cast
 
 import cloudpickle
 
-from gpumagic.cuda import driver
-from gpumagic.cuda.pytorch import torch_cuda
+from gpumagic.cuda.pytorch import gpu_random, torch_cuda
 from gpumagic.cuda.this_process import STATE
 from gpumagic.restart.variables.process_objects import STREAMS, own_streams
 from gpumagic.system.shell import Shell
@@ -53,8 +52,6 @@ _TABLE = (
 #: The one whose module NumPy imports when it is first used: else it has no state to keep.
 _LATE = "numpy.random"
 _FILTERS = "warnings.filters"
-#: The random states of GPUs, by UUID, until CUDA starts: a GPU may be hidden until then.
-_waiting = dict[str, bytes]()
 #: A warning filter: action, text, category, module, line.
 _Filter = tuple[Any, str, Any, str, int]
 
@@ -123,8 +120,9 @@ def _settings(shell: Shell, now: Callable[[str], str] = str) -> Iterator[Setting
         torch: Any = torch_cuda.module()
         yield Setting("torch.set_default_device", torch.get_default_device, partial(_default, now))
         yield Setting("torch.cuda.set_device", _current_gpu, partial(_set_current_gpu, now))
-        yield Setting("torch.cuda.set_rng_state", _gpu_states, _set_gpu_states)
-        yield Setting("torch.cuda.manual_seed", _gpu_seeds, _set_gpu_seeds)
+        yield Setting("torch.cuda.set_rng_state", gpu_random.states, gpu_random.set_states)
+        seeds = gpu_random.waiting_seeds, gpu_random.set_seeds
+        yield Setting("torch.cuda.manual_seed", *seeds)
     pandas, plots = map(cast(Any, sys.modules).get, ("pandas", "matplotlib"))
     if hasattr(pandas, "options"):  # not while it is being imported
         for name in pandas._config.config._registered_options:
@@ -215,45 +213,3 @@ def _set_current_gpu(now: Callable[[str], str], device: str | None) -> None:
         if (place := now(device)) == "cpu":
             raise LookupError("it is hidden")
         torch_cuda.when_initialized(partial(torch.cuda.set_device, place))
-
-
-def _gpu_states() -> dict[str, bytes]:
-    """Return the random states of the GPUs by UUID, or those that wait for CUDA to start."""
-    torch: Any = torch_cuda.module()
-    if not torch.cuda.default_generators:
-        return _waiting
-    found = dict[str, bytes]()
-    for uuid, each in zip(driver.state().uuids or (), torch.cuda.default_generators, strict=False):
-        with suppress(RuntimeError):  # in host memory: a context that has failed may have it still
-            found[uuid] = cloudpickle.dumps(each.get_state())
-    return found
-
-
-def _set_gpu_states(states: dict[str, bytes]) -> None:
-    """When CUDA starts: set the states; a GPU that had none has the seed of all others."""
-
-    def set_all() -> None:
-        torch: Any = torch_cuda.require()
-        generators = torch.cuda.default_generators
-        for uuid, each in zip(driver.state().uuids or (), generators, strict=False):
-            if uuid in _waiting:
-                each.set_state(pickle.loads(_waiting[uuid]))
-            else:
-                each.manual_seed(torch.initial_seed())
-
-    _waiting.update(states)
-    torch_cuda.when_initialized(set_all)
-
-
-def _gpu_seeds() -> list[tuple[str, Any]]:
-    """Return the seeds that torch sets when CUDA starts, after those states, with the functions."""
-    torch: Any = torch_cuda.module()
-    calls = [call for call, _ in filter(None, torch.cuda._lazy_seed_tracker.get_calls())]
-    if torch.cuda.is_initialized():
-        return []
-    return [(each.__qualname__.split(".")[0], each.__closure__[0].cell_contents) for each in calls]
-
-
-def _set_gpu_seeds(seeds: list[tuple[str, Any]]) -> None:
-    for name, seed in seeds:
-        getattr(torch_cuda.require().cuda, name)(seed)

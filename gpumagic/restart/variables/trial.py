@@ -256,12 +256,10 @@ def _compared(manifest: Manifest, leaves: Leaves, shell: Any) -> Iterator[Step]:
         yield Step("compare", name)
         lacking = {*then}
         try:
-            pickler.note = lacking.discard
-            pickler.add(shell.user_ns[name])
+            pickler.add(shell.user_ns[name], lacking.discard)
             if lacking:  # by itself, with what is now in the pickle of another
                 pickler = new_pickler()
-                pickler.note = lacking.discard
-                pickler.add(shell.user_ns[name])
+                pickler.add(shell.user_ns[name], lacking.discard)
         except Exception:  # as what is made again when it is loaded, a lock for example
             pickler = new_pickler()
             continue

@@ -19,9 +19,8 @@ from gpumagic.system.shell import Shell
 class Unpickler(pickle.Unpickler):
     """Loads the variables, one after the other.
 
-    Where it is for a trial, arrays and tensors stay on the memory that is mapped. Else arrays that
-    owned their data do so again, and tensors are where their device is now: each is copied when it
-    is loaded.
+    In a trial, arrays and tensors stay on the memory that is mapped. In the new process, an array
+    that owned its data is copied, and owns it again; a tensor is copied to where its device is now.
     """
 
     def __init__(
@@ -29,10 +28,8 @@ class Unpickler(pickle.Unpickler):
     ) -> None:
         super().__init__(Path(f"/proc/self/fd/{descriptor}").open("rb"))  # noqa: SIM115
         self._manifest, self._shell, self._is_trial = manifest, shell, is_trial
-        self._memory, self._process_objects = (
-            data_file.mapped(descriptor, manifest.parts),
-            process_objects(shell),
-        )
+        self._memory = data_file.mapped(descriptor, manifest.parts)
+        self._process_objects = process_objects(shell)
         # pickle itself does not remember what it has found by a reference.
         self._made = dict[tuple[Any, ...], Any]()
 
@@ -52,7 +49,7 @@ class Unpickler(pickle.Unpickler):
         """Return what a reference refers to.
 
         Raises:
-            KeyError: this shell has not what the other had.
+            Exception: this process has no such object.
         """
         kind, name, *more = key
         if kind == "process":
