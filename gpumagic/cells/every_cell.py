@@ -37,14 +37,14 @@ class EveryCell(CellHook[Running], Generic[_Record]):
 
     What a front end runs outside the history is the front end's own, and is not measured.
     Subclasses define ``on``, `begin` and `end`. ``show`` is called with each record that is to be
-    shown, and with the cell's source.
+    shown.
     """
 
     #: The magic that turns it on, and what is done to cells then: for the line about a failure.
     magic: ClassVar[str]
     done: ClassVar[str]
 
-    def __init__(self, hooks: CellHooks, show: Callable[[_Record, str], None]) -> None:
+    def __init__(self, hooks: CellHooks, show: Callable[[_Record], None]) -> None:
         self._hooks = hooks
         self._show = show
         #: The newest records.
@@ -68,11 +68,11 @@ class EveryCell(CellHook[Running], Generic[_Record]):
         """
         raise NotImplementedError
 
-    def keep(self, record: _Record, cell: Running, *, shown: bool) -> None:
+    def keep(self, record: _Record, *, shown: bool) -> None:
         """Add the record of a cell, and show it if it is to be ``shown``."""
         self.records.append(record)
         if shown:
-            self._show(record, cell.source)
+            self._show(record)
 
     # --- as a hook -------------------------------------------------------------------------------
 

@@ -93,7 +93,7 @@ class MagicState(Magics):
         Returns False where it is not complete and the earlier one is: that one stays.
         """
         if self.cell_timing is not None:
-            self.cell_timing.note(timing)
+            self.cell_timing.note_call(timing)
         before = None if name is None else self.named_timings.get(name)
         if before is not None and timing.partial and not before.partial:
             return False

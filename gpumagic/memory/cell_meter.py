@@ -29,7 +29,7 @@ class CellMeter(EveryCell[CellMemory]):
 
     magic, done = "%gpumem", "measured"
 
-    def __init__(self, hooks: CellHooks, show: Callable[[CellMemory, str], None]) -> None:
+    def __init__(self, hooks: CellHooks, show: Callable[[CellMemory], None]) -> None:
         super().__init__(hooks, show)
         self._lock = RLock()
         #: That of a cell, and then of what runs until the next one.
@@ -88,4 +88,4 @@ class CellMeter(EveryCell[CellMemory]):
             devices=devices,
             failed=failed,
         )
-        self.keep(record, cell, shown=bool(record.changed))
+        self.keep(record, shown=bool(record.changed))

@@ -24,22 +24,22 @@ class _TimedCell:
     started: Started
     #: At the last exception: if the cell failed, its end.
     raised: Stopped | None = None
-    #: What ``%cudatime`` has measured in it: its wait leaves no sign of work.
+    #: Whether ``%cudatime`` has run in it, and what that has measured: its wait for the GPU leaves
+    #: no sign of work.
+    has_call: bool = False
     measured: list[CudaTiming] = field(default_factory=list)
-    #: Whether a verb of ``%cudatime`` has run in it.
-    has_verb: bool = False
 
 
 class CellTimer(EveryCell[CellTiming]):
     """Times the cells of one shell.
 
-    Those that show a sign of GPU work or took longer than `above` seconds are shown. A cell of one
-    line, in which a verb of ``%cudatime`` has run, is left out.
+    Those that show a sign of GPU work or took longer than `above` seconds are shown. A cell that is
+    a call of ``%cudatime`` alone has shown its times itself; a verb's cell is left out.
     """
 
     magic, done = "%cudatime", "timed"
 
-    def __init__(self, hooks: CellHooks, show: Callable[[CellTiming, str], None]) -> None:
+    def __init__(self, hooks: CellHooks, show: Callable[[CellTiming], None]) -> None:
         super().__init__(hooks, show)
         self.above = 0.0
 
@@ -52,17 +52,12 @@ class CellTimer(EveryCell[CellTiming]):
         """Return the cells timed so far."""
         return TimingLog(tuple(self.records), self.watching)
 
-    def note(self, timing: CudaTiming) -> None:
-        """Add what ``%cudatime`` has measured to the running cell."""
+    def note_call(self, *measured: CudaTiming) -> None:
+        """Note that ``%cudatime`` runs in the running cell, and what it has measured."""
         cell = self._hooks.outermost(self)
         if cell is not None:
-            cell.begun.measured.append(timing)
-
-    def note_verb(self) -> None:
-        """Note that a verb of ``%cudatime`` runs in the running cell."""
-        cell = self._hooks.outermost(self)
-        if cell is not None:
-            cell.begun.has_verb = True
+            cell.begun.has_call = True
+            cell.begun.measured += measured
 
     def begin(self) -> _TimedCell:
         return _TimedCell(start(quiet=True))
@@ -74,7 +69,9 @@ class CellTimer(EveryCell[CellTiming]):
         begun: _TimedCell = cell.begun
         at_error = begun.raised if failed else None
         times, interrupt = read_or_give_up(at_error or stop(begun.started))
-        if not (begun.has_verb and "\n" not in cell.source.strip()):
+        source = cell.source.strip()
+        is_call = begun.has_call and ("\n" not in source or source.startswith("%%cudatime"))
+        if begun.measured or not is_call:
             times = _with_measured(times, begun.measured)
             has_gpu = bool(times.readings)
             timing = CellTiming(
@@ -92,8 +89,8 @@ class CellTimer(EveryCell[CellTiming]):
                 failed=interrupt is not None or failed,
                 note=times.note,
             )
-            shown = timing.used_gpu or interrupt is not None or times.wall > self.above
-            self.keep(timing, cell, shown=shown)
+            counts = timing.used_gpu or interrupt is not None or times.wall > self.above
+            self.keep(timing, shown=counts and not is_call)
         if interrupt is not None:
             raise KeyboardInterrupt(INTERRUPTED)  # which is the cell's
 

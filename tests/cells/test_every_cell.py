@@ -22,7 +22,7 @@ class Sources(EveryCell[str]):
     def end(self, cell: Running, number: int | None, *, failed: bool) -> None:
         if "fails" in cell.source:
             raise ValueError("oops")
-        self.keep(cell.source, cell, shown="show" in cell.source)
+        self.keep(cell.source, shown="show" in cell.source)
 
 
 def test_what_a_front_end_runs_for_itself_is_not_measured(ip: Any) -> None:
@@ -42,13 +42,13 @@ def test_the_newest_records_stay_and_a_failure_ends_it(
     shown: list[tuple[str, str]] = []
     hooks = CellHooks(ip)
     before = {event: [*found] for event, found in ip.events.callbacks.items()}
-    mode = Sources(hooks, lambda *each: shown.append(each))
+    mode = Sources(hooks, shown.append)
     mode.on()
     mode.on()  # on already
     for source in ("1", "'show'", "get_ipython().run_cell('2')"):
         run_cell(source)
     assert [*mode.records] == ["'show'", "get_ipython().run_cell('2')"]
-    assert shown == [("'show'", "'show'")]
+    assert shown == ["'show'"]
     ran = run_cell("'fails'", raising=False)
     assert ran.value == "fails"
     says = "%cudatime: cells are not timed any more (ValueError: oops); '%cudatime on' starts again"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from typing import Any
 
@@ -17,9 +16,6 @@ from gpumagic.system.shell import Shell
 from gpumagic.timing.cell_timer import CellTimer
 from gpumagic.timing.comparison import compare
 
-#: Cells that have shown their times themselves.
-_TIMED = re.compile(r"\s*%%cudatime\b|\s*%cudatime\b[^\n]*\s*\Z")
-
 
 def run(verb: str, magics: MagicState, options: Options) -> Any:
     """Run the verb.
@@ -28,7 +24,7 @@ def run(verb: str, magics: MagicState, options: Options) -> Any:
         SpecError: there is no result of a name, or nothing to compare.
     """
     if magics.cell_timing is not None:
-        magics.cell_timing.note_verb()
+        magics.cell_timing.note_call()
     if isinstance(options, NamesOptions):
         return _of_named(verb, magics, options)
     shell, timer = magics.shell, cell_timer(magics.shell)
@@ -72,15 +68,11 @@ def cell_timer(shell: Shell) -> CellTimer:
     """Return the timer of a shell's cells; make it when first needed."""
     state = state_of(shell)
     if state.cell_timing is None:
-        state.cell_timing = CellTimer(
-            state.hooks,
-            show=lambda cell, source: _show(shell, cell, source),
-        )
+        state.cell_timing = CellTimer(state.hooks, lambda cell: _show(shell, cell))
         state.undo.callback(state.cell_timing.off)
     return state.cell_timing
 
 
-def _show(shell: Shell, cell: CellTiming, source: str) -> None:
-    """Show the line of a cell that has not shown its times itself; the metadata has them too."""
-    if not _TIMED.match(source):
-        show_below(shell, cell, metadata={"gpumagic": {"cudatime": cell.to_dict()}})
+def _show(shell: Shell, cell: CellTiming) -> None:
+    """Show the line of a cell; the metadata has its times too."""
+    show_below(shell, cell, metadata={"gpumagic": {"cudatime": cell.to_dict()}})

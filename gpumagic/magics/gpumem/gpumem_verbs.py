@@ -55,7 +55,7 @@ def _meter(magics: MagicState) -> CellMeter:
     """Return the meter of a session's cells, made at the first call."""
     if magics.cell_memory is None:
         shell = magics.shell
-        magics.cell_memory = CellMeter(magics.hooks, lambda cell, _: show_below(shell, cell))
+        magics.cell_memory = CellMeter(magics.hooks, lambda cell: show_below(shell, cell))
         magics.undo.callback(magics.cell_memory.off)
     return magics.cell_memory
 
