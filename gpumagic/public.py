@@ -29,7 +29,8 @@ from gpumagic.results.processes import Process
 from gpumagic.results.selection import Selection
 from gpumagic.results.stored import load
 from gpumagic.results.timing.comparison import Comparison
-from gpumagic.results.timing.cuda_timing import CudaTiming, Sample
+from gpumagic.results.timing.cuda_timing import CudaTiming
+from gpumagic.results.timing.sample import Sample
 from gpumagic.selection.apply import select
 from gpumagic.selection.table import devices
 from gpumagic.timing.api import cudatime

@@ -13,7 +13,7 @@ from gpumagic.render.units import DASH, at_most, bytes_, cpu_seconds, rounded, s
 from gpumagic.results.base import Series
 from gpumagic.results.devices import Device, DeviceTable, errors, memory_cell
 from gpumagic.results.selection import status_cell
-from gpumagic.results.timing.cuda_timing import Sample
+from gpumagic.results.timing.sample import Sample
 from gpumagic.wording import grouped, noun, plural
 
 

@@ -14,7 +14,7 @@ from gpumagic.results.timing.cuda_timing import CudaTiming
 from gpumagic.timing.benchmark import benchmark
 from gpumagic.timing.event_timer import Started, read, start, stop
 from gpumagic.timing.repeat_plan import Plan
-from gpumagic.timing.summary import STOPPED_EARLY, summarize
+from gpumagic.timing.summary import stopped_early, summarize
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -37,8 +37,8 @@ class Timed(Measured[Started, CudaTiming]):
         return start()
 
     def end(self, started: Started, *, partial: bool) -> CudaTiming:
-        notes = (STOPPED_EARLY,) if partial else ()
-        return summarize([read(stop(started))], partial=partial, notes=notes)
+        timing = summarize([read(stop(started))])
+        return stopped_early(timing) if partial else timing
 
     def __call__(self, function: _F) -> _F:
         """Decorate ``function``: each call is timed, and ``function.timing`` is the last one's."""

@@ -15,7 +15,7 @@ from time import perf_counter
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.results.timing.cuda_timing import CudaTiming, StoppedBy
 from gpumagic.system import system_files
-from gpumagic.timing import event_timer, repeat_plan, summary
+from gpumagic.timing import compilation, event_timer, repeat_plan, summary
 from gpumagic.timing.cold_caches import ColdCaches
 from gpumagic.timing.queued_runs import Queued, run_queued
 from gpumagic.timing.repeat_plan import Plan
@@ -69,8 +69,8 @@ class Runs:
     def result(self) -> CudaTiming:
         """Aggregate the repeats."""
         notes = [
-            *summary.not_counted(self.compilations),
-            *summary.counted(self.compiled, repeats=len(self.repeats)),
+            *compilation.not_counted(self.compilations),
+            *compilation.counted(self.compiled, repeats=len(self.repeats)),
             *summary.waited_for_a_processor(self.processor_wait),
         ]
         if self.cold:
@@ -79,10 +79,9 @@ class Runs:
             wanted = len(self.repeats) if self.plan.open_end else self.plan.repeats
             done = "" if self.plan.open_end else f"{len(self.repeats):,} of "
             notes.append(f"stopped early, after {done}{plural(wanted, 'repeat')}")
-        return summary.summarize(
-            self.repeats,
-            loops=self.loops,
-            own=self.own,
+        timing = summary.summarize(self.repeats, loops=self.loops, own=self.own)
+        return replace(
+            timing,
             warmup=self.warmup,
             queued=self.queued,
             processor_wait=self.processor_wait,
@@ -90,7 +89,7 @@ class Runs:
             partial=not self.is_complete,
             precision=self.precision,
             stopped_by=self.stopped_by,
-            notes=tuple(notes),
+            notes=(*timing.notes, *notes),
         )
 
 
@@ -139,14 +138,15 @@ class _Timed(AbstractContextManager[None]):
     """Times its body, if nothing is raised; and counts what torch.compile compiles in it."""
 
     def __enter__(self) -> None:
-        self._frames_before, self._started = summary.compiled_frames(), event_timer.start()
+        self._compiled_before = compilation.compiled_functions()
+        self._started = event_timer.start()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         started = self._started
         del self._started  # a traceback, which keeps this scope, is to keep no events
         if kind is None:
             self.times = event_timer.read(event_timer.stop(started))
-            self.compiled = summary.compiled_frames() - self._frames_before
+            self.compiled = compilation.compiled_functions() - self._compiled_before
 
 
 class _Runner:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from gpumagic.cells.every_cell import EveryCell, Running, first_line
 from gpumagic.cells.hooks import CellHooks
-from gpumagic.results.timing.cuda_timing import CudaTiming, is_bound
+from gpumagic.results.timing.cuda_timing import CudaTiming
+from gpumagic.results.timing.sample import is_bound
 from gpumagic.results.timing.timing_log import CellTiming, TimingLog
 from gpumagic.timing.event_timer import INTERRUPTED, Started, Stopped, read_or_give_up, start, stop
 from gpumagic.timing.run_times import Times

@@ -12,7 +12,8 @@ from gpumagic.cuda.pytorch import cuda_events
 from gpumagic.errors import RegressionError, SpecError
 from gpumagic.results.conditions import differences
 from gpumagic.results.timing.comparison import NAMES, Compared, Comparison, Ratio, Verdict
-from gpumagic.results.timing.cuda_timing import CudaTiming, Sample
+from gpumagic.results.timing.cuda_timing import CudaTiming
+from gpumagic.results.timing.sample import Sample
 from gpumagic.timing.repeat_plan import LEAST_REPEATS, median_interval
 from gpumagic.timing.summary import waited_for_a_processor
 from gpumagic.wording import plural

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any, NamedTuple, cast
 
 from gpumagic.cuda.pytorch import cuda_events, graph_captures, torch_cuda
-from gpumagic.results.timing.cuda_timing import EXACT, Sample, is_bound
+from gpumagic.results.timing.sample import EXACT, Sample, is_bound
 from gpumagic.timing.event_timer import DeviceTimer, ready_devices, wait_for
 from gpumagic.timing.repeat_plan import LEAST_REPEATS
 from gpumagic.timing.run_times import Times, sure_part

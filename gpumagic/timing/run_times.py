@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from gpumagic.results.timing.cuda_timing import is_bound
+from gpumagic.results.timing.sample import is_bound
 
 #: Seconds that a wait for an idle device may take longer than others, and that are no difference
 #: between two wall times.

@@ -1,21 +1,18 @@
-"""One result of several runs: the times and their bounds, what limits the code, what is said of it.
-
-Also whether torch.compile has compiled in a run: that is no time of the code.
-"""
+"""One result of several runs: the times, their bounds, what limits the code, what is said of it."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from gpumagic.cuda import no_gpu
 from gpumagic.cuda.pytorch import conditions, torch_cuda
 from gpumagic.render.units import share
-from gpumagic.results.timing.cuda_timing import CudaTiming, Limit, Sample, is_bound
+from gpumagic.results.timing.cuda_timing import CudaTiming, Limit
+from gpumagic.results.timing.sample import Sample, is_bound
 from gpumagic.timing.queued_runs import Queued
 from gpumagic.timing.run_times import Times, sure_part
-from gpumagic.wording import plural
 
 WAITED = "the GPU may have waited for Python"
 #: Where waiting for the device took long.
@@ -23,21 +20,14 @@ _ANOTHER = "another library may have used the GPU; --kernels tells more"
 LOADED = (
     "the first timed run since CUDA started: GPU kernels may have been loaded in it; run it again"
 )
-STOPPED_EARLY = "stopped early: the code has not run to its end"
-_WHY = "TORCH_LOGS=recompiles,graph_breaks, set before Python starts, says why"
+_STOPPED_EARLY = "stopped early: the code has not run to its end"
 
 #: Host-bound: queued, the work takes the GPU less than this part of the time as run.
 _HOST_BOUND = 0.9
 
 
-def summarize(
-    runs: Sequence[Times],
-    *,
-    loops: int = 1,
-    own: Queued | None = None,
-    **others: Any,
-) -> CudaTiming:
-    """Aggregate runs, of ``loops`` loops each; ``others`` are further fields.
+def summarize(runs: Sequence[Times], *, loops: int = 1, own: Queued | None = None) -> CudaTiming:
+    """Return the result of runs of ``loops`` loops each.
 
     ``own`` is the GPU's own time, where queued runs show it.
     """
@@ -45,31 +35,34 @@ def summarize(
     def per_loop(values: Sequence[float]) -> Sample:
         return Sample(tuple(value / loops for value in values))
 
+    gpu = least = None
     seen = sorted({ordinal for run in runs for ordinal in run.signs})
-    fields: dict[str, Any] = {"gpu": None, "gpu_note": _why_none(runs)}
+    per_device: dict[int, Sample] = {}
+    is_at_most, note, notes = False, None, tuple[str, ...]()
     if own is not None:
-        gpu, seen = own.sample, [own.device]
-        fields = {"gpu": gpu, "gpu_at_least": own.at_least, "per_device": {own.device: gpu}}
-    elif fields["gpu_note"] is None:
+        gpu, least, seen = own.sample, own.at_least, [own.device]
+        per_device = {own.device: gpu}
+    elif (note := _why_none(runs)) is None:
         in_use = sorted({ordinal for run in runs for ordinal in run.readings})
         # Without a sign, the time may be any device's.
         named = seen or (in_use if len(in_use) == 1 else [])
-        least = per_loop([run.lower for run in runs])
-        fields = {
-            "gpu": per_loop([run.upper for run in runs]),
-            "gpu_at_most": is_bound(1.0, sure_part(runs)),
-            "gpu_at_least": least if least.median else None,
-            "per_device": {i: per_loop([run.upper_of(i) for run in runs]) for i in named},
-        }
-        if fields["gpu_at_most"]:
+        gpu, lower = per_loop([run.upper for run in runs]), per_loop([run.lower for run in runs])
+        least = lower if lower.median else None
+        per_device = {i: per_loop([run.upper_of(i) for run in runs]) for i in named}
+        is_at_most = is_bound(1.0, sure_part(runs))
+        if is_at_most:
             maybe = any(reading.maybe for run in runs for reading in run.readings.values())
             waited = WAITED if seen else _ANOTHER if maybe else None
-            fields["gpu_note"] = _first_use(runs) or waited
+            note = _first_use(runs) or waited
             if len(runs) == loops == 1 and any(runs[0].readings[i].first for i in seen):
-                others["notes"] = (*others.get("notes", ()), LOADED)
+                notes = (LOADED,)
     limited_by, evidence = what_limits(runs, loops, own)
     return CudaTiming(
-        **fields,
+        gpu=gpu,
+        gpu_at_most=is_at_most,
+        gpu_at_least=least,
+        per_device=per_device,
+        gpu_note=note,
         gpu_seen=bool(seen),
         wall=per_loop([run.wall for run in runs]),
         wall_at_most=2 * sum(run.wall_at_most for run in runs) >= len(runs),
@@ -79,9 +72,14 @@ def summarize(
         repeat=len(runs),
         limited_by=limited_by,
         limit_evidence=evidence,
-        conditions=conditions.of(fields.get("per_device", ())),
-        **others,
+        conditions=conditions.of(per_device),
+        notes=notes,
     )
+
+
+def stopped_early(timing: CudaTiming) -> CudaTiming:
+    """Return the times of a run that an exception has ended, marked so."""
+    return replace(timing, partial=True, notes=(*timing.notes, _STOPPED_EARLY))
 
 
 def what_limits(
@@ -137,30 +135,3 @@ def waited_for_a_processor(part: float | None) -> tuple[str, ...]:
         return ()
     waited = f"kept Python waiting for a CPU core for {share(part)} of the time"
     return (f"Other programs, threads or a CPU limit {waited}",)
-
-
-# --- torch.compile, which is not imported here ---------------------------------------------------
-
-
-def compiled_frames() -> int:
-    """Return how many frames torch.compile has compiled in this process."""
-    # The counters are private; they are there once torch's compiler is imported.
-    counters: Any = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
-    return 0 if counters is None else int(counters["frames"]["total"])
-
-
-def counted(frames: int, *, repeats: int = 1) -> tuple[str, ...]:
-    """Return a note on what was compiled in what is timed, if anything was."""
-    if not frames:
-        return ()
-    where = "in this run" if repeats == 1 else "during the repeats; their times include compiling"
-    return (f"torch.compile compiled {plural(frames, 'function')} {where}; {_WHY}",)
-
-
-def not_counted(runs: Sequence[float]) -> tuple[str, ...]:
-    """Return a note on the runs, by their wall seconds, that are left out as compilations."""
-    if not runs:
-        return ()
-    which = "the first run" if len(runs) == 1 else f"{len(runs)} runs"
-    times = ", ".join(f"{seconds:.3g} s" for seconds in runs)
-    return (f"torch.compile compiled in {which}, not counted: {times}; {_WHY}",)

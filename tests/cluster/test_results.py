@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpumagic.cluster.results import ClusterTable, ClusterTiming, EngineResult
-from gpumagic.results.timing.cuda_timing import Sample
+from gpumagic.results.timing.sample import Sample
 from tests.results.examples import CLUSTER_MEMORY as MEMORY
 from tests.results.examples import CLUSTER_SELECTION as SELECTION
 from tests.results.examples import CLUSTER_TABLE as TABLE

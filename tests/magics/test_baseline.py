@@ -14,7 +14,8 @@ import gpumagic
 from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.errors import RegressionError
 from gpumagic.results.memory.memory_delta import MemoryDelta
-from gpumagic.results.timing.cuda_timing import CudaTiming, Sample
+from gpumagic.results.timing.cuda_timing import CudaTiming
+from gpumagic.results.timing.sample import Sample
 from tests.support.shells import Ran
 
 Run = Callable[..., Ran]

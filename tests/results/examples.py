@@ -23,9 +23,10 @@ from gpumagic.results.processes import Process
 from gpumagic.results.selection import Selection, WayOut
 from gpumagic.results.source_table import BETWEEN
 from gpumagic.results.timing.comparison import Compared, Comparison, Ratio
-from gpumagic.results.timing.cuda_timing import CudaTiming, Sample
+from gpumagic.results.timing.cuda_timing import CudaTiming
 from gpumagic.results.timing.kernels import Kernel, KernelReport
 from gpumagic.results.timing.line_timings import LineTiming, LineTimings, SourceTimings
+from gpumagic.results.timing.sample import Sample
 from gpumagic.results.timing.timing_log import CellTiming, TimingLog
 
 MIB, GIB = 2**20, 2**30

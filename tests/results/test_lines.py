@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpumagic.results.base import as_html, as_text
-from gpumagic.results.timing.cuda_timing import CudaTiming, Sample
+from gpumagic.results.timing.cuda_timing import CudaTiming
 from gpumagic.results.timing.line_timings import LineTiming, LineTimings, SourceTimings
+from gpumagic.results.timing.sample import Sample
 from tests.results.examples import LINE_TEXT, LINES, line, lines_of
 
 

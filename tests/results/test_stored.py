@@ -15,8 +15,9 @@ import gpumagic
 from gpumagic.errors import SpecError
 from gpumagic.results.conditions import Conditions, differences
 from gpumagic.results.memory.memory_delta import DeviceMemoryDelta, MemoryDelta
-from gpumagic.results.timing.cuda_timing import CudaTiming, Sample
+from gpumagic.results.timing.cuda_timing import CudaTiming
 from gpumagic.results.timing.kernels import Kernel, KernelReport
+from gpumagic.results.timing.sample import Sample
 
 fcntl = pytest.importorskip("fcntl", reason="of POSIX")
 

@@ -10,8 +10,8 @@ import pytest
 from gpumagic.render.blocks import Fold, Grid
 from gpumagic.results.base import as_text
 from gpumagic.results.timing.comparison import Compared, Comparison, Ratio
-from gpumagic.results.timing.cuda_timing import Sample
 from gpumagic.results.timing.kernels import Kernel, KernelReport, short
+from gpumagic.results.timing.sample import Sample
 from gpumagic.results.timing.timing_log import CellTiming, TimingLog
 from tests.results.examples import (
     AT_MOST_CELL,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import contextlib
 import linecache
+from dataclasses import replace
 from typing import Any
 
 from gpumagic.cells.line_sources import cell_source, defined_code, function_source
 from gpumagic.results.timing.cuda_timing import CudaTiming
 from gpumagic.timing.event_timer import read, start, stop
 from gpumagic.timing.lines.line_profiler import LineProfiler
+from gpumagic.timing.summary import summarize
 
 
 def measured(source: str, functions: tuple[Any, ...] = (), **names: Any) -> CudaTiming:
@@ -38,6 +40,7 @@ def measured(source: str, functions: tuple[Any, ...] = (), **names: Any) -> Cuda
             exec(code, names)
             partial = False
         profiler.stop(failed=partial)
-        return profiler.result(read(stop(started)), partial=partial)
+        timing = summarize([profiler.refined(read(stop(started)))])
+        return profiler.added_to(replace(timing, partial=partial))
     finally:
         profiler.close()

@@ -17,7 +17,8 @@ import pytest
 
 import gpumagic
 from gpumagic.cuda.pytorch import streams
-from gpumagic.results.timing.cuda_timing import EXACT, CudaTiming
+from gpumagic.results.timing.cuda_timing import CudaTiming
+from gpumagic.results.timing.sample import EXACT
 from gpumagic.timing import event_timer
 from gpumagic.timing.event_timer import read, start, stop
 from gpumagic.timing.run_times import Times

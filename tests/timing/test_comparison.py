@@ -14,7 +14,8 @@ import pytest
 import gpumagic
 from gpumagic.errors import RegressionError, SpecError
 from gpumagic.results.conditions import Conditions
-from gpumagic.results.timing.cuda_timing import CudaTiming, Sample
+from gpumagic.results.timing.cuda_timing import CudaTiming
+from gpumagic.results.timing.sample import Sample
 
 
 def timing(*values: float, wall: float = 1.1, **fields: Any) -> CudaTiming:

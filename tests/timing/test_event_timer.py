@@ -10,7 +10,7 @@ import pytest
 
 import gpumagic
 from gpumagic.cuda.pytorch import allocator, cuda_events
-from gpumagic.results.timing.cuda_timing import is_bound
+from gpumagic.results.timing.sample import is_bound
 from gpumagic.timing import event_timer
 from gpumagic.timing.event_timer import (
     DRIFT,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.results.timing.cuda_timing import CudaTiming, Sample
+from gpumagic.results.timing.cuda_timing import CudaTiming
 from gpumagic.results.timing.line_timings import LineTiming
+from gpumagic.results.timing.sample import Sample
 from gpumagic.timing.lines.verdict import verdict
 
 

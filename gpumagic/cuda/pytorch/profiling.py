@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from gpumagic.cuda.pytorch import torch_cuda
@@ -25,12 +26,18 @@ def nvtx() -> Any:
 
 
 def flop_counter() -> Any:
-    """Return the module `torch.utils.flop_counter`.
+    """Return a context manager that counts the operations of its body: ``get_total_flops()``.
+
+    torch's counts by the shapes of matrix products, convolutions and attention; it changes how
+    operations are dispatched, so that it has a run of its own.
 
     Raises:
         DeviceError: torch cannot be imported.
     """
     torch_cuda.require()
-    import torch.utils.flop_counter
+    from torch.utils.flop_counter import FlopCounterMode
 
-    return torch.utils.flop_counter
+    options: dict[str, Any] = {"display": False}
+    if "skip_unsupported" in inspect.signature(FlopCounterMode).parameters:
+        options["skip_unsupported"] = True  # else a Triton kernel is counted, but not run
+    return FlopCounterMode(**options)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import replace
 from typing import Any
 
 from gpumagic.cells.compile import CompiledCell, compile_cell
@@ -18,10 +19,10 @@ from gpumagic.magics.cudatime.timing_outcome import TimingOutcome
 from gpumagic.magics.delivery import say, saying_failures
 from gpumagic.magics.magic_state import MagicState
 from gpumagic.magics.parsing import MagicLine
-from gpumagic.timing import event_timer, summary
+from gpumagic.timing import compilation, event_timer, summary
 from gpumagic.timing.event_timer import Started
-from gpumagic.timing.instruments import nvtx_range
 from gpumagic.timing.lines.line_profiler import LineProfiler
+from gpumagic.timing.profiler import nvtx_range
 
 
 def run(
@@ -93,7 +94,7 @@ class _SingleRun(AbstractContextManager[None]):
         self._started: Started | None = None
 
     def __enter__(self) -> None:
-        self._frames_before = summary.compiled_frames()
+        self._compiled_before = compilation.compiled_functions()
         if self._lines is not None:
             self._lines.prepare()
         self._started = event_timer.start()
@@ -110,19 +111,22 @@ class _SingleRun(AbstractContextManager[None]):
         assert self._started is not None
         interrupt: KeyboardInterrupt | None = None
         with saying_failures(self._outcome.shell):
-            if self._lines is not None:
-                self._lines.stop(failed=kind is not None)
+            lines = self._lines
+            if lines is not None:
+                lines.stop(failed=kind is not None)
             stopped = event_timer.stop(self._started)
-            ended = () if kind is None else (summary.STOPPED_EARLY,)
             times, interrupt = event_timer.read_or_give_up(stopped)
-            fields: dict[str, Any] = {
-                "compile_time": self._compile_time,
-                "partial": kind is not None or interrupt is not None,
-                "notes": summary.counted(summary.compiled_frames() - self._frames_before) + ended,
-            }
-            if self._lines is not None:  # they may show work that left no sign outside
-                self._outcome.result = self._lines.result(times, **fields)
-            else:
-                self._outcome.result = summary.summarize([times], **fields)
+            if lines is not None:
+                times = lines.refined(times)
+            compiled = compilation.compiled_functions() - self._compiled_before
+            timing = summary.summarize([times])
+            timing = replace(
+                timing,
+                compile_time=self._compile_time,
+                partial=interrupt is not None,
+                notes=(*timing.notes, *compilation.counted(compiled)),
+            )
+            timing = timing if kind is None else summary.stopped_early(timing)
+            self._outcome.result = timing if lines is None else lines.added_to(timing)
         if interrupt is not None:
             raise interrupt.with_traceback(None)  # the frames are gpumagic's, not the cell's

@@ -23,7 +23,7 @@ from gpumagic.results.timing.comparison import Compared, Comparison
 from gpumagic.results.timing.cuda_timing import CudaTiming
 from gpumagic.timing.benchmark import Runs, benchmark
 from gpumagic.timing.comparison import compare
-from gpumagic.timing.instruments import nvtx_range
+from gpumagic.timing.profiler import nvtx_range
 from gpumagic.timing.repeat_plan import Plan
 
 #: Seconds before the progress is shown, and between two updates.

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.cuda import no_gpu
+from gpumagic.cuda.pytorch import profiling
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics.cudatime.cudatime_options import RunOptions
 from gpumagic.magics.magic_state import MagicState
@@ -23,7 +24,8 @@ from gpumagic.results.timing.cuda_timing import CudaTiming
 from gpumagic.system import text
 from gpumagic.system.writing import output_path
 from gpumagic.timing import comparison
-from gpumagic.timing.instruments import EnergyMeter, Profiled, flop_counter
+from gpumagic.timing.energy import EnergyMeter
+from gpumagic.timing.profiler import Profiled
 from gpumagic.timing.repeat_plan import ENERGY_SECONDS, LEAST_REPEATS
 
 _Scope = TypeVar("_Scope", bound=AbstractContextManager[Any])
@@ -76,7 +78,7 @@ class TimingOutcome(Outcome):
             elif profiled is not None:
                 self._add(f"{option}: the code uses torch's profiler itself")
         if self.options.flops:
-            value, counter = self._attempt("--flops", flop_counter, code, value)
+            value, counter = self._attempt("--flops", profiling.flop_counter, code, value)
             if counter is not None:
                 count = int(counter.get_total_flops())
                 self._add("the code ran once more for --flops", flops=count)

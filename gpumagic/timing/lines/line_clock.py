@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from gpumagic.cells.line_sources import CodeLine
 from gpumagic.cuda.pytorch import graph_captures, torch_cuda
-from gpumagic.results.timing.cuda_timing import is_bound
+from gpumagic.results.timing.sample import is_bound
 from gpumagic.timing.lines.marks import DeviceMarks
 
 #: Seconds in which nothing can be launched: that takes the driver more than 1 µs.

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from math import fsum
-from typing import Any
 
 from gpumagic.cells.line_sources import CodeLine, CodeSource, cell_source
 from gpumagic.cells.line_tracer import LineTracer
@@ -20,7 +19,6 @@ from gpumagic.system import text
 from gpumagic.timing.lines.line_clock import Busy, LineClock, TimeSpent, surely_worked
 from gpumagic.timing.lines.verdict import verdict
 from gpumagic.timing.run_times import Times
-from gpumagic.timing.summary import summarize
 
 #: The part of the wall time that measuring may take before it is said.
 _COST = 0.02
@@ -33,8 +31,8 @@ _SLOWED = (
 class LineProfiler:
     """Measures the lines of ``sources``, the first of which is the cell's.
 
-    ``prepare``, ``start``, the cell, ``stop``, ``result``, ``close``. None of them raises an
-    exception: a failure leaves the lines without GPU times, and the result says so.
+    ``prepare``, ``start``, the cell, ``stop``, ``refined``, ``added_to``, ``close``. None of them
+    raises an exception: a failure leaves the lines without GPU times, and the result says so.
     """
 
     def __init__(self, sources: Sequence[CodeSource]) -> None:
@@ -74,17 +72,20 @@ class LineProfiler:
         except Exception as error:
             self.note = self.note or f"no GPU time of lines: {text.named(error)}"
 
-    def result(self, times: Times, **fields: Any) -> CudaTiming:
-        """Summarize the run with its lines, or with a note why there are none.
+    def refined(self, times: Times) -> Times:
+        """Return the times of the cell, with what its lines show of them.
 
         Lines may show work that has left no sign at the end of the cell, on which devices, and more
-        of what the GPU worked at least. ``fields`` are those of `summarize`.
+        of what the GPU worked at least.
         """
         with self._noting():
             self._clock.finish()
             cell = self._sources[0].ran() if self.note is None else []
-            times = times.with_work(surely_worked(cell))
-        timing = summarize([times], **fields)
+            return times.with_work(surely_worked(cell))
+        return times
+
+    def added_to(self, timing: CudaTiming) -> CudaTiming:
+        """Return the result of the cell with its lines, or with a note why there are none."""
         with self._noting():
             if self._tracer.note is None or any(source.ran() for source in self._sources):
                 return replace(timing, lines=self._lines(timing))

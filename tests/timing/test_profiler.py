@@ -10,7 +10,8 @@ import pytest
 
 from gpumagic.cuda.pytorch import profiling, torch_cuda
 from gpumagic.errors import DeviceError
-from gpumagic.timing.instruments import EnergyMeter, Profiled, nvtx_range, report
+from gpumagic.timing.energy import EnergyMeter
+from gpumagic.timing.profiler import Profiled, nvtx_range, report
 
 
 def event(name: str, start: float, end: float, device: int | None = 0, **fields: Any) -> Any:

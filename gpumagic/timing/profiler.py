@@ -1,6 +1,4 @@
-"""What one more run of some code is measured with, each a scope around the run.
-
-torch's profiler, an NVTX range, torch's counter of operations, NVML's counters of energy.
+"""The GPU kernels of one more run, by torch's profiler; and an NVTX range around a run.
 
 torch's profiler gets the GPU's activity from CUPTI, which may be refused (a container without the
 permission, a virtual GPU) or in use (by a debugger, by a profiler around this process). It has one
@@ -9,13 +7,11 @@ session at a time: a second one cancels the first, whose results then crash the 
 
 from __future__ import annotations
 
-import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import get_ident
-from time import perf_counter
 from typing import Any, cast
 
 from gpumagic.cuda import no_gpu
@@ -57,7 +53,7 @@ class Profiled(AbstractContextManager["Profiled"]):
             # First: an interrupt may come when it has started, before torch returns.
             opened.callback(self._end)
             with _on_a_device_in_use():
-                self._begin()
+                self._profile.__enter__()
             opened.enter_context(_before_other_profilers(self._give_way))
             self._open = opened.pop_all()
         return self
@@ -81,17 +77,6 @@ class Profiled(AbstractContextManager["Profiled"]):
         self._has_given_way = True
         if get_ident() == self._thread:
             self._open.close()
-
-    def _begin(self) -> None:
-        try:
-            self._profile.__enter__()
-        except RuntimeError as error:
-            if "not running" not in str(error):
-                raise
-            # torch 2.6 prepares no session after one that an interrupt kept from starting.
-            self._profile.start_trace()
-            self._profile.stop_trace()
-            self._profile.__enter__()
 
     def _end(self) -> None:
         # It raises where it has not begun, and in torch 2.6 where the code has ended the session.
@@ -152,72 +137,3 @@ def nvtx_range(name: str | None) -> AbstractContextManager[Any]:
     """Return a scope that is an NVTX range, for Nsight; none without a name, or without NVTX."""
     nvtx = None if name is None or torch_cuda.loaded() is None else profiling.nvtx()
     return nullcontext() if nvtx is None else nvtx.range("{}", name)
-
-
-# --- counters of work -------------------------------------------------------------------------
-
-
-def flop_counter() -> Any:
-    """Return a context manager that counts the operations of its body: ``get_total_flops()``.
-
-    torch's counts by the shapes of matrix products, convolutions and attention; it changes how
-    operations are dispatched, so that it has a run of its own.
-
-    Raises:
-        DeviceError: torch cannot be imported, or counts none.
-    """
-    mode = profiling.flop_counter().FlopCounterMode
-    options: dict[str, Any] = {"display": False}
-    if "skip_unsupported" in inspect.signature(mode).parameters:
-        options["skip_unsupported"] = True  # else a Triton kernel is counted, but not run
-    return mode(**options)
-
-
-class EnergyMeter(AbstractContextManager[None]):
-    """A context manager that reads NVML's energy counters of some devices around its body.
-
-    ``nvmlDeviceGetTotalEnergyConsumption`` counts millijoules of the whole device since the driver
-    was loaded (Volta and newer), in steps of tens of milliseconds. ``joules`` and ``watts`` are set
-    if the body did not raise.
-
-    Raises:
-        DeviceError: NVML cannot be opened.
-    """
-
-    def __init__(self, ordinals: Iterable[int]) -> None:
-        self._uuids = {ordinal: torch_cuda.uuid(ordinal) for ordinal in ordinals}
-        self.joules: float | None = None
-        self.watts: float | None = None
-        #: What the figures cover, or why there are none; one line.
-        devices = ", ".join(f"cuda:{ordinal}" for ordinal in self._uuids)
-        self.note = f"energy of the whole of {devices}, idle power and other processes included"
-
-    def __enter__(self) -> None:
-        from gpumagic.cuda import nvml
-
-        with ExitStack() as opened:
-            self._session = opened.enter_context(nvml.Session())
-            self._before = self._read()
-            self._open = opened.pop_all()
-        self._started = perf_counter()
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with self._open:
-            if kind is not None:
-                return
-            after, seconds = self._read(), perf_counter() - self._started
-        if self._before is None or after is None:
-            self.note = "no energy: NVML has no counter for this device"
-        elif after <= self._before:
-            self.note = f"no energy: {seconds:.2g} s are less than the counter's step"
-        else:
-            self.joules = (after - self._before) / 1000
-            self.watts = self.joules / seconds
-
-    def _read(self) -> int | None:
-        """Wait for the devices, and return their millijoules so far."""
-        found = []
-        for ordinal, uuid in self._uuids.items():
-            waiting.synchronize(ordinal)
-            found.append(self._session.energy(uuid))
-        return None if None in found else sum(cast("list[int]", found))
