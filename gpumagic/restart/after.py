@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import zmq
 
-from gpumagic.restart import handover, request_queue
+from gpumagic.restart import handover, ports, request_queue
 from gpumagic.restart.handover import State
 from gpumagic.system import text
 from gpumagic.system.shell import Shell
@@ -28,8 +28,8 @@ from gpumagic.system.shell import Shell
 #: and a note for each IPython extension that could not be loaded again; returns the cell's value.
 Report = Callable[[Any, "IO[bytes] | None", list[str]], Any]
 
-#: Seconds for the clients to connect again, and for their subscriptions to arrive then.
-_PATIENCE, _SUBSCRIPTION = 3.0, 0.1
+#: Seconds for the clients to connect and subscribe again; for zmq to read their subscriptions.
+_PATIENCE, _SUBSCRIPTION = 5.0, 0.1
 
 #: What the cell that asked calls in place of its code.
 report: Callable[[], Any]
@@ -124,8 +124,8 @@ def _answer_first(shell: Shell, state: State, prepare: Callable[[], None]) -> No
 
     async def answer(stream: Any, identities: Any, request: dict[str, Any]) -> None:
         kernel.shell_handlers["execute_request"] = run
-        deadline, numbers = time.monotonic() + _PATIENCE, (app.shell_port, app.iopub_port)
-        while len(request_queue.clients(*numbers)) < state.clients and time.monotonic() < deadline:
+        deadline = time.monotonic() + _PATIENCE
+        while ports.clients(app) < state.clients and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
         subscribed = time.monotonic() + _SUBSCRIPTION
         with suppress(Exception), state.imports.alone():

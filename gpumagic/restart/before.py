@@ -112,8 +112,7 @@ def restart(
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         last()
         finish()
-    # On the ports on which the kernel sends.
-    state.clients = len(request_queue.clients(app.shell_port, app.iopub_port))
+    state.clients = ports.clients(app)
     state.listening = ports.hold(app)
     state.connection = app.get_connection_info()
     request_queue.ignore_interrupts(shell.kernel)  # from here on there is no way back

@@ -7,7 +7,13 @@ this file is also the IPython configuration that gives them to it.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import select
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -42,11 +48,57 @@ def check(app: IPKernelApp) -> None:
 def hold(app: IPKernelApp) -> dict[int, int]:
     """Keep the sockets through an ``execve``; return their descriptors by port."""
     names = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
-    found = connections(*(getattr(app, name) for name in names))
-    return {each.laddr.port: os.dup(each.fd) for each in found if each.status == psutil.CONN_LISTEN}
+    return {port: os.dup(fd) for port, fd in _listening(*(getattr(app, each) for each in names))}
 
 
-def connections(*ports: int) -> list[Any]:
+@contextmanager
+def closed(port: int) -> Iterator[Callable[[], bool]]:
+    """Within the block, nobody can connect to ``port``: the client's system tries again, after 1 s.
+
+    Gives a function, which says whether somebody is connected whom zmq has not accepted yet.
+    """
+    # "return 0" for the kernel's packet filter: it drops all packets. Names of <asm/socket.h>.
+    so_attach_filter, so_detach_filter = 26, 27
+    code = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
+    program = struct.pack("HP", 1, ctypes.addressof(code))
+    with ExitStack() as stack:
+        found = [socket.socket(fileno=os.dup(fd)) for _, fd in _listening(port)]
+        for each in map(stack.enter_context, found):
+            with suppress(OSError):  # a sandbox has no filters
+                each.setsockopt(socket.SOL_SOCKET, so_attach_filter, program)
+                stack.callback(each.setsockopt, socket.SOL_SOCKET, so_detach_filter, 0)
+        yield lambda: bool(select.select(found, (), (), 0)[0])
+
+
+def connected(*ports: int) -> list[Any]:
+    """Return the connections of clients to ports of this process."""
+    return [each for each in _sockets(*ports) if each.raddr]
+
+
+def clients(app: IPKernelApp) -> int:
+    """Count the connections on which the kernel sends; on that of the output, the subscribers."""
+    subscribed = filter(_has_subscribed, connected(app.iopub_port))
+    return len(connected(app.shell_port)) + len([*subscribed])
+
+
+def _has_subscribed(connection: Any) -> bool:
+    """Whether more has arrived than the handshake of ZMTP 3 (a greeting of 64 bytes and READY)."""
+    try:
+        with socket.socket(fileno=os.dup(connection.fd)) as client:
+            info = client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    except OSError:  # it has ended
+        return False
+    received = 128  # the place of tcpi_bytes_received in the struct tcp_info of <linux/tcp.h>
+    return len(info) < received + 8 or struct.unpack_from("Q", info, received)[0] > 91
+
+
+def _listening(*ports: int) -> list[tuple[int, int]]:
+    """Return the ports with a listening socket of this process, and its descriptor."""
+    found = _sockets(*ports)
+    return [(each.laddr.port, each.fd) for each in found if each.status == psutil.CONN_LISTEN]
+
+
+def _sockets(*ports: int) -> list[Any]:
     """Return this process's TCP sockets on ``ports``; none in a sandbox without ``/proc/net``."""
     process = psutil.Process()
     try:

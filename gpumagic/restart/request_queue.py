@@ -79,19 +79,16 @@ def ignore_interrupts(kernel: Any) -> None:
 async def _disconnect(shell: zmq.Socket[Any], port: int) -> None:
     """Have the clients end their connections: what they have sent until then arrives.
 
-    They connect again after 100 ms or more, and keep what they send until then.
+    They connect again after 100 ms or more, and keep what they send until then. One that came back
+    too early would send on a connection that is cut off, and to zmq it would be another client.
     """
     end = time.monotonic() + _LONGEST_LEAVE
-    while (found := clients(port)) and time.monotonic() < end:
-        for each in found:
-            with suppress(OSError), socket.socket(fileno=os.dup(each.fd)) as connection:
-                connection.shutdown(socket.SHUT_WR)
-        await asyncio.sleep(0.01)
-    with suppress(zmq.ZMQError):
-        endpoint: Any = shell.getsockopt(zmq.LAST_ENDPOINT)
-        shell.unbind(endpoint)  # it cuts off who is connected
-
-
-def clients(*numbers: int) -> list[Any]:
-    """Return the connections of clients to ports of this process."""
-    return [each for each in ports.connections(*numbers) if each.raddr]
+    with ports.closed(port) as waiting:
+        while (waiting() or ports.connected(port)) and time.monotonic() < end:
+            for each in ports.connected(port):
+                with suppress(OSError), socket.socket(fileno=os.dup(each.fd)) as connection:
+                    connection.shutdown(socket.SHUT_WR)
+            await asyncio.sleep(0.01)
+        with suppress(zmq.ZMQError):
+            endpoint: Any = shell.getsockopt(zmq.LAST_ENDPOINT)
+            shell.unbind(endpoint)  # it cuts off who is connected

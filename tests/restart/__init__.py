@@ -56,14 +56,17 @@ def answers(client: Any, requests: Sequence[str], other: Any = None) -> list[Ans
     clients = (client,) if other is None else (client, other)
     replies, deadline, ended = 0, time.monotonic() + PATIENCE, None
     while ended is None or time.monotonic() < ended + 0.2:
-        assert time.monotonic() < deadline, found
+        waiting = {
+            n: each for n, each in enumerate(found.values()) if not each.status or not each.idle
+        }
+        assert time.monotonic() < deadline, waiting
         for each, message in _received(clients):
             parent = message["parent_header"]
             answer = found.get(parent.get("msg_id", ""))
             if answer is not None and parent["session"] == each.session.session:
                 _add(answer, message["msg_type"], message["content"], replies)
                 replies += message["msg_type"].endswith("_reply")
-        if ended is None and all(each.status and each.idle for each in found.values()):
+        if ended is None and not waiting:
             ended = time.monotonic()
     return [*found.values()]
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
+import psutil
 import pytest
 import zmq
 
 from gpumagic.restart import request_queue
 from tests.restart import FREEZE, PID, answers, run_all
 from tests.support.kernels import Kernel, end_client
+from tests.support.waiting import until
 
 Kernels = Callable[..., Kernel]
 
@@ -71,10 +74,13 @@ def test_another_client_and_other_requests(kernel: Kernels) -> None:
     ]
 
 
-def test_a_client_that_sends_all_the_time(kernel: Kernels) -> None:
+@pytest.mark.parametrize("others", [0, 1], ids=["alone", "beside one that does not leave"])
+def test_a_client_that_sends_all_the_time(kernel: Kernels, others: int) -> None:
     """No reply, no output and no order is lost, whatever the moment in which a request arrives."""
     k = kernel()
     k.run(FREEZE)
+    address = (k.client.ip, k.client.shell_port)
+    silent = [socket.create_connection(address) for _ in range(others)]
     requests, end = [k.submit("%gpu off --restart")], time.monotonic() + 2.5
     while time.monotonic() < end:
         requests.append(k.client.execute(f"print({len(requests)})", store_history=False))
@@ -83,6 +89,27 @@ def test_a_client_that_sends_all_the_time(kernel: Kernels) -> None:
     found = answers(k.client, requests)
     assert [each.text for each in found[1:]] == [f"{n}\n" for n in range(1, len(found))]
     assert [each.order for each in found] == [*range(len(found))]
+    for each in silent:
+        each.close()
+
+
+def test_a_client_that_subscribes_late(kernel: Kernels) -> None:
+    """A front end that is busy (it saves a notebook) asks for the output after it is connected."""
+    k = kernel()
+    process = psutil.Process(k.value(PID))
+
+    def connections() -> set[Any]:
+        found = getattr(process, "net_connections", process.connections)("tcp")
+        return {each.raddr for each in found if each.laddr.port == k.client.iopub_port} - {()}
+
+    k.run(FREEZE)
+    before = connections()
+    request = k.submit("print('before')\n%gpu off --restart")
+    until(lambda: connections() - before)
+    time.sleep(1.5)  # in which zmq does not subscribe, since nobody asks the client's socket
+    (found,) = answers(k.client, [request])
+    assert found.is_fine
+    assert found.text.startswith("before\nrestarted: ")
 
 
 def test_what_is_sent_while_the_clients_are_disconnected_arrives() -> None:
