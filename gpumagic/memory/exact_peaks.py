@@ -44,19 +44,6 @@ class Counters(NamedTuple):
     retries: int = 0
 
 
-def _delta(start: Counters, end: Counters, peak: int) -> DeviceMemoryDelta:
-    """Return the change between two readings; ``peak`` is the highest of allocated bytes."""
-    return DeviceMemoryDelta(
-        allocated=end.allocated - start.allocated,
-        reserved=end.reserved - start.reserved,
-        peak=peak - start.allocated,
-        allocated_now=end.allocated,
-        reserved_now=end.reserved,
-        ooms=_grown(start.ooms, end.ooms),
-        retries=_grown(start.retries, end.retries),
-    )
-
-
 def _grown(start: int, end: int) -> int:
     """Return how much a number of events has grown; the user may have set it to 0 in between."""
     return end - start if end >= start else end
@@ -163,8 +150,17 @@ class Ledger:
         if scope.error is not None:
             raise scope.error
         self._catch_up(ordinal, stats)
+        start, end = scope.start.get(ordinal, Counters()), _counters(stats)
         peak = max(_peak(stats), scope.folded.get(ordinal, 0))
-        return _delta(scope.start.get(ordinal, Counters()), _counters(stats), peak)
+        return DeviceMemoryDelta(
+            allocated=end.allocated - start.allocated,
+            reserved=end.reserved - start.reserved,
+            peak=peak - start.allocated,
+            allocated_now=end.allocated,
+            reserved_now=end.reserved,
+            ooms=_grown(start.ooms, end.ooms),
+            retries=_grown(start.retries, end.retries),
+        )
 
     def leave(self) -> None:
         """Restore torch's functions: now, or when no peak of the user's needs ours any more."""

@@ -94,7 +94,7 @@ def _survey(shell: Shell, names: Sequence[str]) -> tuple[Survey | None, str]:
 
 
 def _shared(survey: Survey, names: Sequence[str]) -> Iterator[str]:
-    """Yield the variables whose memory others hold, too, that are not deleted with them."""
+    """Yield a note where other variables hold memory of ``names``, too: it is not freed."""
     others = {
         name: [r.name for r in survey.holding([name]) if not r.by_notebook and r.name not in names]
         for name in names

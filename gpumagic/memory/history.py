@@ -48,11 +48,7 @@ class History:
         _require()
         if allocator.history_is_recorded():
             return self.state("It is recorded already.")
-        try:
-            _record("all", context="alloc", stacks="python", max_entries=_ENTRIES)
-        except KeyboardInterrupt:  # it may record already
-            _record(None)
-            raise
+        _record("all", context="alloc", stacks="python", max_entries=_ENTRIES)
         self._own = True
         return self.state("Recording begins.")
 

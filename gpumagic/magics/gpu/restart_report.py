@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import IO, Any
 
+from gpumagic.cells import tracebacks
 from gpumagic.cuda import driver
 from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.cuda.this_process import STATE
@@ -48,9 +49,9 @@ def _report(shell: Shell, begun: Begun, file: IO[bytes] | None, notes: list[str]
     took = f"It took {seconds:.1f} s"
     # First of all: whatever fails behind it, the variables are there.
     if file is not None and restored is not None:
-        from gpumagic.restart.variables import keeping
+        from gpumagic.restart.variables import restoring
 
-        restored = keeping.restore(file, shell, restored)
+        restored = restoring.restore(file, shell, restored)
         took += f", and {begun.keeping + time.time() - started:.1f} s for the variables"
     took += ". Numbering and inputs go on, Out does not."
     environment.start_from(begun.started_with)
@@ -88,7 +89,8 @@ def _came_back(
 ) -> Iterator[str]:
     """Yield what came back, and where tensors are now and how they move."""
     done, anew = restored.done, restored.anew
-    imported = [name for name in done if name in anew or is_imported(namespace[name])]
+    bound = [name for name in done if is_imported(namespace[name])]
+    imported = [name for name in done if name in anew or name in bound]
     if kept := [name for name in done if name not in imported]:
         yield f"{'' if lost else 'No variable was lost. '}Kept: {listed(kept, _MOST)}."
     devices = restored.devices
@@ -112,6 +114,9 @@ def _came_back(
         )
     if imported:
         yield f"Imported anew: {listed(imported, _MOST)}."
+    modules = {imported_as(namespace[each]) or namespace[each].__module__ for each in bound}
+    if own := sorted(modules & tracebacks.users_modules().keys()):
+        yield f"The state of {listed(own, _MOST)} began anew, but for what variables refer to."
 
 
 def _optimizers(namespace: Mapping[str, Any]) -> Iterator[str]:

@@ -1,13 +1,7 @@
-"""Keep variables across a restart: one pickle of all of them, so that what they share stays shared.
-
-The bytes of large arrays and of tensors are not in the pickle but behind it, each storage once.
-"""
+"""In the old process: write the variables to a file, tried and compared, or refuse the restart."""
 
 from __future__ import annotations
 
-import builtins
-import linecache
-import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -22,7 +16,6 @@ from gpumagic.restart.variables.manifest import Manifest
 from gpumagic.restart.variables.module_objects import ModuleObjects
 from gpumagic.restart.variables.pickles import Pickles
 from gpumagic.restart.variables.trial import Outcome, Trial
-from gpumagic.restart.variables.unpickler import Unpickler
 from gpumagic.system import host_memory, text
 from gpumagic.system.introspection import is_imported
 from gpumagic.system.shell import Shell
@@ -30,8 +23,6 @@ from gpumagic.wording import noun, plural, with_reasons
 
 #: The bytes that objects take for one of their pickle.
 _GROWS = 4
-
-# --- in the old process ---------------------------------------------------------------------------
 
 
 def write(
@@ -162,34 +153,3 @@ def _check_room(manifest: Manifest, environment: Mapping[str, str]) -> None:
             f"the variables need {need / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} GiB are "
             "free: nothing was lost; delete some, or keep others with --keep NAMES"
         )
-
-
-# --- in the new process ---------------------------------------------------------------------------
-
-
-def restore(file: IO[bytes], shell: Shell, manifest: Manifest) -> Manifest:
-    """Bind the variables in the notebook; return what has come of them."""
-    for name, lines in manifest.sources.items():  # None: it is never looked for on the disk
-        linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
-    getattr(shell.compile, "_filename_map", {}).update(manifest.cells)
-    devices, loader = manifest.devices, Unpickler(manifest, file.fileno(), shell, is_trial=False)
-    done, on_gpu, failed, why = list[str](), list[str](), dict(manifest.failed), ""
-    for name in manifest.types:
-        arrived = devices.arrived
-        try:
-            if not why:
-                loader.bind(name)
-        except Exception as error:  # though the trial has loaded it
-            failed[name], why = text.named(error), f"it was to be loaded after {name}"
-        if why:
-            failed.setdefault(name, why)
-        elif name not in manifest.contents:
-            done.append(name)
-            if devices.arrived > arrived:
-                on_gpu.append(name)
-    # torch would check them when it next loads anything, and until then keep them.
-    getattr(sys.modules.get("torch._utils"), "_sparse_tensors_to_validate", []).clear()
-    shell.user_ns["__builtins__"] = builtins  # cloudpickle puts the dictionary there
-    # At last: what is imported may draw random numbers.
-    notes = {**manifest.notes, **settings.restore(shell, manifest.settings, devices.now)}
-    return replace(manifest, done=done, failed=failed, notes=notes, on_gpu=on_gpu)

@@ -64,7 +64,6 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self._shell = shell
         self._process_objects = {id(each): name for name, each in process_objects(shell).items()}
         self._numbers, self._of_libraries = dict[int, int](), list[Any]()
-        self._nans = dict[int, float]()
         self._rules = dict[type, list[rules.Rule]]()
         super().__init__(file, protocol=5)
         # cloudpickle gives each set of functions a copy of their globals; ours have the notebook's,
@@ -124,9 +123,6 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 if self.module_objects.has_content(reference, value):
                     self.contents[str(reference)] = value
             return "module", *reference
-        if kind is float and value != value:  # what looks for it finds this object alone
-            self._nans[id(value)] = value
-            return "nan", b"%d" % id(value)
         if self._numpy is not None and kind is self._numpy.ndarray:
             return self._array(value)
         if self._numpy is not None and kind is pickle.PickleBuffer:

@@ -56,8 +56,6 @@ class Unpickler(pickle.Unpickler):
             return self._process_objects[name]
         if kind == "module":
             return Reference(name, *more).found()
-        if kind == "nan":
-            return self._once(lambda _: float("nan"), name)
         if kind == "buffer":
             data = self._memory[int(name)]
             return data.toreadonly() if more[0] else data
