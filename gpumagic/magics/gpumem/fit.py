@@ -20,8 +20,10 @@ from gpumagic.magics.live_display import LiveDisplay
 from gpumagic.magics.magic_state import MagicState
 from gpumagic.magics.option_forms import Options
 from gpumagic.memory import oom
+from gpumagic.memory.holders import SECONDS, Survey
 from gpumagic.memory.limit import LIMIT, memory_limit
 from gpumagic.memory.measurement import Measurement
+from gpumagic.memory.objects.blocks import UnreadableError
 from gpumagic.render.units import bytes_
 from gpumagic.results.memory.memory_delta import DeviceMemoryDelta
 from gpumagic.system import introspection
@@ -46,8 +48,7 @@ def run(
     cell.check_runs_again("--fit")
     if why := allocator.uncounted():
         raise DeviceError(f"--fit: {why}")
-    kind = type(cell.globals.get(name, 0))
-    if kind is not int:
+    if (kind := type(cell.globals.get(name, 0))) is not int:
         held_now = f"{name} already holds a {introspection.name_of(kind)}"
         raise SpecError(f"{held_now}; use another name in --fit")
     search, shell = FitSearch(low, high), magics.shell
@@ -65,15 +66,11 @@ def run(
                     until = f"Until then: {_result(name, search, held).verdict}"
                     say(shell, f"--fit ended at {name} = {value:,}. {until}", quiet=options.quiet)
                 raise
-            if not torch_cuda.contexts():
-                raise DeviceError("--fit: the cell uses no GPU: CUDA is not in use in this process")
-            used = max(devices, key=lambda i: devices[i].peak, default=None)
-            peak = devices[used].peak if used is not None else 0
-            search.runs.append(FitRun(value, peak if ran else None))
+            used = max(devices, key=lambda i: devices[i].peak)
+            search.runs.append(FitRun(value, devices[used].peak if ran else None))
             held.append(_allocated())
-            if used is not None:
-                # Less where the first run has created what stays: an optimizer's state.
-                search.available = _available(used)
+            # Less where the first run has created what stays: an optimizer's state.
+            search.available = _available(used)
             LIMIT.apply()
     if search.largest is not None:
         shell.user_ns[name] = search.largest
@@ -101,9 +98,9 @@ def _run_once(cell: CompiledCell, name: str, value: int) -> tuple[bool, _Deltas]
 
     Raises:
         SpecError: the cell sets the variable itself.
+        DeviceError: the cell uses no GPU memory.
     """
-    measurement = Measurement()
-    failed = False
+    measurement, failed = Measurement(), False
     try:
         # In the notebook's own namespace, which the functions of other cells see.
         with _restored(cell.globals) as namespace:
@@ -125,9 +122,12 @@ def _run_once(cell: CompiledCell, name: str, value: int) -> tuple[bool, _Deltas]
         del each
     gc.collect()
     allocator.empty_cache()
-    devices = measurement.result.devices
+    measured = measurement.result
+    if not measured.devices:
+        raise DeviceError(f"--fit: the cell uses no GPU: {measured.error}")
     # Also where the cell has caught the error itself.
-    return not (failed or any(delta.ooms for delta in devices.values())), devices
+    failed |= any(delta.ooms for delta in measured.devices.values())
+    return not failed, measured.devices
 
 
 @contextmanager
@@ -145,9 +145,6 @@ def _restored(namespace: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _held_by_notebook(shell: Shell) -> Iterator[str]:
     """Yield what the notebook's own references hold, which was not there for the cell."""
-    from gpumagic.memory.holders import SECONDS, Survey
-    from gpumagic.memory.objects.blocks import UnreadableError
-
     try:
         held = Survey.make(shell=shell, seconds=SECONDS).held_by(lambda root: root.by_notebook)
     except UnreadableError:

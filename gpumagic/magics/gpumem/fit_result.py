@@ -62,9 +62,9 @@ class Fit(Result):
             same = bytes_(self.runs[0].peak)
             return f"The cell does not depend on {self.name}: its peak is {same} with every value."
         failed = min((run.value for run in self.runs if not run.fits), default=None)
-        if self.exact:
-            end = "fits: the end of the range" if failed is None else "is the largest that fits"
-            return f"{value} {end}."
         if failed is not None:
-            return f"{value} fits, {failed:,} does not. The values between them were not tried."
+            between = "" if self.exact else " The values between them were not tried."
+            return f"{value} fits, {failed:,} does not.{between}"
+        if self.exact:
+            return f"{value} fits: the end of the range."
         return f"{value} is the largest value that ran; a larger one may fit."

@@ -88,8 +88,8 @@ def _report(magics: MagicState, options: RunOptions) -> Any:
     report = magics.memory_report = memory_report(magics.memory_report)
     LIMIT.apply()
     dead_context.check()
-    limit = LIMIT.limits().limits
-    limit = limit and f"Limited to {limit}; %gpumem limit says by what."
-    notes = (*report.notes, dead_context.note(), limit)
+    notes = [*report.notes, dead_context.note()]
+    if limits := LIMIT.limits().limits:
+        notes.append(f"Limited to {limits}; %gpumem limit says by what.")
     report = replace(report, notes=tuple(filter(None, notes)))
     return hand_over(magics.shell, report, options)

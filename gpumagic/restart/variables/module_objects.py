@@ -51,35 +51,34 @@ class ModuleObjects:
     """What the modules of this process hold, by identity."""
 
     def __init__(self, namespace: dict[str, Any], known: Iterable[Reference] = ()) -> None:
-        self._found, ranks = dict[int, Reference](), dict[int, tuple[bool, bool, int]]()
-        self._users = {each for each in tracebacks.users_modules() if each != "__main__"}
+        self._users = tracebacks.users_modules().keys() - {"__main__"}
         #: Those that a fresh import does not have so.
         self.missing: set[Reference] = set()
         #: Those whose content has no pickle, and why.
         self.without_content: dict[str, str] = {}
+        #: The modules of types whose objects are known by identity; None for other types.
         owners = dict[type, str | None]()
+        best = dict[int, tuple[tuple[bool, bool, int], Reference]]()
         for module, loaded in list(sys.modules.items()):
             inside = introspection.module_attributes(loaded)
             if inside is namespace or module.startswith(("builtins", "gpumagic.", "_frozen")):
                 continue
-            users = module in self._users
             for name, value in introspection.names(inside):
                 kind = type(value)
                 if kind not in owners:
-                    known_so = _has_identity(kind)
-                    owners[kind] = introspection.module_of(kind) if known_so else None
-                owner = owners[kind]
-                if owner is None or name.startswith("__"):
+                    has_identity = _has_identity(kind)
+                    owners[kind] = introspection.module_of(kind) if has_identity else None
+                if owners[kind] is None or name.startswith("__"):
                     continue
                 if kind is str and not _is_constant(name, value):
                     continue
                 if kind is float and value == value:
                     continue
                 # The module of its type is the first, the user's own are the last.
-                rank = owner != module, users, len(module)
-                if id(value) not in ranks or rank < ranks[id(value)]:
-                    ranks[id(value)] = rank
-                    self._found[id(value)] = Reference(module, name)
+                rank = owners[kind] != module, module in self._users, len(module)
+                if id(value) not in best or rank < best[id(value)][0]:
+                    best[id(value)] = rank, Reference(module, name)
+        self._found = {key: reference for key, (_, reference) in best.items()}
         self._found.update({id(each.found()): each for each in known})  # others may have them, too
 
     def get(self, value: object) -> Reference | None:
