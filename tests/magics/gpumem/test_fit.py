@@ -218,7 +218,7 @@ def test_the_first_run_may_be_the_first_use_of_a_gpu(kernel: Callable[..., Kerne
     """A fresh process, whose allocator has no gaps: the limit is predicted, in few runs."""
     k = kernel()
     none = k.run("%%gpumem --fit n=1:8\nx = [0] * n", raising=False)
-    assert "--fit: the cell uses no GPU: CUDA is not in use in this process" in none.stderr
+    assert "--fit: the cell uses no GPU: torch is not imported" in none.stderr
     k.run("%gpumem limit 2GiB -q")
     fit = "%%gpumem --fit n=1:4096 -v found"
     cell = "x = torch.empty(n, 2**26, dtype=torch.int8, device='cuda:1')"
