@@ -11,10 +11,12 @@ from gpumagic.cuda.pytorch.any_device import device
 from gpumagic.doctor import diagnose
 from gpumagic.doctor.diagnosis import Diagnosis, Finding
 from gpumagic.errors import (
+    DependencyError,
     DeviceError,
     GpuMagicError,
     GpuMagicWarning,
     RegressionError,
+    RestartError,
     SpecError,
 )
 from gpumagic.memory.holders import holders

@@ -19,8 +19,8 @@ _OTHERS = re.compile(
 )
 
 
-def is_users(shell: Shell, name: str, value: object) -> bool:
-    """Return whether the user has bound a name to its value: `_5` to `Out[5]` IPython has."""
+def is_bound_by_user(shell: Shell, name: str, value: object) -> bool:
+    """Return whether the user has bound a name to its value; IPython has bound ``_5``, for one."""
     hidden, nothing = shell.user_ns_hidden, object()
     if hidden.get(name, nothing) is value:
         return False
@@ -32,4 +32,4 @@ def is_users(shell: Shell, name: str, value: object) -> bool:
 def variables(shell: Shell) -> dict[str, Any]:
     """Return the user's variables, with modules, functions and names that begin with ``_``."""
     found = shell.user_ns.items()
-    return {name: value for name, value in found if is_users(shell, name, value)}
+    return {name: value for name, value in found if is_bound_by_user(shell, name, value)}

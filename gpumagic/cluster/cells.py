@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpumagic.cluster import calls, engine
+from gpumagic.cluster.cell_results import ClusterMemory, ClusterTiming
 from gpumagic.cluster.connection import Cluster, package
-from gpumagic.cluster.results import ClusterMemory, ClusterTiming, EngineResult
+from gpumagic.cluster.results import EngineResult
 from gpumagic.errors import DeviceError
 from gpumagic.results.base import Result
 

@@ -6,8 +6,8 @@ import re
 from typing import Any
 
 from gpumagic.cluster import cells, connection
+from gpumagic.cluster.cell_results import ClusterMemory, ClusterTiming
 from gpumagic.cluster.connection import Cluster
-from gpumagic.cluster.results import ClusterMemory, ClusterTiming
 from gpumagic.magics.delivery import hand_over
 from gpumagic.magics.magic_state import MagicState
 from gpumagic.magics.option_forms import RESULT, ClusterOptions
@@ -55,7 +55,7 @@ def _word(value: float | str) -> str:
 
     The literal has neither blanks nor quotes nor braces in it, and an engine expands it once.
     """
-    text = f"{value:f}" if isinstance(value, float) else str(value)
+    text = f"{value:.9f}" if isinstance(value, float) else str(value)
     if _PLAIN.fullmatch(text):
         return text
     return "{'" + "".join(c if c.isalnum() else f"\\U{ord(c):08x}" for c in text) + "'}"

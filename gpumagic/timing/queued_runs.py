@@ -27,10 +27,8 @@ _SAMPLE = 1e-3
 _MOST_LOOPS = 100
 #: Seconds: the resolution of events, with a margin.
 _STEP = 1e-6
-#: The delay is so many times as long as the host needs.
-_FACTOR = 2.0
-#: And so many seconds longer.
-_MORE = 3e-3
+#: The delay is the time that the host needs, times a factor, and some seconds more.
+_FACTOR, _MORE = 2.0, 3e-3
 #: The longest delay, in seconds.
 _LONGEST = 0.5
 #: Cycles of a second, of a clock that few GPUs reach: on others the delay is longer.

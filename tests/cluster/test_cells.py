@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cluster.results import ClusterMemory, ClusterTiming
+from gpumagic.cluster.cell_results import ClusterMemory, ClusterTiming
 from gpumagic.magics.cluster import options_sent
 from gpumagic.magics.magic_class import grammar_of
 from tests.cluster.conftest import ENGINE_ID, INITIALISE_CUDA, once_begun

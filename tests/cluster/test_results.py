@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.cluster.results import ClusterTable, ClusterTiming, EngineResult
+from gpumagic.cluster.cell_results import ClusterTiming
+from gpumagic.cluster.results import ClusterTable, EngineResult
 from gpumagic.results.timing.sample import Sample
 from tests.results.examples import CLUSTER_MEMORY as MEMORY
 from tests.results.examples import CLUSTER_SELECTION as SELECTION

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from gpumagic.cluster import cell_results
 from gpumagic.cluster import results as cluster
 from gpumagic.doctor.diagnosis import Diagnosis, Finding
 from gpumagic.magics.gpu.watch_history import CellSpan, WatchHistory, WatchPanel, WatchSample
@@ -67,7 +68,7 @@ CLUSTER_TABLE = cluster.ClusterTable(
     source="profile default",
 )
 TWO = MemoryDelta({0: DeviceMemoryDelta(MIB, MIB, 2 * MIB), 1: DeviceMemoryDelta(0, 0, 0)})
-CLUSTER_MEMORY = cluster.ClusterMemory(
+CLUSTER_MEMORY = cell_results.ClusterMemory(
     (
         cluster.EngineResult(0, "alpha", TWO),
         cluster.EngineResult(1, "alpha", MemoryDelta({0: DeviceMemoryDelta(0, 0, MIB)})),
@@ -126,7 +127,7 @@ REPEATED = timing(
     energy=0.5,
     power=123.0,
 )
-CLUSTER_TIMING = cluster.ClusterTiming(
+CLUSTER_TIMING = cell_results.ClusterTiming(
     (
         cluster.EngineResult(0, "alpha", timing(1.0, limited_by="gpu")),
         cluster.EngineResult(1, "alpha", timing(2.0, gpu_at_most=True, limited_by="host")),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from gpumagic.magics.gpu.gpu_options import (
     WatchOptions,
 )
 from gpumagic.magics.option_forms import PlotOptions
-from gpumagic.magics.parsing import MagicLine, split
+from gpumagic.magics.parsing import MagicLine
 
 if TYPE_CHECKING:
     from gpumagic.magics.magic_state import MagicState
@@ -39,9 +38,6 @@ def run(magics: MagicState, line: MagicLine, cell: str | None, _: object = None)
         for name in _LASTING:
             if name in line.given:
                 raise SpecError(f"{name} goes with %gpu, not with %%gpu, which is for one cell")
-    if isinstance(options, RestartOptions):
-        typed = shlex.join(["%gpu", *split(line.written.strip().removesuffix(";"))])
-        options = replace(options, typed=typed)
     match options:
         case EnginesOptions() | PinOptions() | ChoiceOptions(cluster=True):
             from gpumagic.magics.gpu import engines

@@ -30,11 +30,9 @@ class TableOptions(Options):
 
 
 @dataclass(frozen=True)
-class RestartOptions(Options):
-    """What goes on over a restart."""
+class KeepOptions(Options):
+    """What a restart keeps."""
 
-    #: The line as it was typed, for a message that repeats it.
-    typed: str = ""
     keep: Sequence[str] | None = _choice(
         "--keep NAMES",
         "with restart or --restart: keep these variables alone, or none",
@@ -48,7 +46,12 @@ class RestartOptions(Options):
 
 
 @dataclass(frozen=True)
-class ChoiceOptions(RestartOptions, ClusterOptions):
+class RestartOptions(KeepOptions):
+    """The options of ``%gpu restart``."""
+
+
+@dataclass(frozen=True)
+class ChoiceOptions(KeepOptions, ClusterOptions):
     """The options of a choice of GPUs."""
 
     apart: ClassVar = {

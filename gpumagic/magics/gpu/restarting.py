@@ -15,7 +15,7 @@ from gpumagic.cuda.pytorch import graph_captures, torch_cuda, waiting
 from gpumagic.cuda.this_process import STATE
 from gpumagic.errors import RestartError
 from gpumagic.magics.gpu import restart_target, session_modes
-from gpumagic.magics.gpu.gpu_options import ChoiceOptions, RestartOptions
+from gpumagic.magics.gpu.gpu_options import ChoiceOptions, KeepOptions, RestartOptions
 from gpumagic.magics.gpu.session_modes import Session
 from gpumagic.magics.live_display import LiveDisplay
 from gpumagic.magics.magic_state import MagicState, state_of
@@ -138,7 +138,7 @@ def _write(
     shell: Shell,
     names: dict[str, bool] | None,
     variables: Mapping[str, str],
-    options: RestartOptions,
+    options: KeepOptions,
 ) -> tuple[IO[bytes] | None, Manifest | None]:
     """Write the variables that are kept, when the GPUs have finished; see `keeping.write`."""
     with LiveDisplay(shell, quiet=options.quiet) as live:
@@ -147,9 +147,8 @@ def _write(
             return None, None
         from gpumagic.restart.variables import keeping
 
-        again = f"{options.typed} --force"
         return keeping.write(
-            *(shell, names, _REPORT, variables), force=options.force, again=again, say=live.text
+            *(shell, names, _REPORT, variables), force=options.force, say=live.text
         )
 
 

@@ -45,7 +45,7 @@ def _modes(shell: Shell) -> Iterator[tuple[str, str]]:
     """Yield name and line of each magic that turns on again what is on."""
     timing, memory = state_of(shell).cell_timing, state_of(shell).cell_memory
     if timing is not None and timing.watching:
-        yield "cudatime", f"on -q --above {timing.above:f}s"
+        yield "cudatime", f"on -q --above {timing.above:.9f}s"
     if memory is not None and memory.watching:
         yield "gpumem", "on -q"
     limit = sys.modules.get("gpumagic.memory.limit")

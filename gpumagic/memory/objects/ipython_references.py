@@ -68,7 +68,7 @@ class NotebookReferences:
 
     def is_notebooks(self, name: str, value: object) -> bool:
         """Return whether a name in the namespace is not the user's."""
-        return not user_names.is_users(self.shell, name, value)
+        return not user_names.is_bound_by_user(self.shell, name, value)
 
     def cell_of(self, filename: str) -> int | None:
         """Return the number of the cell that a code's file name belongs to, or None."""

@@ -32,7 +32,6 @@ def write(
     environment: Mapping[str, str],
     *,
     force: bool = False,
-    again: str = "… --force",
     say: Callable[[str], None] = print,
 ) -> tuple[IO[bytes], Manifest]:
     """Write variables to a nameless file; `Manifest.failed` has those that cannot be kept.
@@ -53,7 +52,7 @@ def write(
         if not force and STATE.dead_context is None:
             needed = (name for name in manifest.failed if names[name])
             lost = [name for name in needed if not refused.is_over(shell.user_ns[name])]
-            _refuse({name: manifest.failed[name] for name in lost}, lacking, again, shell)
+            _refuse({name: manifest.failed[name] for name in lost}, lacking, shell)
         stack.pop_all()
     return file, replace(manifest, settings=settings.read(shell))
 
@@ -119,7 +118,7 @@ def _with(reasons: Mapping[str, str], before: str) -> list[str]:
     return [f"{name} ({before}{why})" for name, why in reasons.items()]
 
 
-def _refuse(lost: Mapping[str, str], lacking: Mapping[str, str], again: str, shell: Shell) -> None:
+def _refuse(lost: Mapping[str, str], lacking: Mapping[str, str], shell: Shell) -> None:
     """Return if nothing is lost or changed; the two say why, and what is missing.
 
     Raises:
@@ -131,7 +130,8 @@ def _refuse(lost: Mapping[str, str], lacking: Mapping[str, str], again: str, she
         found.append(f"{name}{f' ({words})' * bool(words)} would come back without {what}")
     if found:
         which = noun(len(lost) + len(lacking), "this", "these")
-        raise RestartError(f"{'; '.join(found)}. Nothing was lost; {again} loses just {which}")
+        refusal = "; ".join(found)
+        raise RestartError(f"{refusal}. Nothing was lost; add --force to lose just {which}")
 
 
 def _check_room(manifest: Manifest, environment: Mapping[str, str]) -> None:

@@ -164,8 +164,8 @@ def _proxy(proxy: Any, _: Pickling) -> Reduced:
 def _object(value: Any, pickler: Pickling) -> Reduced | None:
     """Reduce an object that shares its variables with others, or that computes attributes.
 
-    The one as those of a class with ``self.__dict__ = Class.state``. The other, as one that wraps
-    another object, is asked for no attribute before it has its own.
+    Objects share variables by ``self.__dict__ = Class.state``. An object computes attributes by
+    ``__getattr__``, as a wrapper does: it gets its own variables first when it is loaded.
     """
     find, kind = introspection.find, type(value)
     own = [find(kind, each) is not vars(object)[each] for each in ("__reduce_ex__", "__reduce__")]
