@@ -148,8 +148,8 @@ def test_a_ratio_that_rounds_to_one_is_the_same() -> None:
     near = Compared("b", timing(0.010, 0.011), Ratio(1.001, (1.0005, 1.002), "slower"))
     wide = Compared("c", timing(0.010, 0.011), Ratio(0.999, (0.9, 1.1), "noise"))
     lines = as_text(Comparison((base, near, wide)), 200).splitlines()
-    assert "no difference (1.00–1.00)" in lines[3]
-    assert "no difference (0.90–1.10)" in lines[4]
+    assert "within noise (1.00–1.00)" in lines[3]
+    assert "within noise (0.90–1.10)" in lines[4]
     assert Comparison((base, near, wide))[0:2] == (base, near)
 
 

@@ -53,7 +53,7 @@ def test_faster_slower_and_neither() -> None:
         _ = compared["x"]
     shown = str(compared)
     assert "faster (" in shown
-    assert "no difference (" in shown
+    assert "within noise (" in shown
     assert "the wall time counts" in shown
 
 
@@ -61,7 +61,7 @@ HOST_BOUND = {
     # Of what people wait for, and of the GPU's work queued beforehand: each as long as before.
     "5 times on the wall": (5.0, 1.0, "slower", "5.00× slower"),
     "half on the wall": (0.5, 1.2, "faster", "2.00× faster"),
-    "as long": (1.0, 1.0, "noise", "no difference"),
+    "as long": (1.0, 1.0, "noise", "within noise"),
 }
 
 
@@ -137,7 +137,7 @@ def test_another_baseline_comes_first() -> None:
     ("a", "b", "interval", "says"),
     [
         (0.01, (0.02, 0.005), (0.5, 2.0), "0.50–2.00 times"),
-        (0.01, (0.02, None), (0.0, 2.0), "at most 2.00"),
+        (0.01, (0.02, None), (0.0, 2.0), "at most 2.00 times"),
         ((0.01, 0.008), 0.02, (2.0, 2.5), "2.00–2.50× slower"),
         ((0.01, None), 0.02, (2.0, inf), "at least 2.00× slower"),
         (0.02, (0.01, None), (0.0, 0.5), "at least 2.00× faster"),

@@ -42,15 +42,15 @@ class Ratio:
     def text(self) -> str:
         """The ratio as it is shown; empty where nothing is known."""
         if self.interval is None:
-            return "" if self.value is None else f"{_times(self.value)}, fewer than 6 repeats"
+            return "" if self.value is None else f"{_times(self.value)} times, fewer than 6 repeats"
         low, high = self.interval
         spread = f"{_times(low)}\N{EN DASH}{_times(high)}"
         if self.verdict is None:
             if not low or high == math.inf:
-                return f"at least {_times(low)}" if low else f"at most {_times(high)}"
+                return f"at least {_times(low)} times" if low else f"at most {_times(high)} times"
             return f"{spread} times"
         if not self.differs:
-            return f"no difference ({spread})"
+            return f"within noise ({spread})"
         value = self.value
         if self.verdict == "faster":
             low, high, value = 1 / high, (1 / low if low else math.inf), value and 1 / value
