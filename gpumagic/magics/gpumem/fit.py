@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -25,15 +25,12 @@ from gpumagic.memory.limit import LIMIT, memory_limit
 from gpumagic.memory.measurement import Measurement
 from gpumagic.memory.objects.blocks import UnreadableError
 from gpumagic.render.units import bytes_
-from gpumagic.results.memory.memory_delta import DeviceMemoryDelta
 from gpumagic.system import introspection
 from gpumagic.system.shell import Shell
 from gpumagic.wording import plural
 
 #: What libraries say that find no memory, beside torch's allocator.
 _RAN_OUT = ("CUDA error: out of memory", "STATUS_ALLOC_FAILED")
-
-_Deltas = Mapping[int, DeviceMemoryDelta]
 
 
 def run(
@@ -45,12 +42,7 @@ def run(
         SpecError: the cell sets the variable itself, or awaits; or the variable is no number.
         DeviceError: the cell uses no GPU memory.
     """
-    cell.check_runs_again("--fit")
-    if why := allocator.uncounted():
-        raise DeviceError(f"--fit: {why}")
-    if (kind := type(cell.globals.get(name, 0))) is not int:
-        held_now = f"{name} already holds a {introspection.name_of(kind)}"
-        raise SpecError(f"{held_now}; use another name in --fit")
+    _check(cell, name)
     search, shell = FitSearch(low, high), magics.shell
     #: The bytes that were allocated before the first run, and those after each.
     held = [_allocated()]
@@ -60,24 +52,32 @@ def run(
             run_of = f"run {len(search.runs) + 1} of at most {RUNS}"
             live.text(f"--fit: {run_of}: {name} = {value:,}{fits}")
             try:
-                ran, devices = _run_once(cell, name, value)
+                ran, device = _run_once(cell, name, value)
             except BaseException:
                 if search.runs:
                     until = f"Until then: {_result(name, search, held).verdict}"
                     say(shell, f"--fit ended at {name} = {value:,}. {until}", quiet=options.quiet)
                 raise
-            used = max(devices, key=lambda i: devices[i].peak)
-            search.runs.append(FitRun(value, devices[used].peak if ran else None))
+            search.runs.append(ran)
             held.append(_allocated())
             # Less where the first run has created what stays: an optimizer's state.
-            search.available = _available(used)
+            search.available = _available(device)
             LIMIT.apply()
     if search.largest is not None:
         shell.user_ns[name] = search.largest
     found = _result(name, search, held)
-    if not all(run.fits for run in search.runs):
+    if not all(each.fits for each in search.runs):
         found = replace(found, notes=(*_held_by_notebook(shell), *found.notes))
     return hand_over(shell, found, options)
+
+
+def _check(cell: CompiledCell, name: str) -> None:
+    cell.check_runs_again("--fit")
+    if why := allocator.uncounted():
+        raise DeviceError(f"--fit: {why}")
+    if (kind := type(cell.globals.get(name, 0))) is not int:
+        held_now = f"{name} already holds a {introspection.name_of(kind)}"
+        raise SpecError(f"{held_now}; use another name in --fit")
 
 
 def _allocated() -> int:
@@ -93,8 +93,8 @@ def _available(ordinal: int) -> int:
     return min(room, room if limit is None else limit) - allocated
 
 
-def _run_once(cell: CompiledCell, name: str, value: int) -> tuple[bool, _Deltas]:
-    """Run the cell with a value; return whether it fits, and its changes. Leaves nothing.
+def _run_once(cell: CompiledCell, name: str, value: int) -> tuple[FitRun, int]:
+    """Run the cell with a value, which leaves nothing; return the device that it used most, too.
 
     Raises:
         SpecError: the cell sets the variable itself.
@@ -122,12 +122,13 @@ def _run_once(cell: CompiledCell, name: str, value: int) -> tuple[bool, _Deltas]
         del each
     gc.collect()
     allocator.empty_cache()
-    measured = measurement.result
-    if not measured.devices:
-        raise DeviceError(f"--fit: the cell uses no GPU: {measured.error}")
+    devices = measurement.result.devices
+    if not devices:
+        raise DeviceError(f"--fit: the cell uses no GPU: {measurement.result.error}")
+    most = max(devices, key=lambda ordinal: devices[ordinal].peak)
     # Also where the cell has caught the error itself.
-    failed |= any(delta.ooms for delta in measured.devices.values())
-    return not failed, measured.devices
+    failed |= any(delta.ooms for delta in devices.values())
+    return FitRun(value, None if failed else devices[most].peak), most
 
 
 @contextmanager
