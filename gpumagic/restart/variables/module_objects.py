@@ -89,7 +89,7 @@ class ModuleObjects:
         if is_a(value, *_NAMED):  # by its own name, where it has one
             own = introspection.is_imported(value) or getattr(value, "__module__", 0) == "__main__"
             return None if own else reference
-        if reference.module in self._users and str(reference) not in self.without_content:
+        if self._is_carried(reference):
             try:
                 if _parts(value) is None:
                     self.missing.add(reference)
@@ -104,9 +104,13 @@ class ModuleObjects:
         return reference is not None and str(reference) not in contents
 
     def has_content(self, reference: Reference, value: object) -> bool:
-        """Return whether an object's content is kept: that of the user's own modules, if it can."""
-        users = reference.module in self._users and str(reference) not in self.without_content
-        return users and not is_a(value, *_NAMED) and any(_parts(value) or ())
+        """Return whether an object has content that is kept."""
+        is_carried = self._is_carried(reference) and not is_a(value, *_NAMED)
+        return is_carried and any(_parts(value) or ())
+
+    def _is_carried(self, reference: Reference) -> bool:
+        """Return whether content goes to the new process: of the user's own modules, if it can."""
+        return reference.module in self._users and str(reference) not in self.without_content
 
 
 def _is_constant(name: str, value: str) -> bool:
