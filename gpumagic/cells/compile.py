@@ -135,9 +135,7 @@ def compile_cell(
     tree, name = parse(shell, source, header)
     tree = shell.transform_ast(tree)
     statements: list[Any] = list(tree.body)
-    shown: str = shell.ast_node_interactivity
-    if statements and shown == "last_expr_or_assign":
-        statements += _assigned(statements[-1])
+    shown: str = shell.ast_node_interactivity  # "last_expr_or_assign" shows expressions alone here
     parts: list[Any] = []
     if statements and isinstance(statements[-1], ast.Expr):
         parts = [ast.Expression(statements.pop().value)]
@@ -163,19 +161,6 @@ def compile_cell(
     if compiled.is_async and header is None:
         raise SpecError("a statement cannot await: write it in a cell, below the magic")
     return compiled
-
-
-def _assigned(statement: ast.stmt) -> list[ast.Expr]:
-    """Return an expression of the variable that a statement assigns, as IPython shows it."""
-    match statement:
-        case (
-            ast.Assign([ast.Name(name)])
-            | ast.AugAssign(ast.Name(name))
-            | ast.AnnAssign(ast.Name(name))
-        ):
-            shown = ast.Expr(ast.Name(name, ast.Load()))
-            return [ast.fix_missing_locations(ast.copy_location(shown, statement))]
-    return []
 
 
 def parse(shell: Shell, source: str, header: str | None) -> tuple[ast.Module, str]:

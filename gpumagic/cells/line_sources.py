@@ -148,18 +148,13 @@ def _value(name: str, cell: CompiledCell) -> Any:
 
 
 def _code_of(name: str, value: Any) -> CodeType:
-    """Return a function's code, through decorators and ``partial``; a module's ``forward``.
+    """Return a function's code, through decorators; a module's ``forward``.
 
     What ``value`` is decides, not what attributes it has: a module may have any.
     """
-    inner = value
-    while introspection.is_a(inner, functools.partial):
-        inner = inner.func
-    if introspection.is_a(inner, type):
+    if introspection.is_a(value, type):
         raise SpecError(_CLASS.format(name))
-    if type(inner) is property:
-        inner = inner.fget
-    inner = inspect.unwrap(_called(inner))
+    inner = inspect.unwrap(_called(value))
     inner = _called(inner)  # torch.compile wraps a module
     code = getattr(getattr(inner, "__func__", inner), "__code__", None)
     if not isinstance(code, CodeType):

@@ -9,8 +9,6 @@ from contextlib import suppress
 from textwrap import dedent
 from typing import Any
 
-from IPython.core.magic import MagicAlias
-
 from gpumagic.cells.compile import source_awaits
 from gpumagic.cells.semicolon import take_semicolon
 from gpumagic.errors import SpecError
@@ -39,33 +37,26 @@ def prepare_call(
       without a traceback, and nothing runs.
 
     ``runs_here(name, line)`` is whether a cell magic runs its cell in this process. ``ours`` is
-    the object of our magics: the user may have registered another one of the same name since, and
-    other names for ours.
+    the object of our magics: the user may have registered another one of the same name since.
     """
     if not any("_magic('" in line for line in lines):
         return lines
 
-    def magic(kind: str, name: str) -> tuple[str, str] | None:
-        """Return the name of our magic that a name stands for, and its first options."""
+    def is_ours(kind: str, name: str) -> bool:
         function = shell.magics_manager.magics[kind].get(name)
-        before = ""
-        if isinstance(function, MagicAlias):
-            name, before = function.magic_name, f"{function.magic_params or ''} "
-            function = shell.magics_manager.magics[function.magic_kind].get(name)
-        return (name, before) if getattr(function, "__self__", None) is ours else None
+        return getattr(function, "__self__", None) is ours
 
     def quieted(match: re.Match[str]) -> str:
-        return f"{match[1]}{match[3]}', ';'" if magic(match[2], match[3]) else match[0]
+        return f"{match[1]}{match[3]}', ';'" if is_ours(match[2], match[3]) else match[0]
 
     lines = [_QUIET.sub(quieted, line) for line in lines]
     call = _CALL.match(lines[-1])
-    written = _strings(lines[-1]) if call else []
-    found = magic(*call.groups()) if call else None
-    if found is None or len(written) not in (2, 3):
+    written = _strings(lines[-1]) if call and is_ours(*call.groups()) else []
+    if len(written) not in (2, 3):
         return lines
     last = lines[-1].rstrip()
     if len(written) == 3:
-        name, line = found[0], f"{found[1]}{written[1]}".strip()
+        name, line = written[0], written[1].strip()
         with suppress(SpecError):  # the magic reports it
             if runs_here(name, line) and source_awaits(shell, written[2], f"%%{name} {line}"):
                 last = f"await {last}"

@@ -70,8 +70,7 @@ def size(text: str) -> int:
     value = float(number) * (1000 if decimal else 1024) ** exponent
     if not prefix and 0 < value < _LEAST and text.strip()[-1].isdigit():
         bare = text.strip()
-        typed = f"{bare}GiB" if value < 1024 else f"{bare}MiB, or {bare}B for bytes"
-        raise ArgumentTypeError(f"{text!r} has no unit; write {typed}")
+        raise ArgumentTypeError(f"{text!r} has no unit; write {bare}GiB, {bare}MiB or {bare}B")
     if value >= 2**63:  # more than can be addressed; infinity is no int
         raise ArgumentTypeError(f"{text[:20]!r} is more than any memory has")
     return int(value)
@@ -81,11 +80,9 @@ def limit(text: str) -> int | float:
     """Return bytes from ``16GiB``, or a part of each device, a float, from ``50%``; 0: ``off``."""
     if text.lower() == "off":
         return 0
-    is_share = text.endswith("%")
-    if not (found := excess(text) if is_share else size(text)):
+    found = excess(text) if text.endswith("%") else size(text)
+    if not found or (isinstance(found, float) and found > 1):
         raise ArgumentTypeError(f"{text[:20]} is no limit; write 16GiB or 50%, or off")
-    if is_share and found > 1:
-        raise ArgumentTypeError(f"{text[:20]} is more than the device; write 50%, or off")
     return found
 
 

@@ -68,11 +68,8 @@ class GpuMagic(MagicState):
 
     def _run(self, name: str, line: str, cell: str | None, local_ns: dict[str, Any] | None) -> Any:
         """Read a magic's line, and run its command; or show the help."""
-        if local_ns is None:  # an alias of IPython's passes none
-            frames = (frame for frame, _ in walk_stack(None))
-            namespace = self.shell.user_ns
-            local_ns = next((f.f_locals for f in frames if f.f_globals is namespace), namespace)
-        variables = ChainMap(local_ns, self.shell.user_ns)
+        # An alias of IPython's passes no ``local_ns``.
+        variables = ChainMap(local_ns or {}, self.shell.user_ns)
         grammar = grammar_of(name)
         parsed = grammar.read(line, variables, cell=cell is not None, quiet=self.quiet)
         if parsed.verb == "help":

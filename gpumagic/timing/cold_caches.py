@@ -25,18 +25,17 @@ class ColdCaches:
     def __init__(self) -> None:
         #: Address and bytes of what is written, by ordinal.
         self._buffers: dict[int, tuple[ctypes.c_uint64, int]] = {}
-        self._is_captured = False
 
     def empty(self) -> None:
         """Write more to each device in use than its L2 cache holds.
 
         Raises:
-            DeviceError: a device does not report its cache's size, or has no memory to write to.
+            DeviceError: a device does not report its cache's size, or has no memory to write to; or
+                a CUDA graph is being captured, of which writing would become a part.
         """
         ordinals = torch_cuda.contexts()
         if graph_captures.under_way(ordinals):
-            self._is_captured = True
-            return  # writing would become a part of the graph, and there is no GPU time anyway
+            raise DeviceError("an L2 cache cannot be emptied while a CUDA graph is being captured")
         torch = cast(Any, torch_cuda.loaded())
         for ordinal in ordinals:
             with torch.cuda.device(ordinal):
@@ -65,8 +64,6 @@ class ColdCaches:
     def note(self) -> str:
         """Return what was emptied, or why nothing was."""
         sizes = [f"cuda:{i} {n // _CACHES / 2**20:.3g} MiB" for i, (_, n) in self._buffers.items()]
-        if self._is_captured:
-            return "--cold had no effect: a CUDA graph is being captured"
         if not sizes:
             return "--cold had no effect: no GPU is in use"
         return f"L2 cache flushed before each loop: {', '.join(sizes)}"

@@ -22,7 +22,6 @@ work, on torch's streams. Where earlier work is under way there is no GPU time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from itertools import chain
 from time import perf_counter, process_time, sleep, thread_time
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -101,15 +100,6 @@ class Stopped(NamedTuple):
     cpu: float
     devices: tuple[DeviceTimer, ...] = ()
     note: str | None = None
-
-
-def wait_for_earlier_work() -> None:
-    """Wait until the devices in use are idle; Ctrl-C interrupts. A device that has failed is idle.
-
-    `start` waits, too: this is for an interrupt that comes before any of the user's code runs.
-    """
-    with suppress(RuntimeError), graph_captures.Relaxed():
-        ready_devices()
 
 
 def start(*, quiet: bool = False) -> Started:

@@ -36,7 +36,6 @@ def test_what_may_be_named(ip: Any) -> None:
     named: dict[str, Any] = {
         "net": Net(),
         "forward": Net().forward,
-        "part": functools.partial(Net.forward, None),
         "cached": cached,
         "compiled": lambda *inputs: None,
     }
@@ -45,7 +44,7 @@ def test_what_may_be_named(ip: Any) -> None:
     cell = compile_cell(
         ip, "def own():\n    pass\nclass A:\n    def f(self): pass", header="%%gpumem --lines"
     )
-    names = ["own", "A.f", "net", "Net.forward", "forward", "part", "compiled", "cached", "own"]
+    names = ["own", "A.f", "net", "Net.forward", "forward", "compiled", "cached", "own"]
     whole, own, of_class, net, once = selected_sources(cell, names)
     assert (whole.name, whole.first) == ("cell", 2)
     assert [source.codes[0].co_firstlineno for source in (own, of_class)] == [2, 5]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from traceback import walk_tb
@@ -54,7 +53,7 @@ CODE = "1\nif True:\n    2\nx = 3\n4"
         "async for i in several():\n    i",
     ],
 )
-@pytest.mark.parametrize("shown", ["all", "last", "last_expr_or_assign", "last_expr", "none"])
+@pytest.mark.parametrize("shown", ["all", "last", "last_expr", "none"])
 def test_what_is_shown(magic: str, code: str, shown: str, run_cell: Run, ip: Any) -> None:
     async def later(value: int) -> int:
         return value
@@ -75,23 +74,12 @@ def test_what_is_shown(magic: str, code: str, shown: str, run_cell: Run, ip: Any
         ip.ast_node_interactivity = before
 
 
-def test_an_alias_awaits(run_cell: Run, ip: Any) -> None:
-    ip.user_ns["asyncio"] = asyncio
-    run_cell("%alias_magic t cudatime -p '-q'\n%alias_magic -c m gpumem")
-    assert run_cell("%%t\nawait asyncio.sleep(0, 7)").value == 7
-    assert run_cell("%%m -q\nawait asyncio.sleep(0, 8)").value == 8
-
-
-def test_an_alias_in_a_function_sees_its_variables(run_cell: Run, ip: Any) -> None:
-    """As the magic itself does; IPython passes an alias none."""
-    run_cell("%alias_magic t cudatime -p '-q'\n%alias_magic m gpumem\nx = 'global'")
-    run_cell(
-        "seen = []\ndef f(x):\n    %t -v of_{x} seen.append(x)\n    %m -q seen.append(x)\n\n"
-        "f('local')"
-    )
-    assert ip.user_ns["seen"] == ["local", "local"]
-    assert "of_local" in ip.user_ns
-    assert run_cell("%m;").text == ""
+def test_an_alias(run_cell: Run, ip: Any) -> None:
+    run_cell("%alias_magic t cudatime -p '-q'\n%alias_magic m gpumem\nx = [1]")
+    assert run_cell("%t x + [2]").value == [1, 2]
+    run_cell("%%m -q -v of_{x[0]}\nx.append(3)")
+    assert ip.user_ns["x"] == [1, 3]
+    assert "of_1" in ip.user_ns
 
 
 def test_a_magic_of_the_users_own_of_the_same_name(run_cell: Run, ip: Any) -> None:

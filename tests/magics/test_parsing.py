@@ -97,7 +97,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "%gpumem limit 0": ("0", "16GiB"),
     "%gpumem limit -5": ("'-5'", "20GiB"),
     "%gpumem limit 16": ("'16'", "write 16GiB"),
-    "%gpumem limit 512000": ("'512000'", "write 512000MiB, or 512000B"),
+    "%gpumem limit 512000": ("'512000'", "512000MiB or 512000B"),
     "%%gpumem --fit batch\n1": ("'batch'", "batch=1:4096"),
     "%%gpumem --fit x=9:1\n1": ("'x=9:1'", "smaller number first"),
     "%%gpumem --fit x=1:8\nx = 3": ("sets x", "leave that out"),

@@ -16,7 +16,7 @@ from gpumagic.errors import SpecError
 from gpumagic.magics.cudatime import cudatime_verbs, repeated
 from gpumagic.magics.cudatime.cudatime_options import AGAIN, REPEATING, RunOptions
 from gpumagic.magics.cudatime.timing_outcome import TimingOutcome
-from gpumagic.magics.delivery import say, saying_failures
+from gpumagic.magics.delivery import saying_failures
 from gpumagic.magics.magic_state import MagicState
 from gpumagic.magics.parsing import MagicLine
 from gpumagic.timing import compilation, event_timer, summary
@@ -46,12 +46,6 @@ def run(
     source = line.code if cell is None else cell
     # The magic's own line, by which tracebacks count a cell's lines.
     header = None if cell is None else f"%%cudatime {line.written}"
-    try:
-        event_timer.wait_for_earlier_work()
-    except KeyboardInterrupt as interrupt:
-        waited = "interrupted while waiting for earlier GPU work"
-        say(magics.shell, f"%cudatime: {waited}; nothing was run", quiet=options.quiet)
-        raise interrupt.with_traceback(None) from None
     if not REPEATING.isdisjoint(line.given):
         return repeated.run(magics, options, source, header, local_ns)
     compiled = compile_cell(magics.shell, source, header=header, local_ns=local_ns)
