@@ -7,10 +7,8 @@ these packages is added in a private one. They are the real libraries, with no d
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 from tests.support.kernels import ROOT
@@ -61,20 +59,18 @@ def unpack() -> Path:
 
 def _private_configuration(folder: Path) -> list[str]:
     """Apt's options for sources, lists and a cache of our own; its keys stay the machine's."""
-    for name in ("lists/partial", "cache/archives/partial", "sources"):
+    for name in ("lists/partial", "cache/archives/partial"):
         (folder / name).mkdir(parents=True)
-    written = 0
-    for path in _sources():
-        text = with_component(path.read_text(encoding="utf-8"))
-        if text is not None:
-            (folder / "sources" / path.name).write_text(text, encoding="utf-8")
-            written += 1
-    if not written:
+    line = f"deb $(REPO_URI) $(RELEASE) {COMPONENT}"
+    named = _run("apt-get", "indextargets", "--format", line, "Component: main").splitlines()
+    sources = {each for each in named if "/debian" in each}  # others have keys of their own
+    if not sources:
         raise UnavailableError("apt's configuration names no Debian archive")
+    (folder / "sources.list").write_text("\n".join([*sources, ""]))
     (folder / "status").touch()
     options = {
-        "Dir::Etc::sourcelist": "/dev/null",
-        "Dir::Etc::sourceparts": folder / "sources",
+        "Dir::Etc::sourcelist": folder / "sources.list",
+        "Dir::Etc::sourceparts": "/dev/null",
         "Dir::State::lists": folder / "lists",
         "Dir::State::status": folder / "status",
         "Dir::Cache": folder / "cache",
@@ -82,22 +78,6 @@ def _private_configuration(folder: Path) -> list[str]:
         "Acquire::Languages": "none",
     }
     return ["-q", *(f"-o{name}={value}" for name, value in options.items())]
-
-
-def _sources() -> Iterator[Path]:
-    etc = Path("/etc/apt")
-    yield from filter(Path.is_file, [etc / "sources.list"])
-    yield from sorted([*etc.glob("sources.list.d/*.list"), *etc.glob("sources.list.d/*.sources")])
-
-
-def with_component(text: str) -> str | None:
-    """Apt's sources with the component added to each that has ``main``; None where none has.
-
-    Both forms: a line each (``deb URI SUITE main``), and fields (``Components: main``).
-    """
-    lines = r"^(deb\s(?:\[[^]]*\]\s*)?.*\smain\b.*|Components:.*\bmain\b.*)$"
-    added, number = re.subn(lines, rf"\1 {COMPONENT}", text, flags=re.MULTILINE)
-    return added if number else None
 
 
 def _libraries() -> Path:
@@ -108,7 +88,7 @@ def _libraries() -> Path:
     raise UnavailableError(f"the packages do not hold {' and '.join(NEEDED)} in one folder")
 
 
-def _run(*command: str, folder: Path | None = None) -> None:
+def _run(*command: str, folder: Path | None = None) -> str:
     try:
         done = subprocess.run(
             command,
@@ -125,3 +105,4 @@ def _run(*command: str, folder: Path | None = None) -> None:
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.startswith("E: ")]
         raise UnavailableError((said or [f"{command[0]} ended with {done.returncode}"])[0])
+    return done.stdout

@@ -72,10 +72,10 @@ class Scenario:
     libnvidia-ml.so.1 can be found; or which of `build.NVML`, by its driver's version ("535.54").
     `faults`: error code by call name ("nvml*" for all of a prefix). `lost`: GPUs that fell off the
     bus. `cuda_order`: nvidia-smi's index of each CUDA ordinal where CUDA_DEVICE_ORDER is unset (the
-    fastest first). `host_pids`: NVML reports pids of another namespace. `hide_processes`: it lists
-    none. `container`: this process is in one. `files`: what else lies below /dev, /proc and so on,
-    or something else than is there by default; None takes a file away. `profile`: what calls take,
-    one of `profiles.PROFILES`; default: as ``VGPU_PROFILE`` says, else nothing.
+    fastest first). `host_pids`: NVML reports pids of another namespace. `container`: this process
+    is in one. `files`: what else lies below /dev, /proc and so on, or something else than is there
+    by default; None takes a file away. `profile`: what calls take, one of `profiles.PROFILES`;
+    default: as ``VGPU_PROFILE`` says, else nothing.
     """
 
     devices: Sequence[GPU] | int = 2
@@ -84,7 +84,6 @@ class Scenario:
     faults: Mapping[str, int] = field(default_factory=dict)
     processes: Sequence[ExternalProcess] = ()
     host_pids: bool = False
-    hide_processes: bool = False
     lost: Sequence[int] = ()
     cuda_order: Sequence[int] | None = None
     cuda_version: int = 13000
@@ -152,7 +151,6 @@ class Scenario:
         state.n_gpus = len(self.gpus)
         state.cuda_version = self.cuda_version
         state.host_pids = self.host_pids
-        state.hide_processes = self.hide_processes
         state.driver_version = (
             self.nvml if isinstance(self.nvml, str) else DRIVER_VERSION
         ).encode()

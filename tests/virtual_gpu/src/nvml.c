@@ -621,8 +621,6 @@ static unsigned list_processes(const struct handle *handle, struct process_v3 *a
     struct vg_state *state = vg_state();
     const struct vg_gpu *gpu = &state->gpus[handle->gpu];
     unsigned count = 0;
-    if (state->hide_processes)
-        return 0;
     vg_lock();
     vg_reap();
     for (int i = 0; i < VG_MAX_PROCESSES; i++)

@@ -152,7 +152,6 @@ struct vg_state {
     int32_t n_rules;
     int32_t cuda_version; /* 13000 */
     int32_t host_pids;
-    int32_t hide_processes; /* NVML lists none */
     int32_t any_dead; /* whether a process may have a dead context */
     char driver_version[80];
     int32_t cuda_order[VG_MAX_GPUS]; /* nvidia-smi's index of each CUDA ordinal, fastest first */
