@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 
 from gpumagic.render.units import seconds
-from tests.benchmarks.process import SHELL, script, wall
+from tests.benchmarks.process import script, wall
 from tests.benchmarks.row import Row
 from tests.virtual_gpu import GPU, ExternalProcess, Scenario, environment
 
@@ -18,9 +18,7 @@ ROUNDS = 5
 OWN = "NVML's own"
 TOOLS = {"gpustat": ("gpustat",), "nvitop -1": ("nvitop", "-1")}
 
-_GPU = (
-    SHELL
-    + """
+_GPU = """
 from contextlib import redirect_stdout
 from io import StringIO
 
@@ -70,7 +68,6 @@ show()
 counts = {"calls": calls(measure), "by hand": calls(raw)}
 print(json.dumps({"seconds": median(show, 30), "NVML's own": median(raw, 9), **counts}))
 """
-)
 
 
 def rows() -> Iterator[Row]:

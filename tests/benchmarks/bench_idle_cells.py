@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpumagic.wording import plural
-from tests.benchmarks.process import SHELL, script
+from tests.benchmarks.process import script
 from tests.benchmarks.row import Row
 from tests.virtual_gpu import Scenario, environment
 
@@ -14,9 +14,7 @@ LIMIT = 0.3e-3
 
 # The same cell with and without, in turns, on the same shell: of each the least of the turns'
 # medians, as other processes make them longer for a while.
-_SCRIPT = (
-    SHELL
-    + """
+_SCRIPT = """
 import torch
 for i in range(torch.cuda.device_count()):
     torch.ones(1, device=f"cuda:{i}")
@@ -28,7 +26,6 @@ for _ in range(8):
         times[switch].append(median(lambda: ip.run_cell("x = 1", store_history=True), 40))
 print(json.dumps({switch: min(each) for switch, each in times.items()}))
 """
-)
 
 
 def rows() -> Iterator[Row]:

@@ -6,17 +6,14 @@ import os
 from collections.abc import Iterator
 from statistics import median
 
-from tests.benchmarks.process import SHELL, script
+from tests.benchmarks.process import script
 from tests.benchmarks.row import Row
 
 ROUNDS = 9
 
-_LOAD = (
-    SHELL
-    + """
+_LOAD = """
 print(seconds(lambda: ip.run_line_magic("load_ext", sys.argv[1])))
 """
-)
 
 
 def rows() -> Iterator[Row]:

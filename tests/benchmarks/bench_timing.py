@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.benchmarks.process import SHELL, script
+from tests.benchmarks.process import script
 from tests.benchmarks.row import Row
 from tests.virtual_gpu import Scenario, environment
 
@@ -89,9 +89,7 @@ def _small(torch: Any) -> Row:
     return Row(name, statistics.median(ours), statistics.median(by_hand), note, 1.02)
 
 
-_PASS = (
-    SHELL
-    + """
+_PASS = """
 import torch
 torch.ones(1, device="cuda:0")
 ip.run_line_magic("load_ext", "gpumagic")
@@ -101,7 +99,6 @@ for _ in range(50):
     walls.append(ip.user_ns["timing"].wall.median)
 print(json.dumps(statistics.median(walls)))
 """
-)
 
 
 def _short() -> Row:

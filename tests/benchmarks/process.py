@@ -11,8 +11,8 @@ from typing import Any
 from tests.support import forks
 from tests.support.kernels import python_environment
 
-#: The beginning of a script that needs a shell: as light as IPython gets, no history on disk.
-SHELL = """
+#: What each script begins with: a shell, as light as IPython gets, no history on disk.
+_SHELL = """
 import json, statistics, sys, time
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
@@ -36,12 +36,12 @@ def installed(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def script(source: str, environment: Mapping[str, str], *arguments: str) -> Any:
-    """Run ``source`` in a fresh Python; its last printed line is JSON, and is returned.
+    """Run ``source`` behind `_SHELL` in a fresh Python; return its last printed line, JSON.
 
     Raises:
         AssertionError: the script failed; with its traceback.
     """
-    command = [sys.executable, "-c", source, *arguments]
+    command = [sys.executable, "-c", _SHELL + source, *arguments]
     return json.loads(forks.output(command, env=installed(environment)).splitlines()[-1])
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,38 +30,16 @@ def _own_choice(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(THREADS)
 
 
-def is_locked(path: Path) -> bool:
-    """Return whether a process has a lock on a file.
-
-    Not by ``/proc/locks``, which may leave out a line while others come and go.
-    """
-    if not path.exists():
-        return False
-    with path.open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
-def effects() -> dict[str, Any]:
-    """What choices have changed in the process, outside of gpumagic."""
+def parts() -> dict[str, Any]:
+    """What choices have changed in the process."""
+    torchs = torch.cuda.is_available.__qualname__, torch.overrides._len_torch_function_stack()
     return {
-        "variables": environment.now(),
-        "threads": torch.get_num_threads(),
-        "auto": STATE.choice.auto and STATE.choice.auto.uuids,
-        "claim": [uuid for uuid in UUIDS if is_locked(claims.path_of(uuid))],
-        "gated": (
-            torch.cuda.is_available.__qualname__,
-            torch.overrides._len_torch_function_stack(),
-        ),
+        "variables": (environment.now(), STATE.choice.variables),
+        "threads": (torch.get_num_threads(), STATE.choice.threads),
+        "auto": STATE.choice.auto,
+        "claim": claims.held(),
+        "gated": (soft_off.is_closed(), torchs),
     }
-
-
-def known() -> dict[str, Any]:
-    """What gpumagic knows of them."""
-    return {**vars(STATE.choice), "claim": claims.held(), "gated": soft_off.is_closed()}
 
 
 #: By part of a choice, how ``%gpu`` changes it.
@@ -77,7 +53,7 @@ CHANGES: dict[str, Callable[[], Any]] = {
 
 
 def test_every_part_is_tried_here() -> None:
-    assert CHANGES.keys() == effects().keys() == known().keys()
+    assert CHANGES.keys() == parts().keys() == {"claim", "gated", *vars(STATE.choice)}
 
 
 @pytest.mark.parametrize("earlier", [(), tuple(CHANGES)], ids=["first", "again"])
@@ -85,7 +61,7 @@ def test_every_part_is_tried_here() -> None:
 def test_restore_undoes_a_choice(name: str, earlier: tuple[str, ...]) -> None:
     for each in earlier:
         CHANGES[each]()
-    outside, before, choice = effects(), known(), snapshot.take()
+    before, choice = parts(), snapshot.take()
     others = {
         "variables": lambda: environment.write({MASK: "1", ORDER: None}),
         "claim": lambda: claims.hold(UUIDS[1:]),
@@ -93,10 +69,9 @@ def test_restore_undoes_a_choice(name: str, earlier: tuple[str, ...]) -> None:
         "auto": lambda: setattr(STATE.choice, "auto", AutoChoice(UUIDS[1:], None)),
     }
     {**CHANGES, **others}[name]()
-    assert known()[name] != before[name]
+    assert parts()[name] != before[name]
     snapshot.restore(choice)
-    assert known() == before
-    assert effects() == outside
+    assert parts() == before
 
 
 def test_restore_overwrites_what_the_user_wrote_since() -> None:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tests.support import forks
-from tests.support.device import ROOT
 from tests.support.kernels import python_environment
+from tests.support.other_process import running
 from tests.support.waiting import until
 
 from . import Scenario, World, environment
@@ -48,36 +46,7 @@ def test_the_machines_own_driver_is_hidden(tmp_path: Path) -> None:
     assert "cannot open shared object" in run(environment(Scenario(driver=False), own), code)
 
 
-HOLD = """
-import os, signal, torch
-block = torch.empty(%d, dtype=torch.uint8, device="cuda")
-print("ready", flush=True)
-signal.pause()
-"""
-
-
-@contextmanager
-def held(env: Mapping[str, str], *sizes: int) -> Iterator[list[Any]]:
-    """Processes that have each allocated so many bytes."""
-    processes: list[Any] = []
-    with ExitStack() as cleanup:
-        for size in sizes:
-            read, write = os.pipe()
-            with os.fdopen(write, "wb") as theirs, os.fdopen(read) as ours:
-                processes.append(
-                    forks.popen(
-                        [sys.executable, "-c", HOLD % size],
-                        env=python_environment(env),
-                        cwd=ROOT,
-                        stdin=subprocess.DEVNULL,
-                        stdout=theirs,
-                    )
-                )
-                cleanup.callback(processes[-1].wait)
-                cleanup.callback(processes[-1].kill)
-                theirs.close()
-                assert ours.readline() == "ready\n"
-        yield processes
+HOLD = "import torch; block = torch.empty({} << 30, dtype=torch.uint8, device='cuda')"
 
 
 def test_processes_share_a_device_and_a_killed_one_gives_back() -> None:
@@ -93,14 +62,14 @@ def test_processes_share_a_device_and_a_killed_one_gives_back() -> None:
         free = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).free
         print(json.dumps([free >> 30, {p.pid: p.usedGpuMemory >> 30 for p in all}]))
     """
-    with held(env, 70 * GIB, 5 * GIB) as (first, second):
+    with running(HOLD.format(70), env=env) as first, running(HOLD.format(5), env=env) as second:
         free, processes = run(env, code)
         assert free == 3
-        assert processes[str(first.pid)] == 70
-        assert processes[str(second.pid)] == 5
-        assert world.used(0, first.pid) > 70 * GIB
-        os.kill(first.pid, signal.SIGKILL)
-        until(lambda: str(first.pid) not in run(env, code)[1])  # a zombie holds nothing either
+        assert processes[str(first)] == 70
+        assert processes[str(second)] == 5
+        assert world.used(0, first) > 70 * GIB
+        os.kill(first, signal.SIGKILL)
+        until(lambda: str(first) not in run(env, code)[1])  # a zombie holds nothing either
         assert run(env, code)[0] == 74
 
 

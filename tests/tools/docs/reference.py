@@ -31,19 +31,11 @@ def helps() -> dict[str, str]:
     return {name: getattr(GpuMagic, name).getdoc() for name in MAGICS}
 
 
-def settings() -> dict[str, tuple[str, str]]:
-    """Return the default and the help of every setting, by name."""
-    traits = GpuMagic.class_traits(config=True)
-    return {
-        name: (repr(trait.default_value), " ".join(trait.help.split()))
-        for name, trait in sorted(traits.items())
-    }
-
-
 def page() -> str:
     """Return the page."""
     magics = "\n".join(f"## `%{name}`\n\n```text\n{text}\n```\n" for name, text in helps().items())
     rows = "".join(
-        f"| `{name}` | `{default}` | {text} |\n" for name, (default, text) in settings().items()
+        f"| `{name}` | `{trait.default_value!r}` | {' '.join(trait.help.split())} |\n"
+        for name, trait in sorted(GpuMagic.class_traits(config=True).items())
     )
     return f"{_INTRODUCTION}\n{magics}\n{_SETTINGS}{rows}"
