@@ -1,4 +1,4 @@
-"""A snapshot restores every part of a choice, with its effect."""
+"""A snapshot restores every part of a choice; what the user has written since may stay."""
 
 from __future__ import annotations
 
@@ -80,6 +80,23 @@ def test_restore_overwrites_what_the_user_wrote_since() -> None:
     del os.environ[ORDER]
     snapshot.restore(before)
     assert environment.now() == {MASK: "0,1", ORDER: "PCI_BUS_ID"}
+
+
+@pytest.mark.parametrize("users", ["2", None])
+@pytest.mark.parametrize("again", [False, True])
+def test_what_the_user_wrote_since_stays_where_choices_are_undone(
+    users: str | None, again: bool
+) -> None:
+    """Also where another choice follows, which is undone."""
+    environment.write({MASK: "1"})
+    if users is None:
+        del os.environ[MASK]
+    else:
+        os.environ[MASK] = users
+    if again:
+        environment.write({MASK: "-1"})
+    environment.undo()
+    assert environment.now()[MASK] == users
 
 
 def test_threads_that_only_the_user_set_stay() -> None:

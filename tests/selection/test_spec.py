@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from gpumagic.errors import DeviceError, SpecError
+from gpumagic.errors import SpecError
 from gpumagic.results.devices import Device, MigInstance
-from gpumagic.selection.auto import pick
 from gpumagic.selection.spec import parse, resolve
 
 UUIDS = ("GPU-aa11", "GPU-aa22", "GPU-bb33", "GPU-cc44")
@@ -83,27 +80,6 @@ def test_an_invalid_spec_is_one_clear_line(text: str, expected: str) -> None:
         resolve(parse(text), FOUR)
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_a_device_without_a_uuid_cannot_be_written() -> None:
-    lost = (Device(0, error="the GPU is lost"),)
-    with pytest.raises(DeviceError, match=r"GPU 0 cannot be chosen: its .*the GPU is lost"):
-        resolve(parse("0"), lost)
-    start = (
-        "start the notebook process with CUDA_DEVICE_ORDER=PCI_BUS_ID and CUDA_VISIBLE_DEVICES=1"
-    )
-    for choose in (lambda d: resolve(parse("1"), d), lambda d: pick(d, 1)):
-        with pytest.raises(DeviceError, match=start):
-            choose((Device(1),))
-
-
-def test_a_lost_device_cannot_be_chosen() -> None:
-    """By none of its names; the others can."""
-    one_lost = (FOUR[0], replace(FOUR[1], error="the GPU is lost"), *FOUR[2:])
-    for spec in ("1", "0-1", "GPU-aa22"):
-        with pytest.raises(DeviceError, match="GPU 1 cannot be chosen: the GPU is lost; leave it"):
-            resolve(parse(spec), one_lost)
-    assert resolve(parse("0,2"), one_lost) == ("GPU-aa11", "GPU-bb33")
 
 
 def test_a_whole_uuid_is_not_ambiguous() -> None:
