@@ -8,6 +8,7 @@ a name that only one process can bind; within it, one is used again when all oth
 from __future__ import annotations
 
 import atexit
+import itertools
 import os
 import socket
 from collections.abc import Iterator
@@ -47,16 +48,11 @@ def _block() -> tuple[int, socket.socket]:
 
 
 def _free(first: int) -> Iterator[int]:
-    while True:
-        before = None
-        for port in range(first, first + _SIZE):
-            with socket.socket() as tried:
-                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                try:
-                    tried.bind(("127.0.0.1", port))
-                except OSError:
-                    continue
-            before = port
-            yield port
-        if before is None:
-            raise RuntimeError(f"no port from {first} to {first + _SIZE - 1} is free")
+    for port in itertools.cycle(range(first, first + _SIZE)):
+        with socket.socket() as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                tried.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        yield port
