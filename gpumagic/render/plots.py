@@ -6,13 +6,15 @@ Without pyplot no figure stays open, and no backend is selected.
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from gpumagic.errors import DependencyError
+from gpumagic.errors import DependencyError, SpecError
 from gpumagic.render.colors import INK
+from gpumagic.system.paths import of_another_user
 from gpumagic.system.writing import output_path, replacing
 
 #: Dots per inch of a picture in a notebook.
@@ -37,7 +39,13 @@ class Plot:
 
         Raises:
             DependencyError: matplotlib is not installed.
+            SpecError: its import would read a file of another user.
         """
+        if "matplotlib" not in sys.modules and of_another_user(Path("matplotlibrc")):
+            raise SpecError(
+                "matplotlib would read ./matplotlibrc, which another user has put there: import "
+                "matplotlib first if you trust it, or change the working folder"
+            )
         try:
             from matplotlib.figure import Figure
         except ImportError as error:

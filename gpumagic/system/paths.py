@@ -60,6 +60,13 @@ def is_another_user(uid: int) -> bool:
     return uid not in (0, os.geteuid(), Path("/").stat().st_uid)
 
 
+def of_another_user(path: Path) -> bool:
+    """Return whether another user, but the system's, has made the file or the link at a path."""
+    with suppress(OSError):
+        return hasattr(os, "geteuid") and is_another_user(path.lstat().st_uid)
+    return False
+
+
 def shown(text: str | Path) -> str:
     """Return a path as a message names it."""
     return harmless(str(text), 200)

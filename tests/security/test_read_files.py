@@ -13,7 +13,7 @@ from IPython.core.error import UsageError
 
 import gpumagic
 from gpumagic.errors import SpecError
-from tests.support.other_user import UID
+from tests.support.other_user import UID, needs_root
 from tests.support.shells import Ran
 
 fcntl = pytest.importorskip("fcntl", reason="of POSIX")
@@ -64,3 +64,21 @@ def test_reading_a_result_waits_for_nothing(tmp_path: Path) -> None:
         finally:
             fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_UNLCK)
             signal.signal(signal.SIGIO, before)
+
+
+@needs_root
+def test_our_import_of_matplotlib_reads_no_file_of_another_user(
+    tmp_path: Path, run_python: Callable[..., str]
+) -> None:
+    """The user's own is read, as by every import of matplotlib."""
+    settings = tmp_path / "matplotlibrc"
+    settings.write_text("lines.linewidth: 7\n")
+    source = (
+        f"import os; os.chdir({str(tmp_path)!r})\n"
+        "from gpumagic.render.plots import Plot\n"
+        "try:\n    Plot(1, 1.0)\nexcept Exception as error:\n    print(error)\n"
+        "else:\n    import matplotlib; print(matplotlib.rcParams['lines.linewidth'])\n"
+    )
+    assert run_python(source).strip().endswith("7.0")
+    os.chown(settings, UID, UID)
+    assert "another user has put there" in run_python(source)
