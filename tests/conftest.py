@@ -33,6 +33,7 @@ pytest_plugins = [
     "tests.support.forks",
     "tests.support.other_user",
     "tests.support.gpu_work",
+    "tests.support.drawing",
 ]
 
 #: What takes long, the longest first: begun in this order, so that all workers end together.

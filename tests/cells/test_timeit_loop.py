@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from gpumagic.cells.timeit_loop import compile_statement
 from tests.support.shells import Ran
-
-
-def test_variables_stay_in_the_function() -> None:
-    namespace: dict[str, Any] = {"known": 1}
-    compile_statement("made = known + 1", namespace).run(1)
-    assert {*namespace} == {"known", "__builtins__"}
 
 
 def test_a_line_magic_in_a_function_sees_its_variables(run_cell: Callable[..., Ran]) -> None:

@@ -48,27 +48,6 @@ def test_values(type_: Type, text: str, value: object) -> None:
     assert type(type_(text)) is type(value)
 
 
-@pytest.mark.parametrize(
-    ("type_", "text", "says"),
-    [
-        (count, "0", "a number from 1 to 999,999,999"),
-        (excess, "x", "10%"),
-        (excess, "0.1", "10%"),
-        (size, "much", "20GiB"),
-        (size, "8388608T", "more than any memory"),
-        (duration, "0s", "a time above 0"),
-        (duration, "2min or so", "0.5s, 500ms or 2min"),
-        (duration_or_zero, "soon", "0.5s, 500ms or 2min"),
-        (duration, "1000001", "at most 1000000s"),
-    ],
-)
-def test_a_wrong_value_is_named_with_what_to_type(type_: Type, text: str, says: str) -> None:
-    with pytest.raises(ArgumentTypeError) as raised:
-        type_(text)
-    assert text in str(raised.value)
-    assert says in str(raised.value)
-
-
 #: More digits than Python converts, more than a float has, and more than 64 bits hold.
 @pytest.mark.parametrize("number", ["9" * 5000, "9" * 400, "9" * 20])
 @pytest.mark.parametrize("type_", [count, size, duration])

@@ -9,7 +9,6 @@ import tracemalloc
 import types
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -215,21 +214,6 @@ def test_deep_nesting_needs_no_recursion(torch: ModuleType, new: Any) -> None:
     assert of(torch, {"nested": nested})["nested"].bytes == 1000
     while isinstance(nested, list):  # undone by hand: deep structures are hard on the interpreter
         nested = nested.pop()
-
-
-def test_a_module_of_the_users_own(
-    torch: ModuleType, new: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "my_own_cache.py").write_text("STORE = {}\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    import my_own_cache  # type: ignore[import-not-found]
-
-    my_own_cache.STORE["x"] = new(1000)
-    try:
-        device = of(torch, {"cache": my_own_cache, "torch": torch})
-        assert device["my_own_cache.STORE"].bytes == 1000
-    finally:
-        del sys.modules["my_own_cache"]
 
 
 def test_namespaces_of_code_that_is_no_module(torch: ModuleType, new: Any) -> None:

@@ -12,6 +12,7 @@ from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.memory import limit
 from gpumagic.memory.limit import LIMIT
+from tests.support.allocator import fits
 
 MIB, GIB = 2**20, 2**30
 
@@ -24,17 +25,6 @@ def torch(virtual_gpu: Any) -> Iterator[Any]:
     yield torch
     LIMIT.lift()
     torch.cuda.empty_cache()
-
-
-def fits(torch: Any, size: int, device: int = 0) -> bool:
-    """Whether so many bytes more can be allocated."""
-    try:
-        torch.empty(size, dtype=torch.int8, device=f"cuda:{device}")
-    except torch.cuda.OutOfMemoryError:
-        return False
-    finally:
-        torch.cuda.empty_cache()
-    return True
 
 
 def test_without_a_gpu(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,10 +123,3 @@ def test_the_users_fraction_is_a_limit_that_is_said(torch: Any) -> None:
     assert "by torch's memory fraction" in said
     torch.cuda.set_per_process_memory_fraction(1.0, 0)
     assert LIMIT.state().devices.get(0) is None
-
-
-@pytest.mark.parametrize("line", ["limit", "limit off"])
-def test_before_torch_is_imported(kernel: Any, line: str) -> None:
-    fresh = kernel()
-    assert fresh.run(f"%gpumem {line}").text.startswith("No limit")
-    assert fresh.value("'torch' in __import__('sys').modules") is False

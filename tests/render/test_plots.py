@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from io import BytesIO
 from pathlib import Path
 from types import ModuleType
@@ -15,14 +14,6 @@ from gpumagic.render.colors import SERIES
 from gpumagic.render.plots import Plot
 
 PNG = b"\x89PNG"
-
-
-@pytest.fixture
-def matplotlib() -> ModuleType:
-    """matplotlib, whose import may warn of its own dependencies."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return pytest.importorskip("matplotlib.figure")
 
 
 def test_a_plot_without_pyplot(matplotlib: ModuleType, tmp_path: Path) -> None:

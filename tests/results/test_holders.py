@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpumagic.results.memory.holders import Holders
-from tests.results.examples import HELD, MODEL, holder
+from tests.results.examples import HELD, holder
 
 GIB = 2**30
 
@@ -37,9 +37,3 @@ def test_a_long_name_takes_nothing_from_the_other_rows(monkeypatch: pytest.Monke
     assert "█" in next(line for line in lines if line.startswith("short"))
     assert "…" not in next(line for line in lines if line.startswith("activations"))
     assert any("In[2]" in line for line in lines), "it is broken, not cut"
-
-
-def test_a_holder_by_its_name() -> None:
-    assert HELD["model"] is MODEL
-    with pytest.raises(KeyError):
-        _ = HELD["x"]

@@ -119,9 +119,8 @@ def test_bad_paths(tmp_path: Path) -> None:
     }.items():
         with pytest.raises(SpecError, match=says):
             gpumagic.load(tmp_path / name)
-    for path, says in {"nowhere/step.json": "there is no folder", "": "that is a folder"}.items():
-        with pytest.raises(SpecError, match=says):
-            TIMING.save(tmp_path / path)
+    with pytest.raises(SpecError, match="that is a folder"):
+        TIMING.save(tmp_path)
 
 
 def test_what_is_read_only_stays(tmp_path: Path) -> None:

@@ -112,6 +112,17 @@ def empty(torch: ModuleType, size: int, ordinal: int = 0) -> Any:
     return torch.empty(size, dtype=torch.uint8, device=f"cuda:{ordinal}")
 
 
+def fits(torch: ModuleType, size: int, ordinal: int = 0) -> bool:
+    """Whether so many bytes more can be allocated."""
+    try:
+        empty(torch, size, ordinal)
+    except torch.OutOfMemoryError:
+        return False
+    finally:
+        torch.cuda.empty_cache()
+    return True
+
+
 def functions(torch: ModuleType) -> dict[str, Any]:
     return {name: getattr(torch._C, name) for name in FUNCTIONS if hasattr(torch._C, name)}
 

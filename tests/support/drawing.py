@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import warnings
 from html.parser import HTMLParser
+from types import ModuleType
+
+import pytest
 
 from gpumagic.results.base import Result, as_html, as_text
 
 #: Characters of bars, rules and the line below a table's headers: text has them, HTML has shapes.
 _SHAPES = dict.fromkeys(map(ord, "█▉▊▋▌▍▎▏▓▒░┃─"), " ")
+
+
+@pytest.fixture
+def matplotlib() -> ModuleType:
+    """matplotlib, whose import may warn of its own dependencies."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip("matplotlib.figure")
 
 
 def check_drawing(result: Result, text: str, *, width: int = 200) -> None:

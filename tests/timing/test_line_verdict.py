@@ -49,7 +49,7 @@ def test_verdict(lines: list[LineTiming], expected: str | None) -> None:
 
 
 def test_none_where_the_figures_are_missing_or_partial_or_the_measurements_own() -> None:
-    lines = [line(7, 0.6, 0.7, 312, 0.62)]
+    lines, _ = CASES[0]
     assert verdict(lines, {3}, timing(None), 0.0) is None
     assert verdict(lines, {3}, timing(partial=True), 0.0) is None
     loading = [line(3, 0.5, 0.6), line(4, 0.4)]

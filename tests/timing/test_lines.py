@@ -6,6 +6,7 @@ import pickle
 import sys
 import threading
 import time
+from contextlib import suppress
 from math import fsum
 from typing import Any
 
@@ -161,6 +162,56 @@ def test_hits_and_host_time(gpu_work: Any) -> None:
     assert {i: line.hits for i, line in found.items()} == {2: 4, 3: 3, 4: 1, 6: 1}
     assert 0.99 * 0.06 <= found[3].host <= timing.host.median
     assert found[3].source == "    time.sleep(.02)"
+
+
+def fails(n: int = 3) -> None:
+    if n:
+        fails(n - 1)
+    raise ValueError
+
+
+KEPT: list[Exception] = []
+
+
+def keeps() -> None:
+    """Its frame lives on with the exception."""
+    try:
+        fails()
+    except ValueError as error:
+        KEPT.append(error)
+
+
+#: Cells that call other code, which is not traced, and the hits of their lines.
+HITS = {
+    "calls": ("f()\nfor i in range(3):\n    f()\nx = 1", {1: 1, 2: 4, 3: 3, 4: 1}),
+    "exceptions": (
+        "for i in range(2):\n    try:\n        fails()\n    except ValueError:\n        f()\nx = 1",
+        {1: 3, 2: 2, 3: 2, 4: 2, 5: 2, 6: 1},
+    ),
+    "an exception that is kept": (
+        "try:\n    fails()\nexcept ValueError as error:\n    kept.append(error)\nx = 1",
+        {1: 1, 2: 1, 3: 1, 4: 1, 5: 1},
+    ),
+    "a callee keeps its exception": (
+        "keeps()\nx = 1\nfor i in range(2):\n    f()\ny = 1",
+        {1: 1, 2: 1, 3: 3, 4: 2, 5: 1},
+    ),
+    "suppressed": ("with suppress(ValueError):\n    fails()\nx = 1", {1: 2, 2: 1, 3: 1}),
+    "generators": ("g = (f() for i in range(3))\nx = list(g)\ny = 1", {1: 1, 2: 1, 3: 1}),
+    "it raises": ("f()\nfails()\nx = 1", {1: 1, 2: 1}),
+    "a line that follows itself": ("for i in range(3): f()\nx = 1", {1: 1, 2: 1}),
+}
+
+
+@pytest.mark.parametrize("name", HITS)
+def test_lines_go_on_after_what_they_call(name: str) -> None:
+    cell, expected = HITS[name]
+    names: dict[str, Any] = {"f": lambda: list(range(3)), "fails": fails, "kept": []}
+    found = lines_of(measured(cell, suppress=suppress, keeps=keeps, **names))
+    KEPT.clear()
+    assert {line.line - 1: line.hits for line in found} == expected
+    assert not any("missing" in note for note in found.notes)
+    assert sys.gettrace() is None or hasattr(sys, "monitoring")
 
 
 @pytest.mark.free

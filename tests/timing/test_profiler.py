@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cuda.pytorch import profiling, torch_cuda
+from gpumagic.cuda.pytorch import profiling
 from gpumagic.errors import DeviceError
 from gpumagic.timing.energy import EnergyMeter
-from gpumagic.timing.profiler import Profiled, nvtx_range, report
+from gpumagic.timing.profiler import Profiled, report
 
 
 def event(name: str, start: float, end: float, device: int | None = 0, **fields: Any) -> Any:
@@ -49,25 +49,12 @@ def test_a_profiler_without_cupti_sees_nothing() -> None:
     assert report(waited).visible, "no GPU kernel ran"
 
 
-def test_a_run_that_raises_has_no_report(gpu_work: Any) -> None:
-    profiled = Profiled()
-    with pytest.raises(ZeroDivisionError), profiled:
-        _ = 1 / 0
-    assert profiled.report is None
-    assert not profiling.is_active(), "it is closed"
-
-
-def test_why_there_is_no_profile(gpu_work: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_why_there_is_no_profile(gpu_work: Any) -> None:
     with (
         gpu_work.torch.profiler.profile(),
         pytest.raises(DeviceError, match="torch's profiler is running already"),
     ):
         Profiled()
-    monkeypatch.setattr(torch_cuda, "loaded", lambda: None)
-    with pytest.raises(DeviceError, match="torch is not imported"):
-        Profiled()
-    with nvtx_range("mine"):
-        pass
 
 
 def _torchs(torch: Any) -> None:

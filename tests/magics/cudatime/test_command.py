@@ -19,6 +19,7 @@ def test_a_semicolon_and_the_result(magic: str, ip: Any, run_cell: Any) -> None:
         f"%{magic} -o -q 6 * 7;",
         f"%{magic} -o -q 6 * 7; ",
         f"%%{magic} -o -q\n6 * 7;\n",
+        f"%%{magic} -o -q\n6 * 7;\n\n# the end\n",
         f"if True:\n    %{magic} -o -q 6 * 7;",
     ):
         ran = run_cell(bare)
@@ -26,7 +27,8 @@ def test_a_semicolon_and_the_result(magic: str, ip: Any, run_cell: Any) -> None:
         assert "Out[" not in ran.stdout
     assert run_cell(f"%{magic} -o -q 6 * 7").value is not None
     assert run_cell(f"%{magic} -q ';'").value == ";"
-    assert run_cell(f"%%{magic} -q\n6 * 7  # a note;\n").value == 42
+    for code in ("6 * 7  # a note;", "6 * 7\n# a note;", "1; 6 * 7"):
+        assert run_cell(f"%%{magic} -q\n{code}\n").value == 42
     assert run_cell(f"%%{magic} -o -q\n6 * 7;  # quiet\n").value is None
 
 

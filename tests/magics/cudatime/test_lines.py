@@ -56,20 +56,6 @@ def test_what_is_shown(ip: Any, run_cell: Any, gpu_work: Any) -> None:
     assert "  1     1  " in shown
 
 
-def test_without_a_sign_of_gpu_work_lines_have_host_times(
-    ip: Any, run_cell: Any, gpu_work: Any
-) -> None:
-    """As no line is known to have worked."""
-    ip.user_ns["time"] = time
-    shown = run_cell("%%cudatime --lines -v timing\ntime.sleep(.02)\ny = 1").text
-    timing = ip.user_ns["timing"]
-    assert not timing.gpu_seen
-    assert [(line.gpu, line.per_device) for line in timing.lines] == [(None, {})] * 2
-    assert timing.lines[0].host >= 0.99 * 0.02
-    assert "≤" not in shown.partition("\nwall ")[0], "of the cell alone"
-    assert "no GPU work seen (≤ " in shown
-
-
 def test_functions(lines: Any, run_cell: Any) -> None:
     run_cell("def before():\n    w.sleep(.01)\nclass A:\n    def step(self):\n        before()")
     found = lines("def here():\n    before()\nhere()\nA().step()", "-f here -f A.step -f before")

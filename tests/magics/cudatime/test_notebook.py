@@ -39,11 +39,9 @@ def test_a_notebook(kernel: Any) -> None:
     assert "cuda:0" in reply.text
     assert k.run("0.98 * 0.5 <= t.gpu.median <= t.wall.median").value == "True"
 
-    # the same on another device, and none on one that is not used
-    reply = k.run(f"%%cudatime -v t\nwith torch.cuda.device(1): {SLEEP}")
-    assert "starting CUDA on cuda:1, first used in this cell" in reply.text
-    assert k.run("t.gpu_at_most and t.gpu.median >= 0.49").value == "True"
-    reply = k.run(f"%%cudatime -v t\nwith torch.cuda.device(1): {SLEEP}")
+    # another device, and none that is not used
+    k.run(f"with torch.cuda.device(1): {SLEEP}")
+    k.run(f"%%cudatime -v t\nwith torch.cuda.device(1): {SLEEP}")
     assert k.run("list(t.per_device)").value == "[1]"
     k.run(f"%cudatime -q -n 2 -r 2 {SLEEP}")
     contexts = "[torch._C._cuda_hasPrimaryContext(i) for i in range(3)]"

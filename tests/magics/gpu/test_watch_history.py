@@ -9,14 +9,6 @@ from gpumagic.magics.gpu.watch_history import WatchHistory
 from tests.results.examples import HISTORY
 
 
-@pytest.mark.parametrize(
-    ("time", "number"), [(0.2, None), (0.5, 3), (3.9, 3), (4.5, None), (9, 4), (9.7, None), (11, 5)]
-)
-def test_the_cell_at_a_time(time: float, number: int | None) -> None:
-    cell = HISTORY.cell_at(time)
-    assert (None if cell is None else cell.number) == number
-
-
 def test_a_data_frame() -> None:
     frame = HISTORY.to_pandas()
     assert list(frame.index.names) == ["time", "gpu"]

@@ -134,6 +134,9 @@ def test_a_limit_that_was_lifted_before_cuda_starts_leaves_nothing(
     kernel: Callable[..., Kernel],
 ) -> None:
     fresh = kernel()
+    for line in ("limit", "limit off"):
+        assert fresh.run(f"%gpumem {line}").text.startswith("No limit")
+    assert fresh.value("'torch' in __import__('sys').modules") is False
     fresh.run("%gpumem limit 1GiB\n%gpumem limit off")
     reply = fresh.run("import torch; x = torch.zeros(2**30, dtype=torch.uint8, device='cuda')")
     assert reply.shown == ""

@@ -10,11 +10,11 @@ import pytest
 from IPython.core.error import UsageError
 
 from gpumagic.memory.limit import LIMIT
+from tests.support.allocator import MIB, fits
 from tests.support.kernels import Kernel
 from tests.support.shells import Ran
 
 Run = Callable[..., Ran]
-MIB = 2**20
 
 
 @pytest.fixture
@@ -23,15 +23,6 @@ def torch(ip: Any, torch: Any) -> Iterator[Any]:
     ip.user_ns["torch"] = torch
     yield torch
     LIMIT.lift()
-
-
-def fits(torch: Any, mebibytes: int) -> bool:
-    torch.cuda.empty_cache()
-    try:
-        torch.empty(mebibytes * MIB, dtype=torch.int8, device="cuda:0")
-    except torch.cuda.OutOfMemoryError:
-        return False
-    return True
 
 
 def test_the_largest_batch(run_cell: Run, ip: Any, torch: Any) -> None:
@@ -45,14 +36,20 @@ def test_the_largest_batch(run_cell: Run, ip: Any, torch: Any) -> None:
     found = ip.user_ns["found"]
     failed = min(run.value for run in found.runs if not run.fits)
     assert f"batch = {found.largest:,} fits, {failed:,} does not." in ran.text
+    rows = [line.split() for line in ran.text.splitlines()[3 : 3 + len(found.runs)]]
+    values = [int(row[0].replace(",", "")) for row in rows]
+    assert values == sorted(run.value for run in found.runs)
+    assert [row[1] == "✗" for row in rows] == [value >= failed for value in values]
     # it is true: that one fits, one that is a little larger does not
     assert ip.user_ns["batch"] == found.largest
     assert f"batch is left at {found.largest:,}, all other variables are as before" in ran.text
-    assert fits(torch, 2 * found.largest)
-    assert not fits(torch, int(2 * found.largest * 1.02) + 1)
+    assert fits(torch, 2 * MIB * found.largest)
+    assert not fits(torch, int(2 * MIB * found.largest * 1.02) + MIB)
     # the cell ran a few times only
     assert f"the cell ran {len(found.runs)} times" in ran.text
     assert len(found.runs) <= 12
+    shown = run_cell("%%gpumem --fit n=1:3\nx = torch.empty(n, 2**20, device='cuda:0')").text
+    assert "n = 3 fits: the end of the " in shown
     # nothing is left of the runs, also of those that failed
     assert not {"x", "y"} & ip.user_ns.keys()
     assert torch.cuda.memory_allocated(0) == before
@@ -161,8 +158,8 @@ def test_an_optimizers_first_step_takes_more(run_cell: Run, ip: Any, torch: Any)
         "x = torch.empty(n, 4 * 2**20, dtype=torch.int8, device='cuda:0')"
     )
     found = ip.user_ns["found"]
-    assert fits(torch, 4 * found.largest)
-    assert not fits(torch, int(4 * found.largest * 1.02) + 1)
+    assert fits(torch, 4 * MIB * found.largest)
+    assert not fits(torch, int(4 * MIB * found.largest * 1.02) + MIB)
     run_cell("state.clear()")
 
 
@@ -185,14 +182,14 @@ def test_the_limit_is_shown_set_and_lifted(run_cell: Run, ip: Any, torch: Any) -
     assert "No limit" in run_cell("%gpumem limit").text
     assert "may use at most 4.00 GiB of each GPU" in run_cell("%gpumem limit 4GiB").text
     assert "Limited to 4.00 GiB of each GPU" in run_cell("%gpumem").text
-    assert not fits(torch, 5 * 1024)
+    assert not fits(torch, 5 * 1024 * MIB)
     assert "No limit" in run_cell("%gpumem limit off").text
     assert "Limited" not in run_cell("%gpumem").text
-    assert fits(torch, 5 * 1024)
+    assert fits(torch, 5 * 1024 * MIB)
     run_cell("size = 4 * 2**30")
     assert "at most 4.00 GiB of each GPU" in run_cell("%gpumem limit {size}").text, "bytes"
     ip.run_line_magic("unload_ext", "gpumagic")
-    assert fits(torch, 5 * 1024)
+    assert fits(torch, 5 * 1024 * MIB)
     ip.run_line_magic("load_ext", "gpumagic")
 
 

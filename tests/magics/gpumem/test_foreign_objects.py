@@ -107,6 +107,7 @@ dictionary = Dictionary(); dict.__setitem__(dictionary, "key", new())
 sub, wrapper, net = new().as_subclass(Sub), Wrapper(new()), Net(new().float())
 listed = [Hostile(new()), Failure(new())]
 module = sys.modules["hostile_module"] = Module("hostile_module")
+module.__file__ = 7
 sys.modules["no_module"] = Hostile(None)
 sys.modules["nothing"] = None
 ran.clear()

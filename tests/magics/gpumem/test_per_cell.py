@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from pathlib import Path
 from threading import Event, Thread
 from types import ModuleType, SimpleNamespace
@@ -155,14 +154,6 @@ def test_the_log(watched: Any) -> None:
 
 
 # --- the plot -----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def matplotlib() -> ModuleType:
-    """matplotlib, whose import may warn of its own dependencies."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return pytest.importorskip("matplotlib.figure")
 
 
 def test_the_plot(matplotlib: ModuleType, watched: Any, tmp_path: Path) -> None:
