@@ -33,9 +33,10 @@ class Running(NamedTuple):
 
 
 class EveryCell(CellHook[Running], Generic[_Record]):
-    """Measures the cells of one shell, from ``on`` to `off`. A cell within a cell is part of it.
+    """Measures the cells of one shell, from ``on`` to `off`.
 
-    What a front end runs outside the history is the front end's own, and is not measured.
+    A cell that another cell runs is a part of that one. Cells that a front end runs for itself,
+    outside the history, are not measured.
     Subclasses define ``on``, `begin` and `end`. ``show`` is called with each record that is to be
     shown.
     """
@@ -59,7 +60,7 @@ class EveryCell(CellHook[Running], Generic[_Record]):
         self._hooks.remove(self)
 
     def begin(self) -> Any:
-        """Begin to measure a cell, and return what is to be known of it at its end."""
+        """Begin to measure a cell, and return what `end` needs."""
 
     def end(self, cell: Running, number: int | None, *, failed: bool) -> None:
         """Measure what a cell did, and `keep` a record of it.

@@ -29,7 +29,7 @@ class CellHook(Generic[_Begun]):
     """
 
     def before(self, info: ExecutionInfo, outer: _Begun | None) -> _Begun | None:
-        """Note that a cell begins; return what is to be known of it at its end.
+        """Note that a cell begins; return what `after` needs.
 
         ``outer`` is what this method returned for the cell that runs this one; None without one.
         """

@@ -1,6 +1,6 @@
-"""The code whose lines are traced: the cell's, and that of the functions named with ``-f``.
+"""The code whose lines are traced: the cell, and the functions that are named with ``-f``.
 
-Statements are traced: each line of a statement stands for its first one.
+Statements are traced: each line of a statement stands for the statement's first line.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class CodeSource:
     text: tuple[str, ...]
     #: The text, parsed, with the same line numbers.
     tree: ast.Module = field(default_factory=lambda: ast.Module([], []), repr=False)
-    #: By the number of each line of it.
+    #: By the number of each line of ``text``.
     lines: dict[int, CodeLine] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -77,7 +77,7 @@ class CodeSource:
 
 
 def _heads(tree: ast.Module) -> dict[int, int]:
-    """Return, by each line of a statement's head, the first line of it."""
+    """Return the first line of a statement, by each line of the statement's head."""
     heads: dict[int, int] = {}
     for node in ast.walk(tree):  # the outer ones first
         if isinstance(node, _STATEMENTS):
@@ -150,7 +150,7 @@ def _value(name: str, cell: CompiledCell) -> Any:
 def _code_of(name: str, value: Any) -> CodeType:
     """Return a function's code, through decorators; a module's ``forward``.
 
-    What ``value`` is decides, not what attributes it has: a module may have any.
+    The type of ``value`` decides, not its attributes: a module may have any.
     """
     if introspection.is_a(value, type):
         raise SpecError(_CLASS.format(name))
@@ -172,7 +172,7 @@ def _called(value: Any) -> Any:
 def function_source(name: str, code: CodeType) -> CodeSource:
     """Return the lines of a function's code, without text where that is not known.
 
-    The text is that of the file as it is now, as in tracebacks.
+    The text is read from the file as it is now, as in tracebacks.
     """
     # Before Python 3.11 no instruction has the number of the line of ``def``.
     numbers = [code.co_firstlineno, *(line for _, _, line in code.co_lines() if line)]
@@ -191,7 +191,7 @@ def function_source(name: str, code: CodeType) -> CodeSource:
 
 
 def _defines(tree: ast.Module, code: CodeType) -> bool:
-    """Return whether the text of a function is that of ``code``."""
+    """Return whether the text defines the function of ``code``."""
     kinds: Any = (ast.FunctionDef, ast.AsyncFunctionDef)
     if code.co_name == "<lambda>":  # its text may not stand alone
         return True

@@ -27,8 +27,8 @@ _TOOLS, _NAME = (3, 4), "gpumagic lines"
 _MONITORING: Any = getattr(sys, "monitoring", None)
 
 
-#: Counts what happened since its last call to the lines of then, and goes on with these: one of
-#: each source, the line that runs, and those in which its function was called.
+#: Ends the lines that ran until now, and begins the lines that it is given: the line that runs, and
+#: of each other source the line that has called its function.
 Switch = Callable[[tuple[CodeLine, ...]], None]
 
 
@@ -52,7 +52,7 @@ class _Call:
 class LineTracer:
     """Counts the runs of the lines of ``sources``, and calls ``switch`` from one to the next.
 
-    ``figures`` makes those of a line at its first run.
+    ``figures`` makes the figures of a line at its first run.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class LineTracer:
         self._has_functions = len(sources) > 1
         self._switch, self._figures = switch, figures
         self._calls: list[_Call] = []
-        #: The ids of their frames: a recursive function may have many.
+        #: The ids of the frames of these calls: a recursive function may have many.
         self._frames: set[int] = set()
         self._thread = get_ident()
         self._is_tracing = False
@@ -139,7 +139,7 @@ class LineTracer:
         if call.line is not None and call.line.hits:
             self._switch(call.lines())
         else:
-            call.line = None  # it has not begun
+            call.line = None  # the first line of the generator has not begun
 
     def _leave(self, frame: FrameType, pauses: bool) -> None:
         """End or pause a call."""

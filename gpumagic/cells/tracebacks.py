@@ -24,9 +24,9 @@ CellOf = Callable[[str], "int | None"]
 def take_out_own(error: BaseException, is_notebooks: Callable[[FrameType], bool]) -> None:
     """Take gpumagic's frames out of a traceback.
 
-    ``is_notebooks`` tells which frames are those of the notebook's code. The frames that this code
-    has called stay, up to the next frame of gpumagic. If the notebook's code did not run at all, no
-    frame stays. The first frame is that of the caller, which raises the exception again.
+    ``is_notebooks`` tells which frames belong to the notebook's code. The frames that this code has
+    called stay, up to the next frame of gpumagic. If the notebook's code did not run at all, no
+    frame stays. The first frame belongs to the caller, which raises the exception again.
     """
     own = str(Path(__file__).parents[1]) + os.sep
     steps = []

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpumagic.system.shell import Shell
 
-#: Outputs that IPython binds anew, and that a notebook binds to what nobody needs.
+#: Names that IPython binds to outputs, and a notebook to values that nobody needs.
 UNDERSCORES = ("_", "__", "___")
 #: Names that Python, a front end, a debugger or torch's compiler binds. IPython's own are known by
 #: what they are bound to.

@@ -42,7 +42,7 @@ def run_cell(magics: MagicState, magic: str, line: MagicLine, cell: str | None) 
 
 
 def options_sent(line: MagicLine) -> str:
-    """Return the options for the engines, whose values are those of this line as they are."""
+    """Return the options for the engines, with their values as they are on this line."""
     return " ".join(
         name if value is True else f"{name}={_word(value)}"
         for name, value in line.given.items()

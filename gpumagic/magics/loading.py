@@ -92,7 +92,7 @@ def _is_reloading() -> bool:
 
 
 def _register_magics(state: MagicState) -> None:
-    """Register the magics, and have those of the same names come back."""
+    """Register the magics; unloading brings back other magics of the same names."""
     shell, manager = state.shell, state.shell.magics_manager
     before = {
         kind: {name: functions[name] for name in MAGICS if name in functions}

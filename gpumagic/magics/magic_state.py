@@ -66,7 +66,7 @@ class MagicState(Magics):
         super().__init__(shell=shell)
         #: What undoes the loading, the last change first.
         self.undo = ExitStack()
-        #: A process that has this object and another pid is a fork.
+        #: The process that has loaded gpumagic: a process with another pid is a fork.
         self.pid = os.getpid()
         self.hooks = CellHooks(shell)
         #: ``%cudatime on``, ``%gpumem on`` and ``%gpumem record``; None until first asked for.
@@ -83,14 +83,14 @@ class MagicState(Magics):
         self.cluster: str | None = None
         #: Whether the first table has shown what to try next.
         self.has_hinted = False
-        #: The result that was displayed last, and the cell that displayed it. Not by its id, which
-        #: a later result may have once this one is gone.
+        #: The result that was displayed last, and the cell that displayed it. Not the result's id:
+        #: a later result may get the same.
         self._displayed: tuple[Callable[[], Result | None], int] = (lambda: None, 0)
 
     def note_timing(self, name: str | None, timing: CudaTiming) -> bool:
         """Keep a timing under its name, in place of an earlier one, and for the cell's own line.
 
-        Returns False where it is not complete and the earlier one is: that one stays.
+        An incomplete timing does not replace a complete one: then this returns False.
         """
         if self.cell_timing is not None:
             self.cell_timing.note_call(timing)

@@ -24,9 +24,9 @@ from typing import Any, ClassVar, NamedTuple, NoReturn
 from gpumagic.errors import SpecError
 from gpumagic.magics.argument_types import excess, variable_name
 
-#: The form of a line without a verb; that of a choice of GPUs; a line that asks for the help.
+#: The names of forms: a line without a verb, a choice of GPUs, a line that asks for the help.
 PLAIN, SPEC, HELP = "", "SPEC", "help"
-#: The options of `Options`, and those of `BaselineOptions`.
+#: The options that `Options` and `BaselineOptions` declare.
 RESULT = ("-o", "-v", "-q")
 BASELINE = ("--against", "--fail-above", "--save")
 #: Columns of a terminal, and of the verbs and options on the left.
@@ -38,7 +38,7 @@ _OPTION = "option"
 
 
 class _Option(NamedTuple):
-    """An option, or with no ``names`` the argument behind a verb; what argparse is told of it."""
+    """An option, or without ``names`` the argument behind a verb; and what argparse gets of it."""
 
     names: tuple[str, ...]
     settings: dict[str, Any]
@@ -98,7 +98,7 @@ def functions() -> Any:
 class Options:
     """The options of every form; those that have more are subclasses."""
 
-    #: By option those beside which it is refused.
+    #: By option the other options beside which it is refused.
     apart: ClassVar[Mapping[str, Collection[str]]] = {}
 
     output: bool = _result("-o", "return the result object")
@@ -146,7 +146,7 @@ class ClusterOptions(TargetOptions):
 
 
 def _declared(options: type[Options]) -> Iterator[tuple[str, _Option]]:
-    """Yield the fields of a dataclass and what they declare, its own before those of its bases."""
+    """Yield the fields of a dataclass and what they declare; the fields of its bases last."""
     left = {each.name: each for each in fields(options) if _OPTION in each.metadata}
     for kind in options.__mro__:
         for name in [name for name in get_annotations(kind) if name in left]:

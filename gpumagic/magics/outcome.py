@@ -43,7 +43,7 @@ class Outcome:
         self.result: Any = None
 
     def _read(self, name: str, kind: type[Any]) -> Any:
-        """Return the result in a file; where there is no such file, that of ``--name``."""
+        """Return the result in a file; where there is no such file, the result of that name."""
         named = self.magics.named_timings.get(name)
         stored: Any = load(name) if named is None or Path(name).is_file() else named
         if not isinstance(stored, kind):

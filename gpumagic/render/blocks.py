@@ -77,7 +77,7 @@ class Styled:
 
     @classmethod
     def few(cls, names: Sequence[str], most: int = 8, style: Style = "") -> Styled:
-        """Return the first of the names, and all of them on hover."""
+        """Return the first names, and all names on hover."""
         return cls(listed(names, most), style, whole=", ".join(names))
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-#: Of states; of a text, so much per cent is the front end's own text colour: with it the text is
-#: legible, dark or light.
+#: The colours of states.
 STATES: Mapping[str, str] = {"good": "#2e9e44", "warn": "#c77700", "bad": "#e85a5a"}
+#: Per cent of the front end's own text colour in a coloured text: it is legible, dark or light.
 TEXT_SHARE = 40
-#: Of the parts of Python source, mixed with the text colour likewise.
+#: The colours of the parts of Python source.
 CODE: Mapping[str, str] = {
     "keyword": "#9a5fc9",
     "string": "#2e9e44",
@@ -16,7 +16,7 @@ CODE: Mapping[str, str] = {
     "comment": "#808080",
     "name": "#3f86cf",
 }
-#: Of what a device's memory is used for; neighbours differ in lightness, too.
+#: The colours of what a device's memory is used for; neighbours also differ in lightness.
 USES: Mapping[str, str] = {
     "allocated": "#2a68b0",
     "cached": "#5b97d8",
@@ -24,12 +24,12 @@ USES: Mapping[str, str] = {
     "others": "#cf7d2c",
     "unknown": "#707070",
 }
-#: Of a bar, and of the rest of its slot.
+#: The colours of a bar, and of the rest of its slot.
 BAR, TRACK = "#4a86c5", "rgba(128,128,128,.3)"
-#: Of text and axes in pictures, which have no background: of all colours this one is read best
-#: both on white and on a dark theme.
+#: The colour of text and axes in pictures, which have no background: of all colours it is read
+#: best both on white and on a dark theme.
 INK = "#797979"
-#: Of series in pictures, in their order.
+#: The colours of series in pictures, in their order.
 SERIES = ("#3f86cf", "#cf7d2c")
 BAD, NEUTRAL = "#d9533e", "#8a8f98"
 

@@ -165,8 +165,8 @@ def _table(grid: Grid, width: int, console: Console) -> Iterator[Text]:
 def _narrowed(columns: Sequence[_Column], width: int) -> list[_Column]:
     """Return the columns that are shown, with the widths that they get.
 
-    Columns that may be shortened are, down to their least width; then those of the highest rank are
-    dropped. Where not even those of rank 0 fit, texts are cut, figures never.
+    First, columns are shortened down to their least width. Then the columns of the highest rank are
+    dropped. Where the columns of rank 0 alone do not fit, texts are cut, but no figures.
     """
     shown = [*columns]
     for rank in sorted({each.column.rank for each in columns}, reverse=True):
@@ -195,7 +195,7 @@ def _text(cell: Styled) -> Text:
 
 
 def _bar(cell: Styled, width: int) -> Text:
-    """Return a cell's bar in ``width`` columns of text; blanks if it has none, or for the rest."""
+    """Return a cell's bar, filled up with blanks to ``width`` columns of text."""
     if isinstance(cell.bar, Mapping):
         whole, passed, drawn = sum(cell.bar.values()), 0.0, ""
         for use, share in cell.bar.items():

@@ -27,7 +27,7 @@ class Result:
     fields. The modules that draw the blocks are imported when a result is first shown.
     """
 
-    #: The columns that are the index of the DataFrame; and the columns that it has without rows.
+    #: The columns that are the index of the DataFrame; and the columns of a DataFrame without rows.
     _index: ClassVar[tuple[str, ...]] = ()
     _columns: ClassVar[tuple[str, ...]] = ()
     #: Remarks, a line each below what is shown: a field of the results that have some.
@@ -38,7 +38,7 @@ class Result:
         raise NotImplementedError
 
     def _remarks(self) -> Iterable[Block]:
-        """Yield the notes, and what is said beside them."""
+        """Yield the blocks below: the notes, and what else is said."""
         from gpumagic.render.blocks import Line
 
         return Line.notes(self.notes)
@@ -48,7 +48,7 @@ class Result:
         return [*self._blocks(), *self._remarks()]
 
     def brief(self) -> list[Block]:
-        """Return the blocks that a magic shows: all of them where that is not much."""
+        """Return the blocks that a magic shows: all blocks where these are few."""
         return self.blocks()
 
     def _headline(self) -> Line | None:

@@ -53,8 +53,8 @@ class Selection(Result):
     cuda_initialized: bool | None = None
     #: Further remarks, a line each.
     notes: tuple[str, ...] = ()
-    #: The names of the variables that a restart has lost, and of those that came back; and those
-    #: that came back changed, and what else is not as it was, by words that say how.
+    #: The names of the variables that a restart has lost, and of the variables that came back. And
+    #: by words that say how, the variables that came back changed, and what else is not as it was.
     lost: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
     changed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

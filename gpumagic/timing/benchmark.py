@@ -25,7 +25,7 @@ from gpumagic.wording import plural
 #: Seconds of warm-up after the first loop, back to back: a GPU that was idle needs a while to reach
 #: its clock (triton's ``do_bench`` has 25 ms).
 _WARM_UP = 50e-3
-#: The most loops of warm-up, where their number is not given, nor that of what is timed.
+#: The most loops of warm-up, where neither their number nor the number of timed loops is given.
 _MOST_WARM_UP = 2**20
 #: Seconds of measuring at least, unless the repeats are counted (``do_bench`` has 100 ms).
 _LEAST_TIME = 0.1
@@ -41,10 +41,10 @@ class Runs:
 
     plan: Plan
     compile_time: float
-    #: Those of a repeat.
+    #: The number of loops of a repeat.
     loops: int
     repeats: tuple[Times, ...] = ()
-    #: The part of the repeats that is done, 0 to 1; and what ended them, if not their number.
+    #: The part of the repeats that is done, 0 to 1; what ended them, if not their number.
     part: float = 0.0
     stopped_by: StoppedBy | None = None
     #: Loops run before the repeats, and behind a delay.
@@ -53,8 +53,8 @@ class Runs:
     own: Queued | None = None
     #: The part of the repeats' time for which this thread waited for a processor.
     processor_wait: float | None = None
-    #: Wall seconds of the runs that are left out, as torch.compile compiled in them; and how many
-    #: functions it has compiled in the repeats.
+    #: Wall seconds of the runs that are left out, as torch.compile compiled in them; and the number
+    #: of functions that it compiled in the repeats.
     compilations: tuple[float, ...] = ()
     compiled: int = 0
     #: With ``--cold``: the caches that were emptied before each loop, or why none was.
@@ -128,7 +128,7 @@ def benchmark(loop: Loop, plan: Plan, note: Note = lambda _: None) -> Runs:
 def _processor_wait() -> float | None:
     """Return the seconds for which this thread has waited for a processor; None where not known.
 
-    Linux counts them (``/proc/PID/schedstat``: nanoseconds that it ran, and that it waited).
+    Linux counts the nanoseconds that a thread ran, and that it waited: ``/proc/PID/schedstat``.
     """
     ran, waited, *_ = (system_files.read("/proc/thread-self/schedstat") or "0 0").split()
     return int(waited) / 1e9 if int(ran) else None

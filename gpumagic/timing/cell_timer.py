@@ -54,7 +54,7 @@ class CellTimer(EveryCell[CellTiming]):
         return TimingLog(tuple(self.records), self.watching)
 
     def note_call(self, *measured: CudaTiming) -> None:
-        """Note that ``%cudatime`` runs in the running cell, and what it has measured."""
+        """Note for the running cell that ``%cudatime`` runs in it, and what that has measured."""
         cell = self._hooks.outermost(self)
         if cell is not None:
             cell.begun.has_call = True

@@ -29,16 +29,16 @@ def compare(
 
     A mapping from names to timings, or timings one after the other, which are called ``1``, ``2``…
 
-    Wall times and GPU times are compared, each pair by itself. The wall time is what counts, as it
-    is what people wait for; the GPU time where both timings are GPU-bound. The interval of a ratio
-    is that of the two medians' 95 % confidence intervals, and where one is a bound, by what is sure
-    of it. It reaches to the ratio of the best repeats: what other programs slow down for a while
-    is most of the repeats, but not all.
+    Wall times and GPU times are compared, each pair by itself. The wall time counts: people wait
+    for it. The GPU time counts where both timings are GPU-bound. The interval of a ratio comes from
+    the 95 % confidence intervals of the two medians; of an upper bound, from what is sure. The
+    interval includes the ratio of the best repeats: other programs may have slowed down most of
+    the repeats, but not all.
 
     With ``fail_above`` (0.1: 10 % more time) a timing that is surely slower than the baseline by
-    more than that, by either time, raises an error: the whole interval must be above 1.1. What was
-    measured under other conditions (device, driver, torch, CUDA) does not: that, and where there is
-    no verdict, is in the ``notes``.
+    more than that, by either time, raises an error: the whole interval must be above 1.1. A timing
+    that was measured under other conditions (device, driver, torch, CUDA) raises none. The
+    ``notes`` say so, and where there is no verdict.
 
     Raises:
         RegressionError: a timing is slower than ``fail_above`` allows.
@@ -132,7 +132,7 @@ def check(compared: Comparison, entry: Compared, fail_above: float) -> str | Non
 
 
 class _Times(NamedTuple):
-    """One of the times of a timing: each repeat's at most and at least."""
+    """The GPU time or the wall time of a timing: the most and the least of each repeat."""
 
     most: Sample
     least: Sample
@@ -141,7 +141,7 @@ class _Times(NamedTuple):
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Between what the median is; None for too few repeats."""
+        """The least and the most that the median may be; None for too few repeats."""
         lower, upper = median_interval(self.least.all), median_interval(self.most.all)
         return None if lower is None or upper is None else (lower[0], upper[1])
 
@@ -160,14 +160,14 @@ def _compared(name: str, timing: CudaTiming, base: CudaTiming) -> Compared:
 
 
 def _times(most: Sample, least: Sample | None, is_bound: bool) -> _Times:
-    """Return a time; where it is not known what it is at least, a bound may be 0."""
+    """Return a time. Of an upper bound without a ``least`` the least is 0."""
     if least is None:
         least = Sample((0.0,) * len(most.all)) if is_bound else most
     return _Times(most, least, is_bound)
 
 
 def _wall(timing: CudaTiming) -> _Times:
-    # A bound lasted at least until Python had returned.
+    # A wall time that is a bound lasted at least until Python had returned.
     least = timing.host if timing.wall_at_most else None
     return _times(timing.wall, least, timing.wall_at_most)
 
@@ -189,7 +189,7 @@ def _ratio(now: _Times, before: _Times, resolution: float = 0.0) -> Ratio:
     low, high = ours[0] / others[1], ours[1] / others[0] if others[0] else inf
     if not low and high == inf:
         return Ratio(value)
-    if value is not None and before.most.best:  # of a busy machine the best repeats know least
+    if value is not None and before.most.best:  # a busy machine disturbs the best repeats least
         best = now.most.best / before.most.best
         low, high = min(low, best), max(high, best)
     verdict: Verdict | None = "faster" if high < 1 else "slower" if low > 1 else "noise"

@@ -13,7 +13,7 @@ _WHY = "TORCH_LOGS=recompiles,graph_breaks, set before Python starts, says why"
 
 def compiled_functions() -> int:
     """Return how many functions torch.compile has compiled in this process."""
-    # The counters are private. torch's compiler, which is not imported here, has them.
+    # Private counters of torch's compiler, which is not imported here.
     counters: Any = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
     return 0 if counters is None else int(counters["frames"]["total"])
 

@@ -47,7 +47,7 @@ except ImportError:  # Windows, macOS
 
 #: How far the GPU's clock and the host's drift apart at most, as a part of the time.
 DRIFT = 1e-4
-#: The wait for a device may take so many times as long as for an idle one.
+#: A wait that takes so many times as long as the wait for an idle device shows work.
 _LONGER = 2.0
 #: Seconds in which an idle device reaches an event.
 _AWAY = 1e-3
@@ -131,7 +131,10 @@ def stop(started: Started) -> Stopped:
 
 
 def read(stopped: Stopped) -> Times:
-    """Wait for the end events, and unless quiet for the devices; Ctrl-C ends the former wait."""
+    """Wait for the end events, and for the devices unless quiet.
+
+    Ctrl-C ends the wait for the events.
+    """
     begun = perf_counter()
     readings: dict[int, Reading] = {}
     waiting, foreign = list(stopped.devices), False
@@ -156,7 +159,7 @@ def read(stopped: Stopped) -> Times:
 
 
 def read_or_give_up(stopped: Stopped) -> tuple[Times, KeyboardInterrupt | None]:
-    """Return what `read` does; where Ctrl-C ends the wait, what is known by then, and that."""
+    """Return what `read` returns; where Ctrl-C ends the wait, what is known by then, and Ctrl-C."""
     try:
         return read(stopped), None
     except KeyboardInterrupt as interrupt:
@@ -235,7 +238,7 @@ def _end_others(device: DeviceTimer, used: Sequence[Any]) -> DeviceTimer:
     own = device.streams.current().cuda_stream
     others = [each for each in used if each.cuda_stream != own]
     ends = [_end(each) for each in others if streams.is_busy(each)]
-    # What was not handed out had no work, whenever that is found out.
+    # A stream that was not handed out had no work, however late this is seen.
     idle_by = perf_counter() if others else device.idle_by
     return device._replace(ends=(*device.ends, *ends), idle_by=idle_by)
 
@@ -258,7 +261,7 @@ def _late_event(device: DeviceTimer, foreign: bool) -> Any:
     limit, own = device.idle_wait, device.streams.current()
     if limit is None:
         return None
-    # What is submitted first after 30 ms of silence took an H200 longer: this is not timed.
+    # After 30 ms of silence the first work took an H200 longer: this first work is not timed.
     wait_for(cuda_events.timing_event(own))
     if _waited(device.ordinal) <= limit and not foreign:
         return None
@@ -281,7 +284,7 @@ def _reading(device: DeviceTimer, begun: float, late: object) -> Reading:
     def passed(event: object) -> float:
         return cuda_events.seconds_between(device.start, event)
 
-    # Of a clock that drifts only so much is sure.
+    # The GPU's clock may be fast: at least so much has passed.
     ends = [
         (passed(event) / (1 + DRIFT) + earliest, recorded - begun)
         for event, recorded in device.ends

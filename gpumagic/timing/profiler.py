@@ -25,7 +25,7 @@ from gpumagic.system.writing import replacing
 class Profiled(AbstractContextManager["Profiled"]):
     """A context manager that runs its body under the profiler; ``report`` is set after it.
 
-    The code may start a profiler of its own: this one then gives way, and there is no report.
+    Where the code starts a profiler of its own, this profiler gives way, and there is no report.
 
     Raises:
         DeviceError: there is nothing to profile, or the profiler is running already.
@@ -50,7 +50,7 @@ class Profiled(AbstractContextManager["Profiled"]):
         waiting.synchronize_all()
         self._profile = profiling.profiler()
         with ExitStack() as opened:
-            # First: an interrupt may come when it has started, before torch returns.
+            # Before the profiler starts: an interrupt may come before torch returns.
             opened.callback(self._end)
             with _on_a_device_in_use():
                 self._profile.__enter__()
@@ -79,7 +79,7 @@ class Profiled(AbstractContextManager["Profiled"]):
             self._open.close()
 
     def _end(self) -> None:
-        # It raises where it has not begun, and in torch 2.6 where the code has ended the session.
+        # torch raises where no session has begun, and in 2.6 where the code has ended it.
         with _on_a_device_in_use(), suppress(Exception):
             self._profile.__exit__(None, None, None)
 
@@ -88,7 +88,7 @@ class Profiled(AbstractContextManager["Profiled"]):
 def _before_other_profilers(call: Callable[[], None]) -> Iterator[None]:
     """Open a scope that calls ``call`` before another profiler of torch's starts.
 
-    That one would cancel the session, and reading its results would crash the process.
+    The other profiler would cancel this session, and reading its results would crash the process.
     """
     module: Any = cast(Any, torch_cuda.loaded()).autograd.profiler
 
@@ -99,7 +99,7 @@ def _before_other_profilers(call: Callable[[], None]) -> Iterator[None]:
 
         return start
 
-    # What torch's profilers call for it, whatever their interface.
+    # All interfaces of torch's profiler call these two.
     with ExitStack() as undo:
         for name in ("_prepare_profiler", "_enable_profiler"):
             undo.callback(patch(module, name, replacement(getattr(module, name))))

@@ -1,4 +1,4 @@
-"""The GPU's own time of code for which Python cannot launch fast enough: that of queued runs.
+"""The GPU's own time of code that Python cannot launch fast enough, by runs that are queued.
 
 Runs that are queued behind a delay are worked off without a gap. The delay is torch's own kernel
 ``torch.cuda._sleep``, one on each device; it ends by itself: code that synchronises cannot hang.
@@ -18,9 +18,9 @@ from gpumagic.timing.event_timer import DeviceTimer, ready_devices, wait_for
 from gpumagic.timing.repeat_plan import LEAST_REPEATS
 from gpumagic.timing.run_times import Times, sure_part
 
-#: Queued runs; as many as an interval needs, where the repeats have one.
+#: The number of queued runs; more where the repeats have a confidence interval.
 _QUEUED = 3
-#: Seconds of the GPU that a queued run has at least.
+#: The least seconds of GPU work in a queued run.
 _SAMPLE = 1e-3
 #: The most loops of a queued run: a queue holds some 1,000 launches, and a host that finds it full
 #: waits.
@@ -31,7 +31,7 @@ _STEP = 1e-6
 _FACTOR, _MORE = 2.0, 3e-3
 #: The longest delay, in seconds.
 _LONGEST = 0.5
-#: Cycles of a second, of a clock that few GPUs reach: on others the delay is longer.
+#: Cycles per second of a clock that few GPUs reach: on slower GPUs the delay is longer.
 _CLOCK = 2e9
 
 
@@ -88,12 +88,12 @@ def run_queued(
         samples.append(taken)
     device = max(samples[0], key=samples[0].__getitem__)
     seconds = tuple(taken[device] for taken in samples)
-    # On a card the events of a pool's 32 streams take 44 µs: of few loops, a large part. And
-    # where another device takes more than such a part, it may have worked, too.
+    # The events of a pool's 32 streams took 44 µs on a GPU, a large part of few loops. Another
+    # device that takes more than such a part may have worked, too.
     events = max(empty.values()) + _STEP
     others = [each for taken in samples for i, each in taken.items() if i != device]
     shows_work = max([events, *others]) <= (1 - EXACT) * min(seconds)
-    # Longer than as run: then loops overlap, and queued as so few they do not.
+    # Queued loops that take longer than the same loops as run: those overlap, so few do not.
     best = min(times.upper for times in repeats) * count / loops
     is_own = shows_work and EXACT * statistics.median(seconds) <= best
     return Queued(seconds, count, device, events) if is_own else None, len(samples) * count

@@ -55,8 +55,8 @@ class Plan:
                 raise SpecError(f"max_time is {self.max_time!r}, but must be seconds above 0")
             if self.repeat is not None:
                 raise SpecError(
-                    f"-r {self.repeat} (r={self.repeat}) repeats leave nothing for --max-time "
-                    "(max_time=…) to decide: leave one of the two out"
+                    f"-r {self.repeat} (r={self.repeat}) and --max-time (max_time=…) both end the "
+                    "repeats: leave one of the two out"
                 )
         if self.cold and self.loops not in (None, 1):
             raise SpecError(
@@ -71,7 +71,7 @@ class Plan:
 
     @property
     def repeats(self) -> int:
-        """The number of repeats, where that ends them."""
+        """The number of repeats, where their number ends the repeats."""
         return DEFAULT_REPEAT if self.repeat is None else self.repeat
 
     @property
@@ -93,7 +93,8 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     k values are on one side of it, and their number is binomial (David and Nagaraja, *Order
     Statistics*, 7.1).
     """
-    # The largest k for which P(fewer than k of so many coins show heads) ≤ 2.5 %, or one less.
+    # Of n tossed coins fewer than k show heads with a probability of at most 2.5 %: the largest
+    # such k, or one less.
     rank = math.floor((len(values) + 1 - _Z * math.sqrt(len(values))) / 2)
     if rank == 0:
         return None

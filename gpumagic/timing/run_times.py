@@ -1,4 +1,4 @@
-"""What is known of the times of one run: `event_timer` reads them, `summary` sums them up."""
+"""What is known of the times of one run. `event_timer` measures a run; `summary` sums runs up."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from gpumagic.results.timing.sample import is_bound
 
-#: Seconds that a wait for an idle device may take longer than others, and that are no difference
-#: between two wall times.
+#: Seconds by which the waits for an idle device differ. Two wall times that differ by less are
+#: equal.
 SLACK = 20e-6
 
 
@@ -21,11 +21,12 @@ class Reading(NamedTuple):
     upper: float
     #: When the work that outlasted the code had ended, at least; 0 where none did.
     end_least: float = 0.0
-    #: Something shows that it worked at all; or it may have, on a stream that is not torch's: the
-    #: wait for it was long.
+    #: Whether something shows that the device worked at all; and whether it may have worked on a
+    #: stream that is not torch's, as the wait for it was long.
     sign: bool = False
     maybe: bool = False
-    #: It got its context after the start; no run before this one was timed on it.
+    #: Whether the device got its context after the start; and whether no run before this one was
+    #: timed on it.
     new: bool = False
     first: bool = False
 
@@ -47,9 +48,10 @@ class Times:
     surely: float = 0.0
 
     def with_work(self, surely: Mapping[int | None, float]) -> Times:
-        """Return the times with the seconds for which each device surely worked besides.
+        """Return the times, with more that is known of the GPUs' work.
 
-        By CUDA ordinal; and under None, for how long some device did.
+        ``surely`` has by CUDA ordinal the seconds for which each device surely worked, and under
+        None the seconds for which some device did.
         """
         readings = {
             i: each._replace(lower=max(each.lower, min(surely[i], each.upper)), sign=True)
@@ -80,7 +82,7 @@ class Times:
 
     @property
     def upper(self) -> float:
-        """Seconds for which GPUs worked, at most; of those that may have, if there are any."""
+        """The most seconds for which GPUs worked: the GPUs that may have, if there are any."""
         readings = self.readings.values()
         shown = [each for each in readings if each.sign or each.maybe] or readings
         return max((each.upper for each in shown), default=0.0)

@@ -19,7 +19,7 @@ from gpumagic.timing.repeat_plan import LEAST_REPEATS, Plan, half_width, median_
         ({"warmup": -1}, "w is -1, but must be a whole number, 0 or more"),
         ({"max_time": 0}, "max_time is 0, but must be seconds above 0"),
         ({"max_time": "2s"}, "max_time is '2s', but must be seconds above 0"),
-        ({"repeat": 5, "max_time": 1}, "-r 5 .* leave nothing for --max-time"),
+        ({"repeat": 5, "max_time": 1}, "-r 5 .* and --max-time .* leave one"),
         ({"loops": 5, "cold": True}, "leave -n 5"),
     ],
 )

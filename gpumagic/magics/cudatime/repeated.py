@@ -1,4 +1,4 @@
-"""Repeated runs for ``%cudatime``: of one loop, or of it on one device after the other."""
+"""Repeated runs for ``%cudatime``: of a loop, or of a loop on one device after the other."""
 
 from __future__ import annotations
 

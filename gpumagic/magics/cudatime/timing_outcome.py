@@ -1,4 +1,4 @@
-"""The outcome of timed code: its times, and further runs of it for kernels, FLOPs and energy.
+"""The outcome of timed code: its times, and further runs for kernels, FLOPs and energy.
 
 Not every code can run twice, and the timed run has succeeded: an exception of a further run becomes
 a note of the result.

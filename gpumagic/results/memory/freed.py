@@ -36,7 +36,7 @@ class Freed(Result):
     """The memory that ``%gpumem free`` has freed."""
 
     steps: tuple[FreeStep, ...] = ()
-    #: By CUDA ordinal; ``after`` likewise.
+    #: By CUDA ordinal, as ``after``.
     before: Mapping[int, Held] = field(default_factory=dict)
     #: The variables that were deleted.
     deleted: tuple[str, ...] = ()

@@ -21,8 +21,8 @@ class LineMemory:
 
     #: Change of the bytes held by live tensors.
     change: int = 0
-    #: Highest allocated bytes during a run of the line, above the run's start. A statement is one
-    #: run, also with a loop in it such as that of a comprehension.
+    #: Highest allocated bytes during a run of the line, above the run's start. A statement with a
+    #: comprehension in it is one run.
     peak: int = 0
 
 

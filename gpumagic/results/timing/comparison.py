@@ -21,7 +21,7 @@ NAMES: Mapping[Quantity, str] = {"wall": "wall time", "gpu": "GPU time"}
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as long a time is as that of the baseline: 2.0 is twice as long."""
+    """How many times as long a time is as the baseline's: 2.0 is twice as long."""
 
     #: The ratio of the medians; None where one of them is a bound, or the baseline's is 0.
     value: float | None = None
@@ -63,7 +63,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Compared:
-    """A timing, with its two ratios to the baseline; those of the baseline itself are empty."""
+    """A timing, with its two ratios to the baseline. The baseline's own ratios are empty."""
 
     name: str
     timing: CudaTiming

@@ -30,7 +30,7 @@ class LineTiming:
     source: str
     hits: int = 0
     #: From the end of all GPU work queued before the line to the end of all work queued by its end;
-    #: None where not known. Work that ran beside that of an earlier line counts to that one.
+    #: None where not known. Work that ran beside an earlier line's work counts to the earlier line.
     gpu: float | None = None
     #: Python's time in the line.
     host: float = 0.0
@@ -55,10 +55,10 @@ class SourceTimings(Source):
 
 @dataclass(frozen=True, repr=False)
 class LineTimings(Series[LineTiming]):
-    """The times of the lines of a cell: a sequence of those that ran.
+    """The times of the lines of a cell: a sequence of the lines that ran.
 
     The GPU times of the lines and of ``between`` add up to the cell's. The lines of functions are
-    in ``functions``: their times are part of those of the lines that call them.
+    in ``functions``: their times are a part of the times of the lines that call them.
     """
 
     cell: SourceTimings
@@ -175,7 +175,7 @@ def _timing_grid(source: SourceTimings, between: LineTiming | None) -> Grid:
 
 
 def _together(lines: Sequence[LineTiming]) -> LineTiming | None:
-    """Return the times of a row: of one line, or the sums of those that are left out."""
+    """Return the times of a row: of one line, or the sums of the lines that are left out."""
     if len(lines) < 2:
         return lines[0] if lines else None
     gpu = [line.gpu for line in lines if line.gpu is not None]

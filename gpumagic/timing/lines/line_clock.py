@@ -22,25 +22,26 @@ from gpumagic.cuda.pytorch import graph_captures, torch_cuda
 from gpumagic.results.timing.sample import is_bound
 from gpumagic.timing.lines.marks import DeviceMarks
 
-#: Seconds in which nothing can be launched: that takes the driver more than 1 µs.
+#: Seconds in which nothing can be launched: a launch takes the driver more than 1 µs.
 _NO_LAUNCH = 0.3e-6
-#: Seconds in which no device comes into use: a context took a card 20 ms or more.
+#: Seconds in which no device comes into use: to make a context took 20 ms or more on a GPU.
 _NO_CONTEXT = 2e-3
-#: So many marks wait to be read.
+#: The most marks that wait to be read.
 _WAITING = 256
-#: In the first runs of a line all streams are looked at, which takes 10 to 100 µs.
+#: The first runs of a line, in which all streams are looked at: a look takes 10 to 100 µs.
 _LOOKS = 2
 #: Seconds of the shortest wait.
 _LEAST = 0.1e-3
-#: Seconds for which a line that waited may go on when the GPU is done.
+#: A line that waited goes on for so many seconds at most after the GPU is done.
 _LATE = 0.2e-3
-#: And a part of the wait.
+#: The same as a part of the wait, which is added.
 _LATE_PART = 0.05
-#: The part of a line's runs with work to wait for that must have waited: few may be a coincidence.
+#: In some runs of a line there is GPU work to wait for. The line waits for the GPU if so many of
+#: these runs have waited, as a part: fewer may be a coincidence.
 _MOST = 1 / 3
-#: The least number of them, or half of all.
+#: And so many in number, or half of them.
 _SURE = 3
-#: Seconds between two marks without work, at most.
+#: The most seconds between two marks without work.
 _MARKS = 20e-6
 #: The part of a time by which two clocks may differ, with a margin.
 _CLOCKS = 0.01
@@ -67,9 +68,9 @@ class TimeSpent:
     def __init__(self) -> None:
         #: Python's.
         self.host = 0.0
-        #: By CUDA ordinal, that device's; and under None, that of all together.
+        #: The GPU's, by CUDA ordinal; under None, the time of all GPUs together.
         self.busy: dict[int | None, Busy] = {}
-        #: Runs in which there was something to wait for, and each wait.
+        #: The number of runs in which there was GPU work to wait for; the seconds of each wait.
         self.could_wait = 0
         self.waits: list[float] = []
 
@@ -102,7 +103,7 @@ class LineClock:
     def __init__(self) -> None:
         #: Seconds that tracing takes at each boundary, beside what is measured here.
         self.tracing = 0.0
-        #: Those that have a context.
+        #: The devices that have a context.
         self._devices: list[DeviceMarks] = []
         self._lines: tuple[CodeLine, ...] = ()
         self._waiting: deque[_Boundary] = deque()
@@ -111,9 +112,9 @@ class LineClock:
         self.own, self.boundaries = 0.0, 0
 
     def prepare(self, began: float = inf) -> None:
-        """Make events on devices that have come into use, each once it is idle: this takes time.
+        """Make events on the devices that have come into use; wait until each device is idle.
 
-        ``began``: when the line began in which they did.
+        ``began``: when the line began in which the devices came into use.
         """
         known = {device.ordinal for device in self._devices}
         new = [ordinal for ordinal in torch_cuda.contexts() if ordinal not in known]

@@ -35,19 +35,20 @@ class DeviceMarks:
         self.ordinal = ordinal
         self._unused_until = inf
         torch: Any = torch_cuda.loaded()
-        #: torch's C functions: what Python adds to them takes longer, and a cell may replace it.
+        #: The C functions of torch: its Python functions take longer, and a cell may replace them.
         event, self._is_idle = torch._C._CudaEventBase, torch._C._CudaStreamBase.query
         self._record, self._is_done = event.record, event.query
         self._current_stream = torch._C._cuda_getCurrentRawStream
         self._new_event = torch.cuda.Event
         self._of_device = streams.of(ordinal)
-        #: Those that were current, or busy once, by handle.
+        #: The streams that were current, or busy once, by handle.
         self._streams: dict[int, Any] = {}
         self._free: list[Any] = []
         waiting.synchronize(ordinal)
         self._free = [event for _ in range(_FIRST_EVENTS) for event in self.record()]
         waiting.synchronize(ordinal)
-        #: When the last mark that was read was reached, by the GPU's clock; and what to add.
+        #: When the GPU reached the mark that was read last, by the GPU's clock; and what to add to
+        #: get the host's clock.
         self._seconds, self._distance = perf_counter(), 0.0
         [self._last] = self.record()
         for _ in range(_COMPARED):
@@ -94,9 +95,9 @@ class DeviceMarks:
         return all(map(self._is_done, events))
 
     def read(self, events: list[Any], recorded: float) -> tuple[float, float]:
-        """Return when the work before the last mark was done, and that before this one, reached.
+        """Return when the work before the last mark was done, and the work before this mark.
 
-        In the order in which the marks were recorded.
+        This mark was reached. Marks are read in the order in which they were recorded.
         """
         before = self._seconds
         for event in events:
@@ -105,7 +106,7 @@ class DeviceMarks:
             if passed > 0.0:
                 self._seconds += passed
                 self._last, event = event, self._last
-            # Else an earlier one on another stream was reached later, and the work done with that.
+            # Else an earlier event on another stream was reached later: that ended the work.
             self._free.append(event)
         drift = DRIFT * (self._seconds - before)
         self._distance = max(self._distance - drift, recorded - self._seconds)
