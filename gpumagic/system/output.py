@@ -15,7 +15,10 @@ from contextlib import suppress
 from typing import Any
 
 #: Characters of ours that mean something, and what stands for them where they are missing.
-_PLAIN = str.maketrans("≤≥─┃−–—·µ×✗✓█▓▒░▏▎▍▌▋▊▉", "<>-|---|uxx+#=-.#######", "°")
+_PLAIN = str.maketrans("≤≥─┃−–—·µ×✗✓→└█▓▒░▏▎▍▌▋▊▉", "<>-|---|uxx+>-#=-.#######", "°") | {
+    ord("…"): "...",
+    ord("±"): "+/-",
+}
 #: The width of text that is not printed to a terminal.
 _WIDTH = 80
 

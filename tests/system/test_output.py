@@ -75,6 +75,7 @@ def test_what_means_something_is_not_a_question_mark() -> None:
     output = Output(io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
     assert output.printable("≤ 20.0 µs · wall 1 ms, 模型") == "< 20.0 us | wall 1 ms, ??"
     assert output.printable("−256 MiB, 40 °C ✓ ✗") == "-256 MiB, 40 C + x"
+    assert output.printable("GPU-8f… 1 µs ± 2 µs → 0") == "GPU-8f... 1 us +/- 2 us > 0"
 
 
 @pytest.mark.parametrize("stream", [None, Broken(), closed(), object()])
