@@ -319,21 +319,6 @@ def test_what_cannot_be_kept_is_named_before_anything_is_lost(
     assert k.value(f"[name for name in {[*BAD]} if name in globals()]") == []
 
 
-def test_what_ends_the_process_that_compares_it_is_kept(kernel: Callable[..., Kernel]) -> None:
-    """It has loaded; those beside it are not blamed, and are compared."""
-    k = kernel()
-    k.run(
-        "import os\nclass A:\n"
-        "    def __setstate__(self, state): self.__dict__.update(state, ends=True)\n"
-        "    def __getstate__(self):\n        if hasattr(self, 'ends'): os._exit(3)\n"
-        "        return self.__dict__\na = A(); a.own = 'data'; first, z = [1], ['b']"
-    )
-    shown = restarted(k, "%gpu restart")
-    assert "No variable was lost." in shown
-    assert "Not compared with what they were: a." in shown
-    assert k.value("(a.own, first, z)") == ("data", [1], ["b"])
-
-
 @pytest.mark.parametrize("how", ["raise SystemExit(3)", "__import__('os')._exit(3)"])
 def test_an_import_that_ends_the_process_loses_nothing(
     kernel: Callable[..., Kernel], tmp_path: Path, how: str

@@ -15,7 +15,7 @@ from gpumagic.restart.variables.kinds import refused
 from gpumagic.restart.variables.manifest import Manifest
 from gpumagic.restart.variables.module_objects import ModuleObjects
 from gpumagic.restart.variables.pickles import Pickles
-from gpumagic.restart.variables.trial import Outcome, Trial
+from gpumagic.restart.variables.trial.parent import Outcome, Trial
 from gpumagic.system import host_memory, text
 from gpumagic.system.introspection import is_imported
 from gpumagic.system.shell import Shell
@@ -108,7 +108,7 @@ def _write(
     notes = {
         **manifest.notes,
         "As in a new process:": _with(module_objects.without_content, ""),
-        "Not compared with what they were:": [*pickles.uncompared, *outcome.uncompared],
+        "Not compared with what they were:": pickles.uncompared,
         "Changed:": _with(outcome.lacking, "without "),
     }
     return replace(manifest, failed=failed, notes=notes), outcome.lacking

@@ -6,7 +6,7 @@ import io
 import pickle
 import sys
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Set
 from typing import IO, TYPE_CHECKING, Any
 
 import cloudpickle
@@ -32,6 +32,8 @@ _DEEPEST = 10_000
 _MOST_MET = 10_000
 #: A text, number or truth value, with its type. Not None: many objects compute it anew.
 Leaf = tuple[type, str]
+#: Those in each variable, by its name.
+Leaves = Mapping[str, Set[Leaf]]
 
 
 def _ignore(_: Leaf) -> None:
