@@ -13,16 +13,15 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import IO, Any, NamedTuple, NoReturn
 
 from gpumagic.restart.variables.manifest import Manifest
 from gpumagic.restart.variables.module_objects import ModuleObjects, Reference, type_name
+from gpumagic.restart.variables.pickler import Leaves, Pickler
 from gpumagic.restart.variables.process_objects import BOUND
+from gpumagic.restart.variables.unpickler import Unpickler
 from gpumagic.system import text
 from gpumagic.wording import listed
-
-if TYPE_CHECKING:
-    from gpumagic.restart.variables.pickler import Leaves
 
 
 class Step(NamedTuple):
@@ -34,13 +33,6 @@ class Step(NamedTuple):
     name: str = ""
     #: What is wrong with it; at the end, the status of the process.
     fault: str = ""
-
-
-class _Shell(SimpleNamespace):
-    """Stands for IPython's shell, of which variables may be methods."""
-
-    def __getattr__(self, name: str) -> Any:
-        return print
 
 
 def run(requests: IO[bytes], descriptor: int) -> NoReturn:
@@ -78,16 +70,7 @@ def _tried(
 
     What is loaded goes on in ``alive``.
     """
-    from gpumagic.restart.variables.unpickler import Unpickler
-
-    # As in the new process, what names a class of the notebook finds it in ``__main__``.
-    main = sys.modules["__main__"] = ModuleType("__main__")
-    hidden = {name: getattr(builtins, name, print) for name in BOUND}
-    shell: Any = _Shell(user_ns=vars(main), user_ns_hidden=hidden)
-    hidden.update(get_ipython=lambda: shell, In=[], Out={}, _dh=[])
-    shell.user_ns.update(hidden)
-    vars(builtins).update(get_ipython=lambda: shell, display=print)
-    missing = False
+    shell, missing = _shell(), False
     for reference, kind in manifest.referred.items():
         yield Step("find", str(reference))
         if not _is_there(reference, kind):
@@ -109,6 +92,24 @@ def _tried(
     yield Step("done")
 
 
+class _Shell(SimpleNamespace):
+    """Stands for IPython's shell, of which variables may be methods."""
+
+    def __getattr__(self, name: str) -> Any:
+        return print
+
+
+def _shell() -> Any:
+    """Return a stand-in whose namespace is ``__main__``, as in the new process."""
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    hidden = {name: getattr(builtins, name, print) for name in BOUND}
+    shell: Any = _Shell(user_ns=vars(main), user_ns_hidden=hidden)
+    hidden.update(get_ipython=lambda: shell, In=[], Out={}, _dh=[])
+    shell.user_ns.update(hidden)
+    vars(builtins).update(get_ipython=lambda: shell, display=print)
+    return shell
+
+
 def _is_there(reference: Reference, kind: str) -> bool:
     try:
         return type_name(reference.found()) == kind
@@ -121,8 +122,6 @@ def _compared(manifest: Manifest, leaves: Leaves, shell: Any) -> Iterator[Step]:
 
     Order, counts and what is shared are left out: they differ where nothing has changed.
     """
-    from gpumagic.restart.variables.pickler import Pickler
-
     yield Step("compare")
     module_objects = ModuleObjects(shell.user_ns, manifest.referred)
     nowhere = Path(os.devnull).open("wb")  # noqa: SIM115
