@@ -99,21 +99,16 @@ class ObjectGraph:
     def staying(self) -> set[ObjectId]:
         """Return the objects that stay when nothing refers to them any more.
 
-        Python's collector does not see references in C++. It breaks no cycle through one, as
-        ``backward(create_graph=True)`` makes it: parameter, gradient, its graph, parameter.
+        Python's collector does not see references in C++, and breaks no cycle through one. Such a
+        cycle is what ``backward(create_graph=True)`` makes: a parameter, its gradient, the graph of
+        that, the parameter.
         """
-        in_cpp: _Edges = {}
-        for here in self.edges.keys() & self._walk.hidden.keys():
-            seen = {*map(id, gc.get_referents(self.things[here]))}
-            in_cpp[here] = [to for _, to in self._walk.hidden[here] if to not in seen]
-        if not any(self.edges.get(to) for to in chain(*in_cpp.values())):
-            return set()
-        cycle = _cycles(self.edges)
-        return self.reached(
-            here
-            for here, below in in_cpp.items()
-            if any(cycle[here] == cycle.get(to) for to in below)
-        )
+        hidden, with_graph = self._walk.hidden, dict[ObjectId, ObjectId]()
+        for here in self.edges.keys() & hidden.keys():
+            for role, to in hidden[here]:
+                if role == GRADIENTS and any(inner == GRAPH for inner, _ in hidden.get(to, ())):
+                    with_graph[here] = to
+        return self.reached(with_graph.keys() & self.reached(with_graph.values()))
 
     # --- references from elsewhere ----------------------------------------------------------------
 
@@ -171,25 +166,4 @@ def _reversed(edges: _Edges) -> _Edges:
     for here, below in edges.items():
         for to in below:
             found[to].append(here)
-    return found
-
-
-def _cycles(edges: _Edges) -> dict[ObjectId, ObjectId]:
-    """Return by each object the one that stands for all in its cycles (Kosaraju's algorithm)."""
-    work, order, seen = [*edges], list[ObjectId](), set[ObjectId]()
-    while work:
-        here = work.pop()
-        if here < 0:  # all below it is done
-            order.append(-here)
-        elif here not in seen:
-            seen.add(here)
-            work += (-here, *edges[here])
-    above, found = _reversed(edges), dict[ObjectId, ObjectId]()
-    for start in reversed(order):
-        work = [start]
-        while work:
-            here = work.pop()
-            if here not in found:
-                found[here] = start
-                work += above[here]
     return found
