@@ -123,6 +123,6 @@ def restart(kernel: Kernel, lost: frozenset[str] = frozenset()) -> None:
 
 def named(refusal: str) -> frozenset[str]:
     """Return the variables that a refused restart names."""
-    found = re.match(r"UsageError: cannot keep (.*)\. Nothing was lost; %gpu ", refusal)
+    found = re.match(r"UsageError: cannot keep (.*)\. Nothing was lost; add --force ", refusal)
     assert found, refusal
     return frozenset(re.findall(r"(\w+)(?=, \w| \()", re.sub(r" \(.*?\)(?=; |$)", " (", found[1])))
