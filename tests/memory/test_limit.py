@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cuda import no_gpu
 from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.memory import limit
@@ -25,14 +24,6 @@ def torch(virtual_gpu: Any) -> Iterator[Any]:
     yield torch
     LIMIT.lift()
     torch.cuda.empty_cache()
-
-
-def test_without_a_gpu(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(no_gpu, "reason", lambda: "there is no NVIDIA driver")
-    monkeypatch.setattr(no_gpu, "machine_has_none", lambda: True)
-    LIMIT.set(GIB)
-    assert LIMIT.size is None
-    assert str(LIMIT.state()) == "there is no GPU to limit: there is no NVIDIA driver"
 
 
 def test_the_users_fraction_is_restored_and_never_raised(torch: Any) -> None:
