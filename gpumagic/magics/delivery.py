@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from gpumagic.errors import GpuMagicWarning, SpecError
 from gpumagic.magics.magic_state import MagicState, state_of
-from gpumagic.magics.option_forms import Options
+from gpumagic.magics.option_forms import Options, PlotOptions
 from gpumagic.results.base import Result
 from gpumagic.system.output import Output
 from gpumagic.system.shell import Shell
@@ -35,20 +35,17 @@ def mime_bundle(shell: Shell, blocks: Sequence[Block]) -> dict[str, str]:
     return {"text/plain": text.drawn(blocks, output_of(shell)), "text/html": html.render(blocks)}
 
 
-def show(shell: Shell, result: Result, metadata: dict[str, Any] | None = None) -> None:
-    """Display ``result``: HTML and text in a notebook, text in a terminal, in colours where it can.
-
-    ``metadata`` is the output's, for readers of the notebook file.
-    """
-    _show(shell, result.brief(), metadata)
+def show(shell: Shell, result: Result) -> None:
+    """Display ``result``: as HTML and text in a notebook, as text in a terminal."""
+    _show(shell, result.brief())
     # With -o the same object is Out[n], too: the formatter then shows one line of it.
     state_of(shell).note_displayed(result)
 
 
-def show_below(shell: Shell, line: Result, metadata: dict[str, Any] | None = None) -> None:
+def show_below(shell: Shell, line: Result) -> None:
     """Display the line of a cell below it; nothing where quiet is the default."""
     if not state_of(shell).quiet:
-        show(shell, line, metadata)
+        show(shell, line)
 
 
 def say(shell: Shell, line: str, *, quiet: bool = False) -> None:
@@ -59,13 +56,7 @@ def say(shell: Shell, line: str, *, quiet: bool = False) -> None:
         _show(shell, [Line.of(line)], printed=not hasattr(shell, "kernel"))
 
 
-def _show(
-    shell: Shell,
-    blocks: Sequence[Block],
-    metadata: dict[str, Any] | None = None,
-    *,
-    printed: bool = False,
-) -> None:
+def _show(shell: Shell, blocks: Sequence[Block], *, printed: bool = False) -> None:
     """Print blocks in a terminal, and display them elsewhere; raises nothing."""
     from gpumagic.render import text
 
@@ -75,7 +66,7 @@ def _show(
         return
     bundle = mime_bundle(shell, blocks)
     try:
-        _display(bundle, metadata)
+        _display(bundle)
     except Exception:  # a stream of the user's that cannot be flushed, for example
         output.print(bundle["text/plain"])
 
@@ -86,12 +77,10 @@ def _display(bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -> 
     cast(Any, display)(bundle, raw=True, metadata=metadata)
 
 
-def hand_over(
-    shell: Shell, result: Result, options: Options, metadata: dict[str, Any] | None = None
-) -> Any:
+def hand_over(shell: Shell, result: Result, options: Options) -> Any:
     """Show, store and return ``result`` as the options ``-q``, ``-v`` and ``-o`` say."""
     if not options.quiet:
-        show(shell, result, metadata)
+        show(shell, result)
     return store(shell, result, options)
 
 
@@ -116,21 +105,19 @@ def value_of(value: object, result: Result | None, options: Options) -> Any:
     return result
 
 
-def show_plot(
-    shell: Shell, plot: Plot, title: str, file: str | None, command: str, *, quiet: bool
-) -> None:
-    """Write a plot to ``file`` if it is given, or display it; ``command`` would write one.
+def show_plot(shell: Shell, plot: Plot, title: str, command: str, options: PlotOptions) -> None:
+    """Write a plot to a file if one is given, or display it; ``command`` with a file writes one.
 
     Raises:
         SpecError: the file cannot be written, or has no such format.
     """
-    if file:
+    if file := options.file:
         try:
             name = plot.save(file).name
         except ValueError as error:
             raise SpecError(f"cannot write {file}: {error}") from None
-        say(shell, f"{title}: written to {Path(file).with_name(name)}", quiet=quiet)
-    elif not quiet:
+        say(shell, f"{title}: written to {Path(file).with_name(name)}", quiet=options.quiet)
+    elif not options.quiet:
         from gpumagic.render.blocks import Line
 
         hint = "" if hasattr(shell, "kernel") else f"; '{command} FILE' writes it to a file"

@@ -63,8 +63,12 @@ INTERRUPTED = "interrupted while waiting for the GPU"
 _timed: set[int] = set()
 
 
-class DeviceTimer(NamedTuple):
-    """A device that is timed: how its run began, and what was seen when the code had returned."""
+class TimedDevice(NamedTuple):
+    """A device that is timed: how its run began, and what was seen when the code had returned.
+
+    Each step returns it with more fields: `_ready` makes the events, `_start` records the start
+    event, `_end_current` and `_end_others` record the end events.
+    """
 
     ordinal: int
     streams: streams.Streams
@@ -84,7 +88,7 @@ class DeviceTimer(NamedTuple):
 
 class Started(NamedTuple):
     #: The current one last, so that its start event is next to the code.
-    devices: tuple[DeviceTimer, ...]
+    devices: tuple[TimedDevice, ...]
     #: Why there will be no GPU time.
     note: str | None
     quiet: bool
@@ -98,13 +102,13 @@ class Stopped(NamedTuple):
     #: Seconds until the code had returned, and of CPU time.
     host: float
     cpu: float
-    devices: tuple[DeviceTimer, ...] = ()
+    devices: tuple[TimedDevice, ...] = ()
     note: str | None = None
 
 
 def start(*, quiet: bool = False) -> Started:
     """Record a start event on each device in use, and read the clocks when it was reached."""
-    devices, note = tuple[DeviceTimer, ...](), None
+    devices, note = tuple[TimedDevice, ...](), None
     try:
         with graph_captures.Relaxed():
             devices = tuple(map(_start, ready_devices(quiet=quiet)))
@@ -186,7 +190,7 @@ def _in_use() -> list[int]:
     return sorted(torch_cuda.contexts(), key=lambda i: (i == current, i))
 
 
-def ready_devices(*, quiet: bool = False) -> tuple[DeviceTimer, ...]:
+def ready_devices(*, quiet: bool = False) -> tuple[TimedDevice, ...]:
     """Make what the devices in use need for a start; wait until they are idle, unless ``quiet``.
 
     Raises:
@@ -198,11 +202,11 @@ def ready_devices(*, quiet: bool = False) -> tuple[DeviceTimer, ...]:
     return tuple(_ready(*each, quiet) for each in zip(devices, used, strict=True))
 
 
-def _unready(ordinal: int) -> DeviceTimer:
-    return DeviceTimer(ordinal, streams.of(ordinal))
+def _unready(ordinal: int) -> TimedDevice:
+    return TimedDevice(ordinal, streams.of(ordinal))
 
 
-def _ready(device: DeviceTimer, used: Sequence[Any], quiet: bool) -> DeviceTimer:
+def _ready(device: TimedDevice, used: Sequence[Any], quiet: bool) -> TimedDevice:
     end = idle_wait = None
     for stream in filter(streams.is_busy, used):
         if quiet:  # an end event would wait for that work, too
@@ -217,7 +221,7 @@ def _ready(device: DeviceTimer, used: Sequence[Any], quiet: bool) -> DeviceTimer
     return device._replace(start=start, end=end, allocations=allocations, idle_wait=idle_wait)
 
 
-def _start(device: DeviceTimer) -> DeviceTimer:
+def _start(device: TimedDevice) -> TimedDevice:
     """Record the start event, and wait until it is reached: later a busy stream has work."""
     recorded = perf_counter()
     device.start.record(device.streams.current())
@@ -226,14 +230,14 @@ def _start(device: DeviceTimer) -> DeviceTimer:
     return device._replace(reached=(recorded, perf_counter()) if there else None)
 
 
-def _end_current(device: DeviceTimer) -> DeviceTimer:
+def _end_current(device: TimedDevice) -> TimedDevice:
     """Record an end event on the current stream if that is busy; and say by when this was done."""
     own = device.streams.current()
     busy = not graph_captures.is_capturing(own) and streams.is_busy(own)
     return device._replace(ends=(_end(own, device.end),) if busy else (), idle_by=perf_counter())
 
 
-def _end_others(device: DeviceTimer, used: Sequence[Any]) -> DeviceTimer:
+def _end_others(device: TimedDevice, used: Sequence[Any]) -> TimedDevice:
     """Record end events on a device's other busy streams."""
     own = device.streams.current().cuda_stream
     others = [each for each in used if each.cuda_stream != own]
@@ -256,7 +260,7 @@ def _refuse_capture(used: Iterable[Iterable[Any]]) -> None:
         raise _NoTimeError(CAPTURE)
 
 
-def _late_event(device: DeviceTimer, foreign: bool) -> Any:
+def _late_event(device: TimedDevice, foreign: bool) -> Any:
     """Wait for the device; return a late event if a stream that is not torch's may be busy."""
     limit, own = device.idle_wait, device.streams.current()
     if limit is None:
@@ -270,7 +274,7 @@ def _late_event(device: DeviceTimer, foreign: bool) -> Any:
     return late
 
 
-def _reading(device: DeviceTimer, begun: float, late: object) -> Reading:
+def _reading(device: TimedDevice, begun: float, late: object) -> Reading:
     """Return what is known of a device since ``begun``."""
     new, idle_by = device.start is None, device.idle_by - begun
     sign = new or device.allocations != allocator.allocations(device.ordinal)

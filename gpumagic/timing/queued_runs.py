@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 
 from gpumagic.cuda.pytorch import cuda_events, graph_captures, torch_cuda
 from gpumagic.results.timing.sample import EXACT, Sample, is_bound
-from gpumagic.timing.event_timer import DeviceTimer, ready_devices, wait_for
+from gpumagic.timing.event_timer import TimedDevice, ready_devices, wait_for
 from gpumagic.timing.repeat_plan import LEAST_REPEATS
 from gpumagic.timing.run_times import Times, sure_part
 
@@ -145,7 +145,7 @@ class BehindADelay(AbstractContextManager["BehindADelay"]):
                 taken[device.ordinal] = max(taken[device.ordinal], seconds)
         self.taken = taken
 
-    def _streams(self) -> list[tuple[DeviceTimer, Any]]:
+    def _streams(self) -> list[tuple[TimedDevice, Any]]:
         """Return the streams on which there can be work."""
         return [(device, each) for device in self._devices for each in device.streams.used()]
 

@@ -11,7 +11,6 @@ from gpumagic.magics.delivery import hand_over, say, show_below, store
 from gpumagic.magics.magic_state import MagicState, state_of
 from gpumagic.magics.option_forms import NamesOptions, Options
 from gpumagic.results.timing.cuda_timing import CudaTiming
-from gpumagic.results.timing.timing_log import CellTiming
 from gpumagic.system.shell import Shell
 from gpumagic.timing.cell_timer import CellTimer
 from gpumagic.timing.comparison import compare
@@ -29,9 +28,7 @@ def run(verb: str, magics: MagicState, options: Options) -> Any:
         return _of_named(verb, magics, options)
     shell, timer = magics.shell, cell_timer(magics.shell)
     if verb == "log":
-        log = timer.log()
-        metadata = {"gpumagic": {"cudatime_log": log.to_dict()["cells"]}}
-        return hand_over(shell, log, options, metadata)
+        return hand_over(shell, timer.log(), options)
     if isinstance(options, OnOptions):
         timer.on(options.above)
         message = (
@@ -68,11 +65,6 @@ def cell_timer(shell: Shell) -> CellTimer:
     """Return the timer of a shell's cells; make it when first needed."""
     state = state_of(shell)
     if state.cell_timing is None:
-        state.cell_timing = CellTimer(state.hooks, lambda cell: _show(shell, cell))
+        state.cell_timing = CellTimer(state.hooks, lambda cell: show_below(shell, cell))
         state.undo.callback(state.cell_timing.off)
     return state.cell_timing
-
-
-def _show(shell: Shell, cell: CellTiming) -> None:
-    """Show the line of a cell; the metadata has its times too."""
-    show_below(shell, cell, metadata={"gpumagic": {"cudatime": cell.to_dict()}})

@@ -64,7 +64,7 @@ def plot(shell: Shell, options: PlotOptions) -> Any:
     if options.file or not options.quiet:  # else the history needs no matplotlib
         plot = history_plot.draw(history)
         title = f"{plural(len(plot.panels), 'GPU')} over time, with the cells"
-        show_plot(shell, plot, title, options.file, "%gpu plot", quiet=options.quiet)
+        show_plot(shell, plot, title, "%gpu plot", options)
     return store(shell, history, options)
 
 

@@ -68,7 +68,7 @@ def _plot(magics: MagicState, options: PlotOptions) -> Any:
     title = f"GPU memory over {plural(len(log), 'cell')}"
     if empty := len({i for cell in log for i in cell.devices}) - len(plot.panels):
         title += f"; {plural(empty, 'unchanged GPU')} left out"
-    show_plot(magics.shell, plot, title, options.file, "%gpumem plot", quiet=options.quiet)
+    show_plot(magics.shell, plot, title, "%gpumem plot", options)
     return store(magics.shell, plot.figure, options)
 
 
