@@ -181,8 +181,6 @@ class Survey:
             notes.append(_STAYS.format(names=listed([*names], 3)))
         if unreferenced and unreferenced.live:
             notes += running_threads(self.cell_of)
-        if not self.blocks.consistent:
-            notes.append("another thread allocates meanwhile: figures are of different times")
         devices = {
             ordinal: self._device(ordinal, unreferenced) for ordinal in self.blocks.allocated
         }

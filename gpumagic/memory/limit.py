@@ -98,16 +98,18 @@ class MemoryLimit:
         return min(math.nextafter(size / total, 1.0), 1.0)
 
     def limits(self) -> LimitState:
-        """Return what torch may reserve of each device: by the limit, or by the user's fraction."""
+        """Return what torch may reserve of each device that is in use.
+
+        By the limit, or by the user's own fraction.
+        """
         found, theirs = dict[int, int](), list[int]()
-        used = torch_cuda.contexts()
-        for ordinal in _boundable() if used and not allocator.uncounted() else ():
+        for ordinal in () if allocator.uncounted() else torch_cuda.contexts():
             fraction = _current_fraction(ordinal)
             own, ours = self._fractions.get(ordinal, (1.0, 1.0))
-            is_ours = fraction == ours < own
-            if fraction < 1 and (ordinal in used or not is_ours):
+            if fraction < 1:
                 found[ordinal] = int(_total(ordinal) * fraction)
-                theirs += [] if is_ours else [ordinal]
+                if not fraction == ours < own:
+                    theirs.append(ordinal)
         return LimitState(self.size, found, tuple(theirs))
 
     def state(self) -> LimitState:
@@ -121,9 +123,9 @@ class MemoryLimit:
     def _notes(self, limits: LimitState) -> Iterator[str]:
         if why := allocator.uncounted():
             yield why
-        for ordinal in filter(limits.devices.__contains__, torch_cuda.contexts()):
+        for ordinal, limit in limits.devices.items():
             _, reserved = allocator.held(ordinal)
-            if reserved > limits.devices[ordinal]:
+            if reserved > limit:
                 yield (
                     f"cuda:{ordinal}: torch has reserved {bytes_(reserved)} already, more than the "
                     "limit; nothing new is reserved there until it is less: '%gpumem free'."

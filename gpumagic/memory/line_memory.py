@@ -43,7 +43,7 @@ class _LineMemory:
         )
 
 
-def source_lines(source: CodeSource) -> SourceLines:
+def _source_lines(source: CodeSource) -> SourceLines:
     """Return a source with its figures as a part of the result."""
     ran = source.ran()
     devices: dict[int, dict[int, LineMemory]] = {}
@@ -104,6 +104,6 @@ class LineMeasurement(Measured[Scope, LineReport]):
         finally:
             LEDGER.drop(self._scope)
             whole = Measurement().end(cell, partial=partial)
-        sources = tuple(map(source_lines, self._sources))
+        sources = tuple(map(_source_lines, self._sources))
         notes = () if self._tracer.note is None else (self._tracer.note,)
         return LineReport(whole, sources, notes)

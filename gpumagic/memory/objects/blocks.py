@@ -45,22 +45,16 @@ class Blocks:
                 Block(device, block["address"], block["requested_size"], block["size"])
                 for device, block in allocator.allocated_blocks()
             ]
-            #: By CUDA ordinal, the allocated bytes by the allocator's counters.
-            self.allocated = {i: allocator.held(i)[0] for i in torch_cuda.contexts()}
         except RuntimeError as error:
             shown = text.reason(error)
             raise UnreadableError(f"the allocator cannot be read: {shown}") from None
         #: In the order of addresses.
         self.all = sorted(read, key=attrgetter("address"))
         self._addresses = [block.address for block in self.all]
-
-    @property
-    def consistent(self) -> bool:
-        """Whether the list and the counters agree: no thread has allocated in between."""
-        listed = dict.fromkeys(self.allocated, 0)
+        #: By CUDA ordinal, the allocated bytes, as the allocator counts them, too.
+        self.allocated = dict.fromkeys(torch_cuda.contexts(), 0)
         for block in self.all:
-            listed[block.device] += block.size
-        return listed == self.allocated
+            self.allocated[block.device] += block.size
 
     def find(self, address: int) -> BlockIndex | None:
         """Return the block that an address lies in, or None."""

@@ -25,8 +25,7 @@ class LimitState(Result):
     #: Bytes that torch may reserve of each device, or, as a float, a part of each; None for no
     #: limit by ``%gpumem limit``.
     size: int | float | None = None
-    #: By CUDA ordinal, the bytes in force. A device that is not in use is missing, unless the
-    #: user's own fraction limits it.
+    #: By CUDA ordinal, the bytes in force. A device that is not in use is missing.
     devices: Mapping[int, int] = field(default_factory=dict)
     #: Of these, the devices that torch's own fraction limits, which the user's code has set.
     by_fraction: tuple[int, ...] = ()
