@@ -142,12 +142,13 @@ class Survey:
             cell_of=None if notebook is None else notebook.cell_of,
         )
 
-    def held_by(self, chosen: Callable[[Root], bool]) -> list[Block]:
-        """Return the blocks that the chosen roots alone hold, and that would be freed."""
+    def freed(self, names: Collection[str] = ()) -> list[Block]:
+        """Return the blocks that ``%gpumem free NAMES`` frees: nothing else holds them."""
         return [
             self.blocks.all[index]
             for index, by in self.owners.items()
-            if index not in self.staying and all(map(chosen, by))
+            if index not in self.staying
+            and all(root.by_notebook or root.name in names for root in by)
         ]
 
     def holding(self, names: Collection[str] | None = None) -> list[Root]:

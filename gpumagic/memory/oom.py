@@ -87,9 +87,9 @@ def explain(error: BaseException, shell: Shell) -> OutOfMemory | Explanation | N
     held = account.devices[device]
 
     def gives(*names: str) -> int:
-        """Return the bytes that ``%gpumem free`` would give back."""
-        blocks = survey.held_by(lambda root: root.by_notebook or root.name in names)
-        return sum(block.size for block in blocks if block.device == device) + (held.garbage or 0)
+        """Return the bytes that ``%gpumem free NAMES`` would give back."""
+        blocks = (block for block in survey.freed(names) if block.device == device)
+        return sum(block.size for block in blocks) + (held.garbage or 0)
 
     if (known.missing or math.inf) <= held.unattributed + gives():  # it takes some time
         account = survey.result(survey.unreferenced())

@@ -147,7 +147,7 @@ def _restored(namespace: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def _held_by_notebook(shell: Shell) -> Iterator[str]:
     """Yield what the notebook's own references hold, which was not there for the cell."""
     try:
-        held = Survey.make(shell=shell, seconds=SECONDS).held_by(lambda root: root.by_notebook)
+        held = Survey.make(shell=shell, seconds=SECONDS).freed()
     except UnreadableError:
         return
     if size := sum(block.size for block in held):
