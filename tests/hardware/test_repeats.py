@@ -32,9 +32,9 @@ def test_a_delay_kernel_is_as_long_as_it_should_be(torch: Any, figure: Figure) -
 def test_what_limits_a_cell(
     name: str, namespace: cells.Namespace, figure: Figure, real: bool
 ) -> None:
-    """It is known, or nothing is said: a dry run may be on a busy machine.
+    """It is known, or nothing is said: not in a dry run, where a launch takes the host no time.
 
-    And queued runs show the GPU's own time of host-bound code only where the events around them
+    Queued runs show the GPU's own time of host-bound code only where the events around them
     take less than 5 % of it. Other tests of the process have taken streams, on whose 32 the events
     take 44 µs: too much for a few tiny kernels.
     """
@@ -42,9 +42,8 @@ def test_what_limits_a_cell(
     timing = gpumagic.cudatime(code, globals=namespace, max_time=1.0)
     run = None if timing.gpu is None else timing.gpu.median
     figure(f"{name}: as run, said", (run, timing.limit_evidence))
-    assert timing.limited_by == limit or (
-        timing.limited_by is None and (limit == "host" or not real)
-    )
+    if real:
+        assert timing.limited_by == limit or (timing.limited_by is None and limit == "host")
     assert timing.limited_by is None or not timing.gpu_at_most
 
 
