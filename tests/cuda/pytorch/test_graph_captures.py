@@ -21,7 +21,7 @@ def test_another_threads_capture_survives_the_timer(gpu_work: Any) -> None:
     with capture_elsewhere(torch):
         with gpumagic.cudatime() as timed:
             gpu_work.sleep(0.001)
-        repeated = gpumagic.cudatime(lambda: gpu_work.sleep(0.001), n=1, r=2, cold=True)
+        repeated = gpumagic.cudatime(lambda: gpu_work.sleep(0.001), n=1, r=2)
     assert timed.gpu is None
     assert "captured" in timed.gpu_note
     assert timed.wall.median > 0
