@@ -85,17 +85,17 @@ class GpuMagic(MagicState):
         from gpumagic.cells import compile, tracebacks
         from gpumagic.errors import GpuMagicError, RegressionError
 
-        def is_users(frame: FrameType) -> bool:
+        def is_notebooks(frame: FrameType) -> bool:
             of_cell = compile.cell_of(self.shell, frame.f_code.co_filename) is not None
             return of_cell or frame.f_globals is self.shell.user_ns
 
-        of_cell = any(is_users(frame) for frame, _ in walk_tb(error.__traceback__))
+        of_cell = any(is_notebooks(frame) for frame, _ in walk_tb(error.__traceback__))
         if isinstance(error, SyntaxError) and is_line and not of_cell:
             # The statement's first line is that of the cell, or the function, which has it.
-            lines = (line for frame, line in walk_stack(None) if is_users(frame))
+            lines = (line for frame, line in walk_stack(None) if is_notebooks(frame))
             error.lineno = (error.lineno or 1) + next(lines, 1) - 1
         if of_cell or isinstance(error, (KeyboardInterrupt, SyntaxError, UserWarning)):
-            tracebacks.take_out_own(error, is_users)
+            tracebacks.take_out_own(error, is_notebooks)
         elif isinstance(error, RegressionError):
             return error
         elif isinstance(error, GpuMagicError):

@@ -7,15 +7,10 @@ from collections.abc import Iterator, Sequence
 from gpumagic.render.blocks import Style, Styled
 from gpumagic.system.text import harmless
 
-#: Longer sources are drawn without colours: pygments takes a second for 500,000 characters.
-_LONGEST = 200_000
-
 
 def source_cells(lines: Sequence[str]) -> list[Styled]:
     """Return a cell for each line of a source, coloured as a part of the whole; tabs expanded."""
     lines = [harmless(line.expandtabs(4)) for line in lines]
-    if sum(map(len, lines)) > _LONGEST:
-        return [Styled(line, "code") for line in lines]
     parts: list[list[tuple[str, Style]]] = [[]]
     for text, style in _parts("\n".join(lines)):
         first, *rest = text.split("\n")

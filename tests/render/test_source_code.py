@@ -33,11 +33,6 @@ def test_in_a_terminal_but_not_in_plain_text() -> None:
     assert ["".join(part for part, _ in cell.parts) for cell in CELLS] == [c.text for c in CELLS]
 
 
-def test_a_long_source_is_drawn_without_colours() -> None:
-    long = source_cells(["x = 1"] * 50_000)
-    assert (long[0].text, long[0].parts) == ("x = 1", ())
-
-
 def test_a_wrapped_line_keeps_its_indentation() -> None:
     """In a narrow notebook a long line wraps: what follows begins below its own code."""
     cells = source_cells(("for x in y:", "    total += x"))

@@ -8,10 +8,9 @@ from typing import Any
 from gpumagic.errors import SpecError
 from gpumagic.magics.cudatime.cudatime_options import OnOptions
 from gpumagic.magics.delivery import hand_over, say, show_below, store
-from gpumagic.magics.magic_state import MagicState, state_of
+from gpumagic.magics.magic_state import MagicState
 from gpumagic.magics.option_forms import NamesOptions, Options
 from gpumagic.results.timing.cuda_timing import CudaTiming
-from gpumagic.system.shell import Shell
 from gpumagic.timing.cell_timer import CellTimer
 from gpumagic.timing.comparison import compare
 
@@ -26,9 +25,9 @@ def run(verb: str, magics: MagicState, options: Options) -> Any:
         magics.cell_timing.note_call()
     if isinstance(options, NamesOptions):
         return _of_named(verb, magics, options)
-    shell, timer = magics.shell, cell_timer(magics.shell)
+    timer = _timer(magics)
     if verb == "log":
-        return hand_over(shell, timer.log(), options)
+        return hand_over(magics.shell, timer.log(), options)
     if isinstance(options, OnOptions):
         timer.on(options.above)
         message = (
@@ -38,8 +37,8 @@ def run(verb: str, magics: MagicState, options: Options) -> Any:
     else:
         timer.off()
         message = "No more lines after cells; '%cudatime log' sums up those before."
-    say(shell, message, quiet=options.quiet)
-    return store(shell, timer.log(), options)
+    say(magics.shell, message, quiet=options.quiet)
+    return store(magics.shell, timer.log(), options)
 
 
 def _of_named(verb: str, magics: MagicState, options: NamesOptions) -> Any:
@@ -61,10 +60,10 @@ def _of_named(verb: str, magics: MagicState, options: NamesOptions) -> Any:
     return store(magics.shell, forgotten, options)
 
 
-def cell_timer(shell: Shell) -> CellTimer:
-    """Return the timer of a shell's cells; make it when first needed."""
-    state = state_of(shell)
-    if state.cell_timing is None:
-        state.cell_timing = CellTimer(state.hooks, lambda cell: show_below(shell, cell))
-        state.undo.callback(state.cell_timing.off)
-    return state.cell_timing
+def _timer(magics: MagicState) -> CellTimer:
+    """Return the timer of a session's cells, made at the first call."""
+    if magics.cell_timing is None:
+        shell = magics.shell
+        magics.cell_timing = CellTimer(magics.hooks, lambda cell: show_below(shell, cell))
+        magics.undo.callback(magics.cell_timing.off)
+    return magics.cell_timing
