@@ -52,6 +52,7 @@ def test_a_suspicion_is_tried_once(
     monkeypatch.setattr(STATE, "nvml_check_set", True)
     monkeypatch.setenv(nvml_check.VARIABLE, "1")
     init_failure.suspect()
+    init_failure.note_mask({MASK: "-1"})
     for _ in range(2):
         assert init_failure.has_failed(VISIBLE) is failed
     assert (copy.call_count, init_failure.is_suspected(VISIBLE)) == (1, failed)
