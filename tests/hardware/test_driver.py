@@ -145,7 +145,7 @@ def test_keep_waits_for_other_streams(
 #: What torch's profiler tells of ten products and a graph's replay: the virtual GPU cannot.
 TRACE = """
 import torch
-from gpumagic.timing.instruments import Profiled
+from gpumagic.timing.profiler import Profiled
 x = torch.ones(256, 256, device="cuda")
 x @ x
 graph = torch.cuda.CUDAGraph()
