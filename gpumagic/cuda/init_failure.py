@@ -1,9 +1,10 @@
-"""Find out whether CUDA failed to start in this process: it does not start there again.
+"""Find out whether CUDA failed to start in this process, and say why: it does not start again.
 
 Where every GPU is hidden, a backward pass on the CPU is enough to initialise CUDA, which fails, and
 the runtime does not try again. The driver still reports that it is not initialised: only the
-runtime reports the failure, in a forked copy of this process. So it is queried once, and only
-where a failure is likely. What is found out is kept in `gpumagic.cuda.this_process`.
+runtime knows of the failure, and a forked copy of this process has the same runtime. So such a copy
+starts CUDA: once, and only where a failure is likely. What is found out is kept in
+`gpumagic.cuda.this_process`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def suspect() -> None:
 
 
 def note_mask(environment: Mapping[str, str | None]) -> None:
-    """Note which devices these variables, current or earlier ones, show torch; reads no device."""
+    """Note that torch was loaded while these variables were set; reads no device."""
     mask = environment.get(visible_devices.MASK)
     if mask is not None and torch_cuda.built_with_cuda():
         STATE.init_failure.masks.add(mask)
@@ -46,17 +47,18 @@ def _were_hidden(table: DeviceTable) -> bool:
 
 
 def query_start(table: DeviceTable, *, hidden: bool = False) -> probe.Start:
-    """Return how CUDA starts in a forked copy of this process.
+    """Return how CUDA starts in a forked copy of this process, and note whether it failed here.
 
-    ``hidden`` where the variables hide all devices: they do not from the copy, and a later start
-    here would still fail.
+    ``hidden`` is for variables that hide all devices. The copy starts without these variables: so
+    it finds no device only where an earlier start in this process has failed.
     """
     state, start = STATE.init_failure, probe.in_fork(shown=hidden)
     state.hidden = state.hidden or hidden or _were_hidden(table)
     state.reason = start.reason
     if start.count is not None:
-        state.masks.clear()
+        state.masks.clear()  # what they have caused is known now
         state.failed = start.count == 0
+        # As long as all devices are hidden, the next start in this process would fail.
         state.suspected = state.failed or hidden
         if state.failed:
             # With it torch would return NVML's count of devices.
@@ -67,11 +69,11 @@ def query_start(table: DeviceTable, *, hidden: bool = False) -> probe.Start:
 def has_failed(table: DeviceTable) -> bool:
     """Return whether CUDA has failed to initialise, as far as known.
 
-    It is queried if needed: once, or each time while all devices are hidden.
+    A copy of this process is asked where that is likely: while all devices are hidden each time.
     """
     state = STATE.init_failure
     hidden = all(device.visible is False for device in table)
-    if state.failed or (hidden and driver.loaded_library() is None):  # nothing has asked for it
+    if state.failed or (hidden and driver.loaded_library() is None):  # nothing has started CUDA
         return state.failed
     likely = hidden or is_suspected(table)
     if likely and table.cuda_initialized is False and table.devices:

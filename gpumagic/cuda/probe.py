@@ -106,11 +106,11 @@ def in_child(changes: Mapping[str, str], timeout: float = 120.0) -> tuple[Build,
 
 
 def in_fork(*, shown: bool = False) -> Start:
-    """Return how CUDA starts in a forked copy of this process, which has the same runtime state.
+    """Return how CUDA starts in a forked copy of this process, whose runtime has the same state.
 
-    With ``shown`` no variable hides a GPU from the copy: whether it would start after ``%gpu on``.
-    Starting CUDA in the copy does not change this process; where it has started here, no copy is
-    needed. An empty result where torch is not loaded or has no CUDA support.
+    With ``shown`` no variable hides a GPU from the copy, as after ``%gpu on``. The start in the
+    copy does not change this process. Where CUDA has started here, no copy is made. The result is
+    empty where torch is not loaded or has no CUDA support.
     """
     torch = torch_cuda.loaded()
     if torch is None or not torch_cuda.built_with_cuda():
@@ -133,7 +133,7 @@ def in_fork(*, shown: bool = False) -> Start:
         return Start(message="a copy of this process returned nothing")
 
 
-def trial(timeout: float = 20.0) -> tuple[Sequence[str] | None, str | None]:
+def trial() -> tuple[Sequence[str] | None, str | None]:
     """Return what CUDA's driver shows a child process with this process's variables.
 
     These are the UUIDs in CUDA's order, and CUDA's message where it does not start; None and the
@@ -143,7 +143,7 @@ def trial(timeout: float = 20.0) -> tuple[Sequence[str] | None, str | None]:
     source = f"{_WITH_GPUMAGIC}; from gpumagic.cuda import driver; import json"
     source += "; print(json.dumps(driver.start()))"
     try:
-        done = child_process.run([sys.executable, "-ISc", source], os.environ, timeout)
+        done = child_process.run([sys.executable, "-ISc", source], os.environ, timeout=20.0)
         uuids, message = json.loads(done.stdout)
         return uuids, message
     except (OSError, TypeError, ValueError, child_process.TimeoutExpired) as error:

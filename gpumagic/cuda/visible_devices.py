@@ -29,8 +29,8 @@ def variables(environment: Environment) -> dict[str, str | None]:
 def choice(uuids: Sequence[str], devices: Sequence[Device]) -> dict[str, str]:
     """Return the variables that show a process these devices, or this MIG instance, in this order.
 
-    They are numbers, as many scripts read nothing else, and CUDA counts as nvidia-smi does. But for
-    a MIG instance, and where CUDA may leave out a GPU that nvidia-smi counts, they are UUIDs.
+    The devices are numbers, since many scripts read nothing else, in nvidia-smi's order. A MIG
+    instance is a UUID, and so are all devices where CUDA may leave one out that nvidia-smi counts.
     """
     numbers = {device.uuid: str(device.index) for device in devices}
     whole = all(d.error is None and d.mig_mode is False and not d.mig for d in devices)
@@ -65,7 +65,7 @@ def named(environment: Environment, devices: Sequence[Device]) -> list[Device] |
 def list_ends_at(environment: Environment, devices: Sequence[Device]) -> str | None:
     """Return a sentence on the entry at which CUDA stops reading the list; None if it reads all.
 
-    ``-1`` is there to end it.
+    None also for ``-1``, which people write to end the list.
     """
     mask = (environment.get(MASK) or "").rstrip(",")
     by_uuid, entries = mask[:4] in ("GPU-", "MIG-"), mask.split(",")

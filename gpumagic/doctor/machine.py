@@ -18,9 +18,6 @@ _WITH_GPUS = (
     "NVIDIA_DRIVER_CAPABILITIES, with compute,utility"
 )
 
-#: The device files that every use of CUDA opens.
-_NEEDED = {"nvidiactl", "nvidia-uvm"}
-
 
 def driver(facts: Facts) -> Finding:
     """Check that there is a driver."""
@@ -68,9 +65,7 @@ def device_files(facts: Facts) -> Finding | None:
     elif closed:
         cause = f"this user may not read and write {', '.join(closed)}"
         remedy = f"become a member of the group that ls -l {closed[0]} shows, often video"
-    elif {"nvidiactl", "nvidia-uvm"} & {path.name for path in found} == {
-        "nvidiactl"
-    } and facts.table:
+    elif facts.table and folder / "nvidiactl" in found and folder / "nvidia-uvm" not in found:
         cause, remedy = "there is no /dev/nvidia-uvm", "as root: nvidia-modprobe -u -c=0"
     else:
         return Finding("device files", "ok", f"{names} can be opened") if names else None

@@ -54,14 +54,14 @@ def verify(
         wanted, notes = _proven(spec, wanted, table)
     known = wanted.visible is not None
     seen = _devices(wanted, table) if known else ()
-    if state.initialized:
+    if state.initialized:  # the driver reads no variable again: it says what this process sees
         seen = tuple(device.as_seen() for device in table.visible)
         known = not _is_unlisted(table) or state.uuids == ()
         if _is_late(wanted, state, table):
             problem, where = f"Too late for '{spec.text}': {_library()}", STATE.init_location()
     elif state.initialized is None and table.no_gpu is None:
         problem = f"'{spec.text}' not verified: the CUDA driver does not report what it shows"
-    elif init_failure.is_suspected(table) and wanted.visible:
+    elif init_failure.is_suspected(table) and wanted.visible:  # an earlier start may have failed
         problem = _query_runtime(spec, table, len(wanted.visible))
         if problem is not None:
             seen, known = (), STATE.init_failure.failed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -143,8 +142,3 @@ class WatchHistory(Result):
             if each.utilization or each.memory_own or each.memory_others
         }
         return tuple(each for each in self.devices if each.index in busy) or self.devices
-
-
-def without_processes(device: Device) -> Device:
-    """Return the device as it is kept in a sample."""
-    return dataclasses.replace(device, processes=None, claims=())

@@ -24,7 +24,6 @@ from gpumagic.magics.gpu.watch_history import (
     WatchHistory,
     WatchPanel,
     WatchSample,
-    without_processes,
 )
 from gpumagic.results.devices import Device
 from gpumagic.selection import soft_off
@@ -163,8 +162,8 @@ class _SamplingThread(threading.Thread):
         found = device_table.compose(self._session.read(), os.environ, self.state)
         if before or self._watch.current:
             found = tuple(map(_certain, found))
-        found = tuple(map(without_processes, found))
-        sample = WatchSample(time.time(), found, soft_off.is_closed())
+        kept = tuple(replace(device, processes=None) for device in found)
+        sample = WatchSample(time.time(), kept, soft_off.is_closed())
         self._watch.samples.append(sample)
         shown, self._shown = self._shown, replace(sample, time=0.0)
         if self._shown != shown:
