@@ -42,8 +42,8 @@ def measured(ip: Any, run_cell: Run, virtual_gpu: Any, tmp_path: Path, monkeypat
     torch.empty(1, device="cuda:0")
     ip.user_ns["torch"] = torch
 
-    def run(options: str, mebibytes: int, **more: Any) -> Ran:
-        code = f"torch.empty({mebibytes} * 2**20, dtype=torch.int8, device='cuda:0')"
+    def run(options: str, mebibytes: float, **more: Any) -> Ran:
+        code = f"torch.empty({int(mebibytes * 2**20)}, dtype=torch.int8, device='cuda:0')"
         return run_cell(f"%%gpumem {options}\ndel_me = {code}; del del_me", **more)
 
     return run
@@ -68,11 +68,18 @@ def test_a_slower_cell_fails_and_an_equal_one_does_not(timed: Run) -> None:
 
 
 def test_a_higher_peak_fails(measured: Run) -> None:
+    """By a block of 512 bytes; on a device that the stored cell did not use, by any."""
     measured("--save peak.json", 40)
     assert " 0.0 %" in measured("--against peak.json --fail-above 0", 40).text
-    failed = measured("--against peak.json --fail-above 10%", 46, raising=False)
-    assert type(failed.error) is RegressionError
-    assert "48,234,496 B" in str(failed.error)
+    measured("--against peak.json --fail-above 10%", 44)
+    MemoryDelta().save("empty.json")
+    for file, stored in (("peak.json", "41,943,040"), ("empty.json", "0")):
+        failed = measured(f"--against {file} --fail-above 10%", 44 + 2**-11, raising=False)
+        assert type(failed.error) is RegressionError
+        assert f"cuda:0: peak 46,137,856 B, stored {stored} B" in str(failed.error)
+    MemoryDelta(error="no GPU").save("none.json")
+    with pytest.raises(UsageError, match="the stored result: no GPU"):
+        measured("--against none.json", 40)
 
 
 @pytest.mark.parametrize(

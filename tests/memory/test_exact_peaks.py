@@ -15,19 +15,6 @@ from gpumagic.results.memory.memory_delta import DeviceMemoryDelta
 from tests.support.allocator import MIB, clear, empty, functions, program, readings
 
 
-def test_failed_allocations_after_a_reset_of_their_number(torch: ModuleType) -> None:
-    def fail() -> None:
-        with pytest.raises(torch.OutOfMemoryError):
-            empty(torch, 2**50)
-
-    fail()
-    fail()
-    scope = LEDGER.open()
-    torch.cuda.reset_accumulated_memory_stats()
-    fail()
-    assert LEDGER.close(scope)[0].ooms == 1
-
-
 def test_torchs_functions_are_restored_when_its_counters_have_caught_up(torch: ModuleType) -> None:
     own = functions(torch)
     empty(torch, 50 * MIB)

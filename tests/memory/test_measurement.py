@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic.memory.against_stored import against, check
-from gpumagic.results.memory.memory_delta import DeviceMemoryDelta, MemoryDelta
 from tests.support.allocator import MIB, empty
 
 
@@ -68,24 +66,3 @@ def test_a_statement(torch: ModuleType) -> None:
     change = gpumagic.gpumem("x = torch.empty(1, device='cuda')", globals=space)
     assert change.devices[0].allocated == 512
     assert "x" in space
-
-
-def test_a_peak_is_compared_with_a_stored_one() -> None:
-    """Peaks are exact: one byte more than is allowed fails."""
-
-    def peak(size: int, device: int = 0) -> MemoryDelta:
-        return MemoryDelta({device: DeviceMemoryDelta(0, 0, size)})
-
-    compared = against(peak(1100), peak(1000))
-    check(compared, 0.1)
-    assert str(compared).splitlines()[-1].split() == "cuda:0 1.07 KiB 1000 B +10.0 %".split()
-    for now, allowed, said in (
-        (peak(1101), 0.1, "cuda:0: peak 1,101 B, stored 1,000 B; allowed: 10 % more"),
-        (peak(1024, device=1), 0.005, "cuda:1: peak 1,024 B, stored 0 B; allowed: 0.5 % more"),
-    ):
-        with pytest.raises(gpumagic.RegressionError, match=said):
-            check(against(now, peak(1000)), allowed)
-    with pytest.raises(gpumagic.SpecError, match="this cell: it did not run to its end"):
-        against(dataclasses.replace(peak(1), partial=True), peak(1))
-    with pytest.raises(gpumagic.SpecError, match="the stored result: no GPU"):
-        against(peak(1), MemoryDelta(error="no GPU"))

@@ -122,10 +122,8 @@ def test_cold_without_effect(gpu_work: Any, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_setup_of_the_function() -> None:
     got: list[Any] = []
-    gpumagic.cudatime("got.append(k)", setup="k = 3", n=2, r=2, w=0, globals={"got": got})
-    assert got == [3] * 4
     gpumagic.cudatime(lambda: got.append(1), setup=lambda: got.append(0), n=2, r=2, w=0)
-    assert got[4:] == [0, 1, 1] * 2
+    assert got == [0, 1, 1] * 2
     with pytest.raises(TypeError, match="source text too"):
         gpumagic.cudatime("1", setup=lambda: None, n=1)
 
