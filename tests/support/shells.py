@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import gc
+import logging
 import re
 import sys
 import warnings
@@ -177,6 +178,7 @@ _CHANGED = {
 def _python_kept() -> Iterator[None]:
     """Put back what IPython itself changes in the interpreter and never restores."""
     path, main, missing = list(sys.path), sys.modules["__main__"], object()
+    handlers = list(logging.root.handlers)  # `logging.error`, as IPython 7 calls it, adds one
     kept = [
         (owner, name, getattr(owner, name, missing))
         for owner, names in _CHANGED.items()
@@ -186,6 +188,7 @@ def _python_kept() -> Iterator[None]:
         yield
     finally:
         sys.path[:] = path
+        logging.root.handlers[:] = handlers
         sys.modules["__main__"] = main
         for owner, name, value in kept:
             if value is not missing:
