@@ -1,9 +1,9 @@
 """GPU time: of one run, of repeated runs, of lines, of every cell.
 
 One run
-    `event_timer` (the events around a run), `run_times` (what they show), `summary` (one result of
-    several runs: what limits the code, and what is said), `compilation` (what torch.compile
-    compiles meanwhile).
+    `event_timer` (the events around a run), `waits` (for them), `run_times` (what they show),
+    `summary` (one result of several runs: what limits the code, and what is said), `compilation`
+    (what torch.compile compiles meanwhile).
 One more run
     `profiler` (``--kernels``, ``--trace``, ``--nvtx``), `energy` (``--energy``).
 Repeated runs

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from time import perf_counter, process_time, sleep, thread_time
+from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.cuda.pytorch import (
@@ -32,18 +32,13 @@ from gpumagic.cuda.pytorch import (
     graph_captures,
     streams,
     torch_cuda,
-    waiting,
 )
 from gpumagic.system import text
 from gpumagic.timing.run_times import SLACK, Reading, Times
+from gpumagic.timing.waits import pause, wait_for, waited
 
 if TYPE_CHECKING:
     from torch.cuda import Event, Stream
-
-try:
-    from resource import RUSAGE_THREAD, getrusage
-except ImportError:  # Windows, macOS
-    getrusage = None  # type: ignore[assignment]
 
 #: How far the GPU's clock and the host's drift apart at most, as a part of the time.
 DRIFT = 1e-4
@@ -51,8 +46,6 @@ DRIFT = 1e-4
 _LONGER = 2.0
 #: Seconds in which an idle device reaches an event.
 _AWAY = 1e-3
-#: Seconds for which a wait polls; then it sleeps a thousandth of the time waited between queries.
-_SPIN = 5e-3
 CAPTURE = "no GPU time: a CUDA graph is being captured, and the GPU may not be waited for"
 BUSY = (
     "no GPU time: earlier work was still under way on cuda:{} when the code began; the wall time "
@@ -151,7 +144,7 @@ def read(stopped: Stopped) -> Times:
                     foreign = foreign or late is not None
                     readings[device.ordinal] = _reading(device, stopped.started.at, late)
                     waiting.remove(device)
-                _pause(begun)
+                pause(begun)
     except RuntimeError as error:
         return Times(stopped.host, stopped.cpu, stopped.host, stopped.host, note=_note(error))
     least = max([stopped.host, *(each.end_least for each in readings.values())])
@@ -216,7 +209,7 @@ def _ready(device: TimedDevice, used: Sequence[Any], quiet: bool) -> TimedDevice
     start = cuda_events.timing_event(device.streams.current())
     if not quiet:
         end = cuda_events.timing_event(device.streams.current())
-        idle_wait = _LONGER * max([_waited(device.ordinal) for _ in range(4)][1:]) + SLACK
+        idle_wait = _LONGER * max([waited(device.ordinal) for _ in range(4)][1:]) + SLACK
     allocations = allocator.allocations(device.ordinal)
     return device._replace(start=start, end=end, allocations=allocations, idle_wait=idle_wait)
 
@@ -267,7 +260,7 @@ def _late_event(device: TimedDevice, foreign: bool) -> Any:
         return None
     # After 30 ms of silence the first work took an H200 longer: this first work is not timed.
     wait_for(cuda_events.timing_event(own))
-    if _waited(device.ordinal) <= limit and not foreign:
+    if waited(device.ordinal) <= limit and not foreign:
         return None
     late = cuda_events.timing_event(own)
     wait_for(late)
@@ -304,32 +297,3 @@ def _reading(device: TimedDevice, begun: float, late: object) -> Reading:
         maybe=late is not None,
         first=first,
     )
-
-
-# --- waiting --------------------------------------------------------------------------------------
-
-
-def _waited(ordinal: int) -> float:
-    """Wait for a device; return the seconds in which this thread waited for nothing else."""
-    slept, cpu, begun = _sleeps(), thread_time(), perf_counter()
-    waiting.synchronize(ordinal)
-    took, cpu = perf_counter() - begun, thread_time() - cpu
-    # CUDA's wait spins, or sleeps: a thread whose processor was taken does neither.
-    return took if _sleeps() > slept or getrusage is None else min(took, cpu)
-
-
-def _sleeps() -> int:
-    return 0 if getrusage is None else getrusage(RUSAGE_THREAD).ru_nvcsw
-
-
-def wait_for(event: Any) -> None:
-    """Wait for an event; Ctrl-C interrupts, unlike CUDA's own wait."""
-    begun = perf_counter()
-    while not event.query():
-        _pause(begun)
-
-
-def _pause(begun: float) -> None:
-    waited = perf_counter() - begun
-    if waited > _SPIN:
-        sleep(waited / 1000)

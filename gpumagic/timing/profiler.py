@@ -53,7 +53,7 @@ class Profiled(AbstractContextManager["Profiled"]):
             # Before the profiler starts: an interrupt may come before torch returns.
             opened.callback(self._end)
             with _on_a_device_in_use():
-                self._profile.__enter__()
+                self._begin()
             opened.enter_context(_before_other_profilers(self._give_way))
             self._open = opened.pop_all()
         return self
@@ -77,6 +77,17 @@ class Profiled(AbstractContextManager["Profiled"]):
         self._has_given_way = True
         if get_ident() == self._thread:
             self._open.close()
+
+    def _begin(self) -> None:
+        try:
+            self._profile.__enter__()
+        except RuntimeError as error:
+            if "not running" not in str(error):
+                raise
+            # torch 2.6 prepares no session after one that an interrupt kept from starting.
+            self._profile.start_trace()
+            self._profile.stop_trace()
+            self._profile.__enter__()
 
     def _end(self) -> None:
         # torch raises where no session has begun, and in 2.6 where the code has ended it.

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple, cast
 
 from gpumagic.cuda.pytorch import cuda_events, graph_captures, torch_cuda
 from gpumagic.results.timing.sample import EXACT, Sample, is_bound
-from gpumagic.timing.event_timer import TimedDevice, ready_devices, wait_for
+from gpumagic.timing.event_timer import TimedDevice, ready_devices
 from gpumagic.timing.repeat_plan import LEAST_REPEATS
 from gpumagic.timing.run_times import Times, sure_part
+from gpumagic.timing.waits import wait_for
 
 #: The number of queued runs; more where the repeats have a confidence interval.
 _QUEUED = 3

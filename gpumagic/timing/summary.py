@@ -31,50 +31,53 @@ def summarize(runs: Sequence[Times], *, loops: int = 1, own: Queued | None = Non
 
     ``own`` is the GPU's own time, where queued runs show it.
     """
-
-    def per_loop(values: Sequence[float]) -> Sample:
-        return Sample(tuple(value / loops for value in values))
-
-    gpu = least = None
-    seen = sorted({ordinal for run in runs for ordinal in run.signs})
-    per_device: dict[int, Sample] = {}
-    is_at_most, note, notes = False, None, tuple[str, ...]()
-    if own is not None:
-        gpu, least, seen = own.sample, own.at_least, [own.device]
-        per_device = {own.device: gpu}
-    elif (note := _why_none(runs)) is None:
-        in_use = sorted({ordinal for run in runs for ordinal in run.readings})
-        # Without a sign, the time may be any device's.
-        named = seen or (in_use if len(in_use) == 1 else [])
-        gpu, lower = per_loop([run.upper for run in runs]), per_loop([run.lower for run in runs])
-        least = lower if lower.median else None
-        per_device = {i: per_loop([run.upper_of(i) for run in runs]) for i in named}
-        is_at_most = is_bound(1.0, sure_part(runs))
-        if is_at_most:
-            maybe = any(reading.maybe for run in runs for reading in run.readings.values())
-            waited = WAITED if seen else _ANOTHER if maybe else None
-            note = _first_use(runs) or waited
-            if len(runs) == loops == 1 and any(runs[0].readings[i].first for i in seen):
-                notes = (LOADED,)
     limited_by, evidence = what_limits(runs, loops, own)
-    return CudaTiming(
-        gpu=gpu,
-        gpu_at_most=is_at_most,
-        gpu_at_least=least,
-        per_device=per_device,
-        gpu_note=note,
-        gpu_seen=bool(seen),
-        wall=per_loop([run.wall for run in runs]),
+    timing = CudaTiming(
+        gpu=None,
+        gpu_note=_why_none(runs),
+        gpu_seen=own is not None or any(run.signs for run in runs),
+        wall=_per_loop([run.wall for run in runs], loops),
         wall_at_most=2 * sum(run.wall_at_most for run in runs) >= len(runs),
-        cpu=per_loop([run.cpu for run in runs]),
-        host=per_loop([run.host for run in runs]),
+        cpu=_per_loop([run.cpu for run in runs], loops),
+        host=_per_loop([run.host for run in runs], loops),
         loops=loops,
         repeat=len(runs),
         limited_by=limited_by,
         limit_evidence=evidence,
-        conditions=conditions.of(per_device),
-        notes=notes,
     )
+    if own is not None:
+        per_device = {own.device: own.sample}
+        timing = replace(timing, gpu=own.sample, gpu_at_least=own.at_least, per_device=per_device)
+    elif timing.gpu_note is None:
+        timing = _with_gpu(timing, runs)
+    return replace(timing, conditions=conditions.of(timing.per_device))
+
+
+def _with_gpu(timing: CudaTiming, runs: Sequence[Times]) -> CudaTiming:
+    """Return the result with the GPU times that the runs show."""
+    loops, signs = timing.loops, sorted({ordinal for run in runs for ordinal in run.signs})
+    in_use = sorted({ordinal for run in runs for ordinal in run.readings})
+    # Without a sign, the time may be any device's.
+    named = signs or (in_use if len(in_use) == 1 else [])
+    least = _per_loop([run.lower for run in runs], loops)
+    timing = replace(
+        timing,
+        gpu=_per_loop([run.upper for run in runs], loops),
+        gpu_at_most=is_bound(1.0, sure_part(runs)),
+        gpu_at_least=least if least.median else None,
+        per_device={i: _per_loop([run.upper_of(i) for run in runs], loops) for i in named},
+    )
+    if not timing.gpu_at_most:
+        return timing
+    maybe = any(reading.maybe for run in runs for reading in run.readings.values())
+    waited = WAITED if signs else _ANOTHER if maybe else None
+    is_first = len(runs) == loops == 1 and any(runs[0].readings[i].first for i in signs)
+    notes = (LOADED,) if is_first else ()
+    return replace(timing, gpu_note=_first_use(runs) or waited, notes=notes)
+
+
+def _per_loop(seconds: Sequence[float], loops: int) -> Sample:
+    return Sample(tuple(each / loops for each in seconds))
 
 
 def stopped_early(timing: CudaTiming) -> CudaTiming:

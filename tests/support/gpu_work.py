@@ -24,7 +24,7 @@ def gpu_work(virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]
     import sympy  # noqa: F401 - torch imports it at times, and it changes the warning filters
     import torch
 
-    from gpumagic.timing import event_timer
+    from gpumagic.timing import waits
     from tests.timing import bottleneck_cells
     from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND, virtual_clock
 
@@ -44,7 +44,7 @@ def gpu_work(virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]
     for ordinal in (0, 1):
         sleep(0, ordinal)  # a kernel's first launch takes longer
         torch.cuda.synchronize(ordinal)
-    monkeypatch.setattr(event_timer, "thread_time", time.perf_counter)
+    monkeypatch.setattr(waits, "thread_time", time.perf_counter)
     virtual_gpu.hold_clocks()
     virtual_gpu.set_launch_cost(bottleneck_cells.LAUNCH)
     with virtual_clock():

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic.timing import event_timer
+from gpumagic.timing import waits
 from gpumagic.timing.event_timer import read, start, stop
 from gpumagic.timing.run_times import Times
 from gpumagic.timing.summary import LOADED
@@ -23,7 +23,7 @@ def test_a_busy_host_is_no_gpu_work(
     slow: str, gpu_work: Any, virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever call is slow: an idle device's time is no exact one."""
-    monkeypatch.setattr(event_timer, "thread_time", time.thread_time)
+    monkeypatch.setattr(waits, "thread_time", time.thread_time)
     with gpumagic.cudatime() as timed:
         gpu_work.sleep(0.005)
         virtual_gpu.slow(slow, 0.02)

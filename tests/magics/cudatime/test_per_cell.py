@@ -114,10 +114,10 @@ def test_cuda_initialised_inside_has_no_false_time(kernel: Any) -> None:
 
 #: Printed once, when our wait for the GPU has begun.
 SAY_WAITS = (
-    "from gpumagic.timing import event_timer\nreal = event_timer._pause\n"
+    "from gpumagic.timing import event_timer\nreal = event_timer.pause\n"
     "said = []\n"
     "def pause(begun):\n    said or said.append(print('waits', flush=True))\n    real(begun)\n"
-    "event_timer._pause = pause"
+    "event_timer.pause = pause"
 )
 
 
@@ -133,7 +133,7 @@ def test_an_interrupt_of_our_wait_is_the_users(kernel: Any) -> None:
     assert reply.error["ename"] == "KeyboardInterrupt"
     assert "interrupted while waiting for the GPU" in reply.error["evalue"]
     assert "interrupted while waiting for the GPU" in reply.text
-    k.run("%cudatime off -q\nevent_timer._pause = real")
+    k.run("%cudatime off -q\nevent_timer.pause = real")
     assert k.value(
         "[cell.failed for cell in get_ipython().run_line_magic('cudatime', 'log -o -q')]"
     ) == [True]
