@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from gpumagic.cuda import driver, nvml, processes, visible_devices
 from gpumagic.cuda.this_process import STATE
@@ -33,13 +32,13 @@ def read(*, commands: bool = False, usage: bool = False) -> DeviceTable:
     """
     state = driver.state()
     environment = visible_devices.variables(os.environ)
-    common: dict[str, Any] = {
-        "environment": {name: value for name, value in environment.items() if value is not None},
-        "cuda_initialized": state.initialized,
-        "cuda_failed": state.failed,
-        "where": STATE.init_location() if state.initialized else None,
-        "show_processes": commands,
-    }
+    empty = DeviceTable(
+        environment={name: value for name, value in environment.items() if value is not None},
+        cuda_initialized=state.initialized,
+        cuda_failed=state.failed,
+        where=STATE.init_location() if state.initialized else None,
+        show_processes=commands,
+    )
     try:
         with nvml.Session() as session:
             readings = session.read(usage=usage)
@@ -47,21 +46,22 @@ def read(*, commands: bool = False, usage: bool = False) -> DeviceTable:
         code = getattr(error.__cause__, "value", None)
         # CUDA may work where NVML does not, but not without its library or the kernel module.
         works = driver.installed() and code != nvml.DRIVER_NOT_LOADED
-        return DeviceTable(error=str(error), no_gpu=None if works else str(error), **common)
-    no_gpu = None if readings else "NVML lists none"
+        return replace(empty, error=str(error), no_gpu=None if works else str(error))
+    no_gpu, end = None if readings else "NVML lists none", None
     if readings and not driver.installed():  # has the effect of hiding all devices
         environment = {**environment, visible_devices.MASK: visible_devices.HIDE_ALL}
         no_gpu = driver.MISSING
-    elif end := visible_devices.list_ends_at(environment, readings):
-        common["notes"] = (f"{end}.",)
+    else:
+        end = visible_devices.list_ends_at(environment, readings)
     found = compose(readings, environment, state, commands=commands)
-    return DeviceTable(
-        found,
+    return replace(
+        empty,
+        devices=found,
         mask_is_late=visible_devices.came_too_late(environment, found),
         no_gpu=no_gpu,
         driver_version=session.driver_version,
         cuda_version=driver.cuda_version(),
-        **common,
+        notes=() if end is None else (f"{end}.",),
     )
 
 
