@@ -6,11 +6,8 @@ One run
     (what torch.compile compiles meanwhile).
 One more run
     `profiler` (``--kernels``, ``--trace``, ``--nvtx``), `energy` (``--energy``).
-Repeated runs
-    `repeat_plan` (what is asked for, and when to stop), `benchmark` (the runs), `queued_runs` (the
-    GPU's own time, where Python cannot launch fast enough), `cold_caches` (``--cold``).
-Line by line
-    `lines`, a folder.
+Repeated runs, and line by line
+    `repeated` and `lines`, folders; `precision` (how precisely repeats tell a median).
 Functions and magics
     `api` (`gpumagic.cudatime`), `cell_timer` (``%cudatime on``), `comparison` (``compare``,
     ``--against``, ``--on``).

@@ -11,9 +11,9 @@ from gpumagic.cells.measured_function import decorated, kind_of
 from gpumagic.cells.timeit_loop import Loop, compile_statement
 from gpumagic.errors import SpecError
 from gpumagic.results.timing.cuda_timing import CudaTiming
-from gpumagic.timing.benchmark import benchmark
 from gpumagic.timing.event_timer import Started, read, start, stop
-from gpumagic.timing.repeat_plan import Plan
+from gpumagic.timing.repeated.benchmark import benchmark
+from gpumagic.timing.repeated.repeat_plan import Plan
 from gpumagic.timing.summary import stopped_early, summarize
 
 _F = TypeVar("_F", bound=Callable[..., Any])

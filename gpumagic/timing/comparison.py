@@ -14,7 +14,7 @@ from gpumagic.results.conditions import differences
 from gpumagic.results.timing.comparison import NAMES, Compared, Comparison, Ratio, Verdict
 from gpumagic.results.timing.cuda_timing import CudaTiming
 from gpumagic.results.timing.sample import Sample
-from gpumagic.timing.repeat_plan import LEAST_REPEATS, median_interval
+from gpumagic.timing.precision import LEAST_REPEATS, median_interval
 from gpumagic.timing.summary import waited_for_a_processor
 from gpumagic.wording import plural
 

@@ -10,6 +10,9 @@ from typing import cast
 from gpumagic.cuda import nvml
 from gpumagic.cuda.pytorch import torch_cuda, waiting
 
+#: Seconds that code runs at least to read its energy: fifty steps of NVML's counter.
+ENERGY_SECONDS = 1.0
+
 
 class EnergyMeter(AbstractContextManager[None]):
     """A context manager that reads NVML's energy counters of some devices around its body.

@@ -1,4 +1,4 @@
-"""What is known of the times of one run. `event_timer` measures a run; `summary` sums runs up."""
+"""What is known of the times of one run, or of queued runs; `summary` makes a result of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from gpumagic.results.timing.sample import is_bound
+from gpumagic.results.timing.sample import Sample, is_bound
 
 #: Seconds by which the waits for an idle device differ. Two wall times that differ by less are
 #: equal.
@@ -86,6 +86,26 @@ class Times:
         readings = self.readings.values()
         shown = [each for each in readings if each.sign or each.maybe] or readings
         return max((each.upper for each in shown), default=0.0)
+
+
+class Queued(NamedTuple):
+    """The work of some loops, queued behind a delay: the GPU works it off without a gap."""
+
+    #: Seconds of all loops of each run.
+    seconds: tuple[float, ...]
+    loops: int
+    device: int
+    #: Seconds of each run that the events around it may have taken.
+    events: float
+
+    @property
+    def sample(self) -> Sample:
+        """The seconds of a loop."""
+        return Sample(tuple(each / self.loops for each in self.seconds))
+
+    @property
+    def at_least(self) -> Sample:
+        return Sample(tuple((each - self.events) / self.loops for each in self.seconds))
 
 
 def sure_part(runs: Sequence[Times]) -> float:

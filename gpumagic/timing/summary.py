@@ -11,8 +11,7 @@ from gpumagic.cuda.pytorch import conditions, torch_cuda
 from gpumagic.render.units import share
 from gpumagic.results.timing.cuda_timing import CudaTiming, Limit
 from gpumagic.results.timing.sample import Sample, is_bound
-from gpumagic.timing.queued_runs import Queued
-from gpumagic.timing.run_times import Times, sure_part
+from gpumagic.timing.run_times import Queued, Times, sure_part
 
 WAITED = "the GPU may have waited for Python"
 #: Where waiting for the device took long.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic.timing.queued_runs import launch_delay
+from gpumagic.timing.repeated.queued_runs import launch_delay
 from tests.hardware import work
 from tests.hardware.record import Figure
 from tests.timing import bottleneck_cells as cells

@@ -13,7 +13,7 @@ import pytest
 
 import gpumagic
 from gpumagic.cuda.pytorch import cuda_events, torch_cuda
-from gpumagic.timing.queued_runs import launch_delay
+from gpumagic.timing.repeated.queued_runs import launch_delay
 from tests.hardware import work
 from tests.hardware.record import Figure
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gpumagic.errors import SpecError
-from gpumagic.timing.repeat_plan import LEAST_REPEATS, Plan, half_width, median_interval, round_up
+from gpumagic.timing.precision import LEAST_REPEATS, half_width, median_interval
+from gpumagic.timing.repeated.repeat_plan import Plan, round_up
 
 
 @pytest.mark.parametrize(

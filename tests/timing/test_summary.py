@@ -10,8 +10,7 @@ import pytest
 import gpumagic
 from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.results.timing.cuda_timing import CudaTiming
-from gpumagic.timing.queued_runs import Queued
-from gpumagic.timing.run_times import Reading, Times
+from gpumagic.timing.run_times import Queued, Reading, Times
 from gpumagic.timing.summary import LOADED, summarize
 
 

@@ -21,10 +21,10 @@ from gpumagic.magics.magic_state import MagicState
 from gpumagic.render.units import seconds, share
 from gpumagic.results.timing.comparison import Compared, Comparison
 from gpumagic.results.timing.cuda_timing import CudaTiming
-from gpumagic.timing.benchmark import Runs, benchmark
 from gpumagic.timing.comparison import compare
 from gpumagic.timing.profiler import nvtx_range
-from gpumagic.timing.repeat_plan import Plan
+from gpumagic.timing.repeated.benchmark import Runs, benchmark
+from gpumagic.timing.repeated.repeat_plan import Plan
 
 #: Seconds before the progress is shown, and between two updates.
 _SILENT, _PERIOD = 1.0, 0.2

@@ -24,9 +24,9 @@ from gpumagic.results.timing.cuda_timing import CudaTiming
 from gpumagic.system import text
 from gpumagic.system.writing import output_path
 from gpumagic.timing import comparison
-from gpumagic.timing.energy import EnergyMeter
+from gpumagic.timing.energy import ENERGY_SECONDS, EnergyMeter
+from gpumagic.timing.precision import LEAST_REPEATS
 from gpumagic.timing.profiler import Profiled
-from gpumagic.timing.repeat_plan import ENERGY_SECONDS, LEAST_REPEATS
 
 _Scope = TypeVar("_Scope", bound=AbstractContextManager[Any])
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpumagic.timing import event_timer
-from gpumagic.timing.benchmark import Runs
+from gpumagic.timing.repeated.benchmark import Runs
 
 FAILURE = "gpumagic: cannot show the result (ValueError: oops)"
 

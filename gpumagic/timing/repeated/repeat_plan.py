@@ -1,14 +1,8 @@
-"""How often to run, and how precisely to measure; with the statistics that say when to stop.
-
-Nothing here assumes a distribution: times have long tails, and the rank-based interval of a median
-is valid for any of them. No repeat is ever left out as an outlier.
-"""
+"""How often to run, and when to stop: what is asked for, and what the benchmark decides."""
 
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 
@@ -19,15 +13,9 @@ DEFAULT_REPEAT = 7
 #: Without a number of repeats: the precision of the median at which to stop, and the seconds after
 #: which to stop anyway.
 PRECISION, DEFAULT_MAX_TIME = 0.01, 3.0
-#: Seconds that code runs at least to read its energy: fifty steps of NVML's counter.
-ENERGY_SECONDS = 1.0
-#: The fewest repeats with an interval of their median.
-LEAST_REPEATS = 6
 #: Repeats before the first test, and the factor between tests: each test of the same data is
 #: another opportunity to stop by chance, so there are few.
 FIRST_LOOK, _NEXT_LOOK = 10, 1.25
-#: The 97.5 % quantile of the normal distribution.
-_Z = statistics.NormalDist().inv_cdf(0.975)
 
 
 @dataclass(frozen=True)
@@ -84,30 +72,6 @@ def round_up(value: float) -> int:
     """Return the next number of the series 1, 2, 5, 10, 20 and so on."""
     decade = int(10 ** math.floor(math.log10(max(value, 1.0))))
     return next(step * decade for step in (1, 2, 5, 10) if step * decade >= value * 0.999)
-
-
-def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % confidence interval of the median; None for fewer than `LEAST_REPEATS`.
-
-    By ranks: the median is between the k-th smallest and the k-th largest value unless fewer than
-    k values are on one side of it, and their number is binomial (David and Nagaraja, *Order
-    Statistics*, 7.1).
-    """
-    # Of n tossed coins fewer than k show heads with a probability of at most 2.5 %: the largest
-    # such k, or one less.
-    rank = math.floor((len(values) + 1 - _Z * math.sqrt(len(values))) / 2)
-    if rank == 0:
-        return None
-    ordered = sorted(values)
-    return ordered[rank - 1], ordered[-rank]
-
-
-def half_width(values: Sequence[float]) -> float | None:
-    """Return half the width of `median_interval` as a part of the median; None without one."""
-    interval = median_interval(values)
-    if interval is None or (median := statistics.median(values)) <= 0:
-        return None
-    return (interval[1] - interval[0]) / 2 / median
 
 
 def next_look(count: int) -> int:

@@ -15,11 +15,12 @@ from time import perf_counter
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.results.timing.cuda_timing import CudaTiming, StoppedBy
 from gpumagic.system import system_files
-from gpumagic.timing import compilation, event_timer, repeat_plan, summary
-from gpumagic.timing.cold_caches import ColdCaches
-from gpumagic.timing.queued_runs import Queued, run_queued
-from gpumagic.timing.repeat_plan import Plan
-from gpumagic.timing.run_times import Times
+from gpumagic.timing import compilation, event_timer, precision, summary
+from gpumagic.timing.repeated import repeat_plan
+from gpumagic.timing.repeated.cold_caches import ColdCaches
+from gpumagic.timing.repeated.queued_runs import run_queued
+from gpumagic.timing.repeated.repeat_plan import Plan
+from gpumagic.timing.run_times import Queued, Times
 from gpumagic.wording import plural
 
 #: Seconds of warm-up after the first loop, back to back: a GPU that was idle needs a while to reach
@@ -64,7 +65,7 @@ class Runs:
 
     @property
     def precision(self) -> float | None:
-        return repeat_plan.half_width([run.wall for run in self.repeats])
+        return precision.half_width([run.wall for run in self.repeats])
 
     def result(self) -> CudaTiming:
         """Aggregate the repeats."""

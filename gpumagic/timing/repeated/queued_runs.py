@@ -10,13 +10,13 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from gpumagic.cuda.pytorch import cuda_events, graph_captures, torch_cuda
-from gpumagic.results.timing.sample import EXACT, Sample, is_bound
+from gpumagic.results.timing.sample import EXACT, is_bound
 from gpumagic.timing.event_timer import TimedDevice, ready_devices
-from gpumagic.timing.repeat_plan import LEAST_REPEATS
-from gpumagic.timing.run_times import Times, sure_part
+from gpumagic.timing.precision import LEAST_REPEATS
+from gpumagic.timing.run_times import Queued, Times, sure_part
 from gpumagic.timing.waits import wait_for
 
 #: The number of queued runs; more where the repeats have a confidence interval.
@@ -34,26 +34,6 @@ _FACTOR, _MORE = 2.0, 3e-3
 _LONGEST = 0.5
 #: Cycles per second of a clock that few GPUs reach: on slower GPUs the delay is longer.
 _CLOCK = 2e9
-
-
-class Queued(NamedTuple):
-    """The work of some loops, queued behind a delay: the GPU works it off without a gap."""
-
-    #: Seconds of all loops of each run.
-    seconds: tuple[float, ...]
-    loops: int
-    device: int
-    #: Seconds of each run that the events around it may have taken.
-    events: float
-
-    @property
-    def sample(self) -> Sample:
-        """The seconds of a loop."""
-        return Sample(tuple(each / self.loops for each in self.seconds))
-
-    @property
-    def at_least(self) -> Sample:
-        return Sample(tuple((each - self.events) / self.loops for each in self.seconds))
 
 
 def run_queued(
