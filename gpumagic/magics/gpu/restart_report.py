@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from gpumagic.cells import tracebacks
 from gpumagic.cuda import driver
@@ -20,11 +20,13 @@ from gpumagic.magics.gpu import session_modes
 from gpumagic.magics.gpu.restarting import Begun
 from gpumagic.render.units import bytes_
 from gpumagic.restart import after
-from gpumagic.restart.variables.manifest import Manifest
 from gpumagic.selection import apply, cpu_threads, environment
 from gpumagic.system.introspection import imported_as, is_a, is_imported, names, slot
 from gpumagic.system.shell import Shell
 from gpumagic.wording import listed, with_reasons
+
+if TYPE_CHECKING:
+    from gpumagic.restart.variables.restoring import Restored
 
 #: Names that are shown of a list.
 _MOST = 10
@@ -45,13 +47,14 @@ def _prepare() -> None:
 
 def _report(shell: Shell, begun: Begun, file: IO[bytes] | None, notes: list[str]) -> Any:
     seconds = time.time() - begun.began - begun.keeping
-    started, restored, spec = time.time(), begun.kept, begun.spec
+    started, spec = time.time(), begun.spec
+    restored: Restored | None = None
     took = f"It took {seconds:.1f} s"
     # First of all: whatever fails behind it, the variables are there.
-    if file is not None and restored is not None:
+    if file is not None and begun.kept is not None:
         from gpumagic.restart.variables import restoring
 
-        restored = restoring.restore(file, shell, restored)
+        restored = restoring.restore(file, shell, begun.kept)
         took += f", and {begun.keeping + time.time() - started:.1f} s for the variables"
     took += ". Numbering and inputs go on, Out does not."
     environment.start_from(begun.started_with)
@@ -85,15 +88,14 @@ def _listed(found: Mapping[str, Sequence[str]]) -> str:
 
 
 def _came_back(
-    restored: Manifest, namespace: Mapping[str, Any], lost: Sequence[str]
+    restored: Restored, namespace: Mapping[str, Any], lost: Sequence[str]
 ) -> Iterator[str]:
     """Yield what came back, and where tensors are now and how they move."""
-    done, anew = restored.done, restored.anew
+    done, devices, anew = restored.done, restored.manifest.devices, restored.manifest.anew
     bound = [name for name in done if is_imported(namespace[name])]
     imported = [name for name in done if name in anew or name in bound]
     if kept := [name for name in done if name not in imported]:
         yield f"{'' if lost else 'No variable was lost. '}Kept: {listed(kept, _MOST)}."
-    devices = restored.devices
     if devices.moved:
         moved = f"Moved: {', '.join(sorted(devices.moved))}."
         calls = [f"{name}.load_state_dict({name}.state_dict())" for name in _optimizers(namespace)]

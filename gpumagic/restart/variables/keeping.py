@@ -90,7 +90,7 @@ def _write(
             suspects = [name for name in left if name in pickles.failed]
             new = {(name, id(shell.user_ns[name])) for name in suspects} - absent
             absent |= new
-            if new:  # functions among them have a pickle without the others
+            if new:  # functions may have a pickle without those among them that have none
                 again = Pickles(file, shell, suspects, module_objects, absent)
             outcome = Outcome(failed=(again if new else pickles).failed)
         else:

@@ -35,6 +35,3 @@ class Manifest:
     settings: Mapping[str, bytes] = field(default_factory=dict)
     #: Why variables that were to be kept are lost.
     failed: Mapping[str, str] = field(default_factory=dict)
-    #: The variables that came back; those with tensors that came back to a GPU.
-    done: Sequence[str] = ()
-    on_gpu: Sequence[str] = ()
