@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from traceback import walk_tb
 from typing import Any
@@ -83,29 +83,8 @@ def explain(error: BaseException, shell: Shell) -> OutOfMemory | Explanation | N
         survey = Survey.make(shell=shell, seconds=WALK)
     except UnreadableError:
         return known
-    account = survey.result()
-    held = account.devices[device]
-
-    def gives(*names: str) -> int:
-        """Return the bytes that ``%gpumem free NAMES`` would give back."""
-        blocks = (block for block in survey.freed(names) if block.device == device)
-        return sum(block.size for block in blocks) + (held.garbage or 0)
-
-    if (known.missing or math.inf) <= held.unattributed + gives():  # it takes some time
-        account = survey.result(survey.unreferenced())
-        held = account.devices[device]
-    known = replace(
-        known,
-        holders=tuple(holder for holder in held.holders if holder.bytes),
-        unattributed=None if survey.missed else held.unattributed,
-        garbage=held.garbage or 0,
-        recoverable=gives(),
-        notes=(*account.notes, *_lifted(known)),
-    )
-    for name in (name for each in (found, error) for name in _assigned(each, notebook)):
-        if gives(name) - gives() >= (known.missing or math.inf):
-            return replace(known, replaced=name, with_replaced=gives(name))
-    return known
+    assigned = (name for each in (found, error) for name in _assigned(each, notebook))
+    return _with_holders(known, device, survey, assigned)
 
 
 def _with_figures(known: OutOfMemory, device: int, text: str) -> OutOfMemory:
@@ -137,6 +116,38 @@ def _with_figures(known: OutOfMemory, device: int, text: str) -> OutOfMemory:
         limit=limit if limit is not None and limit < total * 0.999 else None,
         fragmented=hint[0] if hint and unused and unused >= (known.requested or math.inf) else None,
     )
+
+
+def _with_holders(
+    known: OutOfMemory, device: int, survey: Survey, assigned: Iterable[str]
+) -> OutOfMemory:
+    """Return the report with what holds the device's memory, and what can be given back.
+
+    ``assigned`` are the variables that the cell was about to assign.
+    """
+    account = survey.result()
+    held = account.devices[device]
+
+    def gives(*names: str) -> int:
+        """Return the bytes that ``%gpumem free NAMES`` would give back."""
+        blocks = (block for block in survey.freed(names) if block.device == device)
+        return sum(block.size for block in blocks) + (held.garbage or 0)
+
+    if (known.missing or math.inf) <= held.unattributed + gives():  # it takes some time
+        account = survey.result(survey.unreferenced())
+        held = account.devices[device]
+    known = replace(
+        known,
+        holders=tuple(holder for holder in held.holders if holder.bytes),
+        unattributed=None if survey.missed else held.unattributed,
+        garbage=held.garbage or 0,
+        recoverable=gives(),
+        notes=(*account.notes, *_lifted(known)),
+    )
+    for name in assigned:
+        if gives(name) - gives() >= (known.missing or math.inf):
+            return replace(known, replaced=name, with_replaced=gives(name))
+    return known
 
 
 def _lifted(known: OutOfMemory) -> Iterator[str]:
