@@ -12,8 +12,8 @@ torch's counters have reached these peaks again and no scope is open.
 What remains: a name bound before to one of those functions of ``torch._C`` reads torch's raw
 counters; memory that another thread allocates and frees in the some 20 µs between a reading and the
 reset that follows it is in no peak; nor is what came before a reset by the user in the scope in
-which torch was first imported. A scope in which the user resets the accumulated statistics may
-count too few failures.
+which torch was first imported. Failures before the user's reset of the accumulated statistics are
+in no scope.
 """
 
 from __future__ import annotations
@@ -42,6 +42,11 @@ class Counters(NamedTuple):
     reserved: int = 0
     ooms: int = 0
     retries: int = 0
+
+
+def _grown(start: int, end: int) -> int:
+    """Return how much a number of events has grown; the user may have set it to 0 in between."""
+    return end - start if end >= start else end
 
 
 class Scope:
@@ -153,9 +158,8 @@ class Ledger:
             peak=peak - start.allocated,
             allocated_now=end.allocated,
             reserved_now=end.reserved,
-            # The user may have set these to 0 in between.
-            ooms=max(end.ooms - start.ooms, 0),
-            retries=max(end.retries - start.retries, 0),
+            ooms=_grown(start.ooms, end.ooms),
+            retries=_grown(start.retries, end.retries),
         )
 
     def leave(self) -> None:
