@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from typing import Any
 
 from gpumagic.cuda import driver
@@ -35,8 +36,8 @@ _REASONS = {
 #: What older packages of the same name do not have.
 _NEEDED = ("nvmlMemory_v2", "nvmlDeviceGetMigMode", "nvmlDeviceGetComputeRunningProcesses_v2")
 
-#: A cache: by index, the fields of a device that do not change, which a lost one keeps.
-_identities: dict[int, dict[str, Any]] = {}
+#: A cache: by index, each device with the fields that do not change, which a lost one keeps.
+_identities: dict[int, Device] = {}
 
 
 class Session(AbstractContextManager["Session"]):
@@ -137,58 +138,62 @@ class Session(AbstractContextManager["Session"]):
         try:
             if index not in self._handles:
                 handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
-                _identities[index] = self._identity(handle)
+                _identities[index] = self._identified(index, handle)
                 self._handles[index] = handle
             handle = self._handles[index]
-            fields = self._measured(index, handle) | (self._usage(handle) if usage else {})
+            found = self._measured(_identities[index], handle)
+            return self._with_usage(found, handle) if usage else found
         except self._nvml.NVMLError as error:
-            fields = {"error": _reason(error), "lost": error.value in _LOST}
-        # Without the measurements of a device that was lost meanwhile, which may be stale.
-        return Device(index, **_identities.get(index, {}), **fields)
+            # Without the measurements of a device that was lost meanwhile, which may be stale.
+            known = _identities.get(index, Device(index))
+            return replace(known, error=_reason(error), lost=error.value in _LOST)
 
-    def _identity(self, handle: object) -> dict[str, Any]:
+    def _identified(self, index: int, handle: object) -> Device:
         nvml, ask = self._nvml, self._ask
         capability = ask(nvml.nvmlDeviceGetCudaComputeCapability, handle)
-        return {
-            "uuid": ask(nvml.nvmlDeviceGetUUID, handle),
-            "name": ask(nvml.nvmlDeviceGetName, handle),
-            "compute_capability": None if capability is None else tuple(capability),
-        }
+        return Device(
+            index,
+            uuid=ask(nvml.nvmlDeviceGetUUID, handle),
+            name=ask(nvml.nvmlDeviceGetName, handle),
+            compute_capability=None if capability is None else tuple(capability),
+        )
 
-    def _measured(self, index: int, handle: object) -> dict[str, Any]:
+    def _measured(self, device: Device, handle: object) -> Device:
         nvml, ask = self._nvml, self._ask
         # Version 2 excludes the driver's reserve; some drivers on WSL report version 1 alone.
         memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
         memory = memory or ask(nvml.nvmlDeviceGetMemoryInfo, handle)
-        mode, parts = (False, ()) if index in self._whole else self._mig(handle)
+        mode, parts = (False, ()) if device.index in self._whole else self._mig(handle)
         if mode is False:
-            self._whole.add(index)
+            self._whole.add(device.index)
         listed = self._processes(handle)
         if parts:  # to list all of a divided device takes rights
             known = [each.processes for each in parts if each.processes is not None]
             listed = tuple(itertools.chain(*known)) if len(known) == len(parts) else None
-        return {
-            "memory_total": memory and memory.total,
-            "memory_used": memory and memory.used,
-            "memory_free": memory and memory.free,
-            "processes": listed,
-            "mig": parts,
-            "mig_mode": mode,
-        }
+        return replace(
+            device,
+            memory_total=memory and memory.total,
+            memory_used=memory and memory.used,
+            memory_free=memory and memory.free,
+            processes=listed,
+            mig=parts,
+            mig_mode=mode,
+        )
 
-    def _usage(self, handle: object) -> dict[str, Any]:
+    def _with_usage(self, device: Device, handle: object) -> Device:
         nvml, ask = self._nvml, self._ask
         rates = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
         power = ask(nvml.nvmlDeviceGetPowerUsage, handle)
         limit = ask(nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
         # Its successor, ...TemperatureV, is not in drivers before 555.
         heat = ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
-        return {
-            "utilization": rates and rates.gpu,
-            "temperature": heat,
-            "power": None if power is None else power / 1000,
-            "power_limit": None if limit is None else limit / 1000,
-        }
+        return replace(
+            device,
+            utilization=rates and rates.gpu,
+            temperature=heat,
+            power=None if power is None else power / 1000,
+            power_limit=None if limit is None else limit / 1000,
+        )
 
     def _processes(self, handle: object) -> tuple[Process, ...] | None:
         nvml = self._nvml
