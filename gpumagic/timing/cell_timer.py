@@ -35,7 +35,8 @@ class CellTimer(EveryCell[CellTiming]):
     """Times the cells of one shell.
 
     Those that show a sign of GPU work or took longer than `above` seconds are shown. A cell that is
-    a call of ``%cudatime`` alone has shown its times itself; a verb's cell is left out.
+    a call of ``%cudatime`` alone has shown its times itself; where this has measured nothing, as a
+    verb has not, the cell is left out.
     """
 
     magic, done = "%cudatime", "timed"
@@ -71,7 +72,9 @@ class CellTimer(EveryCell[CellTiming]):
         at_error = begun.raised if failed else None
         times, interrupt = read_or_give_up(at_error or stop(begun.started))
         source = cell.source.strip()
-        is_call = begun.has_call and ("\n" not in source or source.startswith("%%cudatime"))
+        # A function that the cell calls may have ``%cudatime`` in it, too: this is no such call.
+        is_alone = "\n" not in source or source.startswith("%%cudatime")
+        is_call = begun.has_call and is_alone and "cudatime" in source
         if begun.measured or not is_call:
             times = _with_measured(times, begun.measured)
             has_gpu = bool(times.readings)

@@ -35,6 +35,8 @@ def run(
             function or device.
     """
     options = line.options
+    if magics.cell_timing is not None:
+        magics.cell_timing.note_call()
     if not isinstance(options, RunOptions):
         return cudatime_verbs.run(line.verb, magics, options)
     if cell is None and not line.code:

@@ -21,8 +21,6 @@ def run(verb: str, magics: MagicState, options: Options) -> Any:
     Raises:
         SpecError: there is no result of a name, or nothing to compare.
     """
-    if magics.cell_timing is not None:
-        magics.cell_timing.note_call()
     if isinstance(options, NamesOptions):
         return _of_named(verb, magics, options)
     timer = _timer(magics)

@@ -206,6 +206,8 @@ def test_timed_cells_show_no_second_line(timed: Any) -> None:
     assert len(timed("%%cudatime\ngpu_work.sleep(0.1)").displays) == 1
     assert len(timed("%cudatime torch.ones(9, device='cuda');").displays) == 1
     assert last(timed).used_gpu
+    timed("def step():\n    %cudatime -q gpu_work.sleep(0.1)\n    gpu_work.sleep(0.1)")
+    assert timed("step()").text.startswith("GPU "), "more than the call in the function"
 
 
 def test_what_a_timed_cell_has_shown_is_in_the_log(timed: Any) -> None:
