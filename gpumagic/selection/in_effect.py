@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from gpumagic.cuda import (
     dead_context,
@@ -23,7 +24,7 @@ from gpumagic.cuda.visible_devices import MASK, View
 from gpumagic.errors import DeviceError
 from gpumagic.render.units import spans
 from gpumagic.results.devices import Device, DeviceTable
-from gpumagic.results.selection import Selection, Status, WayOut
+from gpumagic.results.selection import Selection, WayOut
 from gpumagic.selection import environment
 from gpumagic.selection.spec import Spec
 from gpumagic.wording import plural
@@ -46,42 +47,62 @@ def verify(
         DeviceError: CUDA does not start with them, or shows the child other GPUs than are chosen.
     """
     now, state = environment.now(), driver.state()
-    wanted = _wanted(now, table)
-    problem: str | None = None
-    where: str | None = None
-    notes: list[str] = []
-    if prove and state.initialized is False and not init_failure.is_suspected(table):
-        wanted, notes = _proven(spec, wanted, table)
-    known = wanted.visible is not None
-    seen = _devices(wanted, table) if known else ()
-    if state.initialized:  # the driver reads no variable again: it says what this process sees
-        seen = tuple(device.as_seen() for device in table.visible)
-        known = not _is_unlisted(table) or state.uuids == ()
-        if _is_late(wanted, state, table):
-            problem, where = f"Too late for '{spec.text}': {_library()}", STATE.init_location()
-    elif state.initialized is None and table.no_gpu is None:
-        problem = f"'{spec.text}' not verified: the CUDA driver does not report what it shows"
-    elif init_failure.is_suspected(table) and wanted.visible:  # an earlier start may have failed
-        problem = _query_runtime(spec, table, len(wanted.visible))
-        if problem is not None:
-            seen, known = (), STATE.init_failure.failed
-    notes += [f"GPU {device.index}: {device.error}" for device in seen if device.error]
-    status: Status = "unchanged" if now == before else "applied"
-    if problem is not None:
-        status = "too-late"
+    found = _effect(spec, now, state, table, prove=prove)
+    is_late, seen = found.problem is not None, found.seen or ()
+    broken = (f"GPU {device.index}: {device.error}" for device in seen if device.error)
     return Selection(
         requested=spec.text,
         environment=now,
-        status=status,
+        status="too-late" if is_late else "unchanged" if now == before else "applied",
         devices=seen,
-        devices_known=known,
+        devices_known=found.seen is not None,
         no_gpu=table.no_gpu,
         cuda_initialized=state.initialized,
-        notes=tuple(notes),
-        problem=problem,
-        where=where,
-        ways_out=() if problem is None else _ways_out(spec, options, seen),
+        notes=(*found.notes, *broken),
+        problem=found.problem,
+        where=found.where,
+        ways_out=_ways_out(spec, options, seen) if is_late else (),
     )
+
+
+class _Effect(NamedTuple):
+    """The effect of the variables in this process."""
+
+    #: The devices that it sees; None where these are not known.
+    seen: tuple[Device, ...] | None
+    #: Why the choice is not in effect, and where CUDA was initialised, as `Selection` has them.
+    problem: str | None = None
+    where: str | None = None
+    notes: Sequence[str] = ()
+
+
+def _effect(
+    spec: Spec,
+    variables: Mapping[str, str | None],
+    state: driver.DriverState,
+    table: DeviceTable,
+    *,
+    prove: bool,
+) -> _Effect:
+    """Return what the driver says where CUDA has started, else what a start of CUDA would show."""
+    wanted = _wanted(variables, table)
+    if state.initialized:
+        listed = tuple(device.as_seen() for device in table.visible)
+        seen = None if _is_unlisted(table) and state.uuids != () else listed
+        if not _is_late(wanted, state, table):
+            return _Effect(seen)
+        return _Effect(seen, f"Too late for '{spec.text}': {_library()}", STATE.init_location())
+    if state.initialized is None and table.no_gpu is None:
+        problem = f"'{spec.text}' not verified: the CUDA driver does not report what it shows"
+        return _Effect(_devices(wanted, table), problem)
+    if init_failure.is_suspected(table):
+        wrong = _query_runtime(spec, table, len(wanted.visible)) if wanted.visible else None
+        if wrong is not None:
+            return _Effect(() if STATE.init_failure.failed else None, wrong)
+    elif prove and state.initialized is False:
+        wanted, notes = _proven(spec, wanted, table)
+        return _Effect(_devices(wanted, table), notes=notes)
+    return _Effect(_devices(wanted, table))
 
 
 def _wanted(variables: Mapping[str, str | None], table: DeviceTable) -> View:
@@ -122,8 +143,10 @@ def _proven(spec: Spec, wanted: View, table: DeviceTable) -> tuple[View, list[st
     return wanted if actual.visible is None else actual, [problem] if problem else []
 
 
-def _devices(wanted: View, table: DeviceTable) -> tuple[Device, ...]:
-    """Return the devices in the order in which CUDA will number them when it is initialised."""
+def _devices(wanted: View, table: DeviceTable) -> tuple[Device, ...] | None:
+    """Return the devices in the order in which CUDA will number them; None if not known."""
+    if wanted.visible is None:
+        return None
     if wanted.indexes is None:
         return tuple(replace(device, ordinal=None, visible=True) for device in table)
     by_index = {
