@@ -12,8 +12,9 @@ from typing import Any
 
 from gpumagic.cells.compile import CompiledCell, compile_cell
 from gpumagic.cells.line_sources import selected_sources
+from gpumagic.cells.timeit_loop import compile_loop
 from gpumagic.errors import SpecError
-from gpumagic.magics.cudatime import cudatime_verbs, repeated
+from gpumagic.magics.cudatime import cudatime_verbs, on_devices, repeated
 from gpumagic.magics.cudatime.cudatime_options import AGAIN, REPEATING, RunOptions
 from gpumagic.magics.cudatime.timing_outcome import TimingOutcome
 from gpumagic.magics.delivery import saying_failures
@@ -23,6 +24,7 @@ from gpumagic.timing import compilation, event_timer, summary
 from gpumagic.timing.event_timer import Started
 from gpumagic.timing.lines.line_profiler import LineProfiler
 from gpumagic.timing.profiler import nvtx_range
+from gpumagic.timing.repeated.repeat_plan import Plan
 
 
 def run(
@@ -33,6 +35,7 @@ def run(
     Raises:
         SpecError: the line does not fit, a file cannot be read or written, or there is no such
             function or device.
+        DeviceError: torch, which ``--on`` needs, cannot be imported.
     """
     options = line.options
     if magics.cell_timing is not None:
@@ -49,7 +52,11 @@ def run(
     # The magic's own line, by which tracebacks count a cell's lines.
     header = None if cell is None else f"%%cudatime {line.written}"
     if not REPEATING.isdisjoint(line.given):
-        return repeated.run(magics, options, source, header, local_ns)
+        setup = options.setup or ""
+        loop = compile_loop(magics.shell, source, header=header, local_ns=local_ns, setup=setup)
+        plan = Plan(options.loops, options.repeats, options.warmup, options.max_time, options.cold)
+        repeatedly = on_devices.run if options.on else repeated.run
+        return repeatedly(magics, options, loop, plan)
     compiled = compile_cell(magics.shell, source, header=header, local_ns=local_ns)
     compiled.check_runs_again(*AGAIN & line.given.keys())
     return _run_once(TimingOutcome(magics, options, repeats=1), compiled)

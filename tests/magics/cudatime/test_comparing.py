@@ -135,7 +135,7 @@ def test_on_that_is_stopped_says_where(gpu_work: Any, ip: Any, run_cell: Any) ->
     ip.user_ns["left"] = iter(range(3))
     ran = run_cell(f"{on}\nnext(left)", raising=False)
     assert isinstance(ran.error, StopIteration)
-    assert "stopped early on cuda:0" in ran.text
+    assert "cuda:0: stopped early" in ran.text
     assert [(each.name, each.timing.partial) for each in ip.user_ns["t"]] == [
         ("cpu", False),
         ("cuda:0", True),
@@ -143,7 +143,7 @@ def test_on_that_is_stopped_says_where(gpu_work: Any, ip: Any, run_cell: Any) ->
     assert str(gpu_work.torch.ones(1).device) == "cpu"
     ip.user_ns["left"] = iter(range(1))
     shown = run_cell(f"{on}\nnext(left)", raising=False).text
-    assert "stopped early on cpu" in shown
+    assert "stopped early, after" in shown
     assert "no result on cuda:0" in shown
     assert "these are the times on cpu" in shown
     # before there is anything
