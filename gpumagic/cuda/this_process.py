@@ -1,7 +1,8 @@
 """The state of this process: the choice that ``%gpu`` made, and facts about CUDA.
 
-It is in `STATE`, but for the files that are locked as claims (`selection.claims`), and what the
-gate has replaced in torch (`selection.soft_off`). A `Choice`, claims and gate can be undone:
+It is in `STATE`, but for the files that are locked as claims (`selection.claims`), what the gate
+has replaced in torch (`selection.soft_off`), and random states that wait for CUDA to start
+(`pytorch.gpu_random`). A `Choice`, claims and gate can be undone:
 `selection.snapshot` does that, for `%%gpu` and for a choice that fails. The other fields are facts:
 what has happened to CUDA in a process does not change until the process ends.
 
