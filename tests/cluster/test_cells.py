@@ -69,7 +69,7 @@ def test_repeated(cuda_engines: Cluster, run: Run) -> None:
         ("--cluster -s 'x = \"-o -t 1\"' -n 2", "-s 'x = \"-o -t 1\"' -n 2"),
         ("--cluster -s \"x = '\\n'\"", "-s \"x = '\\n'\""),
         ("--cluster -s x='a',\"b\" -n 2", "-s x='a',\"b\" -n 2"),
-        ("--cluster --max-time 10us", "--max-time 10us"),
+        ("--cluster --max-time 0.1us", "--max-time 0.1us"),
         ("--cluster -s 'd = {{1, 2}}'", "-s 'd = {{1, 2}}'"),
         ("--cluster -s 'd = {q}; \\$q'", "-s 'd = {q}; \\$q'"),
         ("--cluster -s {q}", "-s {q}"),
