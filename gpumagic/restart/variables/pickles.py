@@ -55,8 +55,8 @@ class Pickles:
         file.seek(0)
         for name in names:
             self._add(name, shell.user_ns[name])
-        while new := self._pickler.contents.keys() - self._contents:
-            for name in [each for each in self._pickler.contents if each in new]:
+        while new := [each for each in self._pickler.contents if each not in self._contents]:
+            for name in new:
                 self._contents[name] = self._pickler.contents[name]
                 self._add(name, Content(self._contents[name]))
 
