@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpumagic.cells.every_cell import first_line
+from gpumagic.cuda import no_gpu
 from gpumagic.cuda.pytorch import allocator, torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.results.memory.history import HistoryState, SnapshotFile
@@ -136,6 +137,8 @@ def _require() -> None:
         DeviceError: CUDA is not in use, or its allocator has no history.
     """
     if not torch_cuda.initialized():
+        if no_gpu.machine_has_none():
+            raise DeviceError(f"there is no allocator to ask: {no_gpu.reason()}")
         raise DeviceError(
             "CUDA is not in use yet, so torch has no allocator to ask: write this after the first "
             "tensor on the GPU"

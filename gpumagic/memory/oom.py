@@ -30,7 +30,7 @@ from gpumagic.system.shell import Shell
 WALK = 0.12
 
 #: Bounded, as are all patterns here: the text may be of any length and any origin.
-_SIZE = r"(\d{1,20}(?:\.\d{1,6})?) (bytes|KiB|MiB|GiB|TiB)"
+_SIZE = r"(?<!\d)(\d{1,20}(?:\.\d{1,6})?) (bytes|KiB|MiB|GiB|TiB)"
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 #: As CUDACachingAllocator.cpp and CUDAMallocAsyncAllocator.cpp write their messages.
 _REQUESTED = re.compile(rf"(?:Tried to allocate|Requested {{0,9}}:) {_SIZE}")

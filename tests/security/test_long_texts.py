@@ -15,7 +15,7 @@ def test_a_long_message_is_explained_at_once(unit: str) -> None:
     """Not in hours, which the limit of a test's time would end."""
     failed_cell.explain(RuntimeError("CUDA error: " + unit * (500_000 // len(unit))))
     text = unit * (500_000 // len(unit))
-    for pattern in (oom._REQUESTED, oom._UNUSED):
+    for pattern in (oom._REQUESTED, oom._UNUSED, oom._ALLOCATED):
         assert oom._size(pattern, text) is None
     oom._device(text)
 

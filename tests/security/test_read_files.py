@@ -67,7 +67,7 @@ def test_reading_a_result_waits_for_nothing(tmp_path: Path) -> None:
 
 
 @needs_root
-def test_our_import_of_matplotlib_reads_no_file_of_another_user(
+def test_our_plots_read_no_matplotlibrc_of_another_user(
     tmp_path: Path, run_python: Callable[..., str]
 ) -> None:
     """The user's own is read, as by every import of matplotlib."""

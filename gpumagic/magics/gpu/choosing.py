@@ -53,7 +53,8 @@ def run(magics: MagicState, options: ChoiceOptions, cell: str | None, header: st
 def _without_gpu(magics: MagicState, spec: Spec, options: ChoiceOptions) -> Selection | None:
     """Return what ``auto`` without conditions chooses where there is no GPU: nothing.
 
-    So a notebook runs as it is on such a machine; one that needs a GPU says which, or how free.
+    So a notebook or a cell runs as it is on such a machine; one that needs a GPU says which, or
+    how free.
     """
     if spec.kind != "auto" or spec.count > 1 or wants(magics, options) != NO_WANTS:
         return None
@@ -154,7 +155,7 @@ def _run_cell(
         """Choose devices for the block; restore the previous choice, also after an exception."""
         nonlocal selected
         before = snapshot.take()
-        chosen = choose_here(magics, spec, options)
+        chosen = _without_gpu(magics, spec, options) or choose_here(magics, spec, options)
         if chosen.status == "too-late":
             snapshot.restore(before)
             raise DeviceError(f"the cell did not run: {chosen.problem}")

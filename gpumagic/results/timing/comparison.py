@@ -163,4 +163,6 @@ class Comparison(Series[Compared]):
 
 def _times(ratio: float) -> str:
     """Return a ratio with three significant digits, or as an integer from 100 on."""
+    if 0 < ratio < 0.005:
+        return "< 0.01"
     return f"{ratio:.{2 if ratio < 10 else 1 if ratio < 100 else 0}f}"

@@ -183,7 +183,8 @@ def test_without_a_gpu(kernel: Callable[..., Kernel], name: str) -> None:
         shown = k.run(f"selection = %gpu {spec} -o").text
         assert shown.startswith("unchanged: this machine has no GPU that CUDA can use")
         assert k.value("(selection.status, selection.devices)") == ("unchanged", ())
-    assert k.run("%%gpu off\n6 * 7").value == "42"
+    for spec in ("off", "auto"):
+        assert k.run(f"%%gpu {spec}\n6 * 7").value == "42"
     script = k.run("import gpumagic; gpumagic.select('auto')", raising=False)
     assert NO_GPU in script.shown
     assert k.value("'CUDA_VISIBLE_DEVICES' in __import__('os').environ") is False
@@ -196,6 +197,8 @@ def test_without_a_gpu(kernel: Callable[..., Kernel], name: str) -> None:
     assert k.value("'model' in globals()") is False
     for line in ("%gpumem limit 16GiB", "%gpumem limit off", "%gpumem limit"):
         assert "there is no GPU to limit: " in k.run(line).text
+    refused = k.run("%gpumem record on", raising=False).stderr
+    assert refused.startswith("UsageError: there is no allocator to ask: ")
 
 
 @pytest.mark.parametrize("package", ["torch", "pynvml", "rich"], ids=lambda name: f"without {name}")
