@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from gpumagic.cells import user_names
@@ -81,8 +81,7 @@ def restart(magics: MagicState, options: RestartOptions) -> NoReturn:
             "this process refuses the GPU since '%gpu off --soft': write %gpu off --restart, or "
             "%gpu on before %gpu restart"
         )
-    threads = None if STATE.choice.threads is None else STATE.choice.threads.current
-    as_now = ChoiceOptions(**vars(options), no_claim=not claims.held(), threads=threads)
+    as_now = ChoiceOptions(**vars(options), no_claim=not claims.held())
     begin(magics, Spec("restart", "same"), as_now)
 
 
@@ -94,6 +93,8 @@ def begin(magics: MagicState, spec: Spec, options: ChoiceOptions) -> NoReturn:
         Restarting: the restart begins when the cell has ended.
     """
     shell, began, file = magics.shell, time.time(), None
+    if options.threads is None and STATE.choice.threads and spec.kind not in ("on", "reset"):
+        options = replace(options, threads=torch_cuda.cpu_threads())
     try:
         check(shell, force=options.force)
         target, variables = restart_target.read(shell), _environment(as_started=spec.kind == "same")

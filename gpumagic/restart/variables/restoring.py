@@ -35,7 +35,7 @@ def restore(file: IO[bytes], shell: Shell, manifest: Manifest) -> Restored:
     for name, lines in manifest.sources.items():  # None: it is never looked for on the disk
         linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
     getattr(shell.compile, "_filename_map", {}).update(manifest.cells)
-    devices, loader = manifest.devices, Unpickler(manifest, file.fileno(), shell, is_trial=False)
+    devices, loader = manifest.devices, Unpickler(manifest, file, shell, is_trial=False)
     done, on_gpu, failed = list[str](), list[str](), {**manifest.failed}
     names = iter(manifest.types)
     try:

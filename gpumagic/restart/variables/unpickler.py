@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 import pickle
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.restart.variables import data_file
@@ -24,11 +23,11 @@ class Unpickler(pickle.Unpickler):
     """
 
     def __init__(
-        self, manifest: Manifest, descriptor: int, shell: Shell, *, is_trial: bool
+        self, manifest: Manifest, file: IO[bytes], shell: Shell, *, is_trial: bool
     ) -> None:
-        super().__init__(Path(f"/proc/self/fd/{descriptor}").open("rb"))  # noqa: SIM115
+        super().__init__(file)
         self._manifest, self._shell, self._is_trial = manifest, shell, is_trial
-        self._memory = data_file.mapped(descriptor, manifest.parts)
+        self._memory = data_file.mapped(file.fileno(), manifest.parts)
         self._process_objects = process_objects(shell)
         # pickle itself does not remember what it has found by a reference.
         self._made = dict[tuple[Any, ...], Any]()

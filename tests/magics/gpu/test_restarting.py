@@ -25,12 +25,13 @@ def test_what_goes_on_and_what_ends(kernel: Callable[..., Kernel], tmp_path: Pat
     k.run(FREEZE)
     k.run("%gpu 2 -q")
     assert "claimed" not in k.run("%gpu").text, "it was too late"
+    k.run("import warnings; warnings.simplefilter('always', ResourceWarning)")
     quiet = k.run("%gpu 2 --restart -q -o")
-    assert quiet.text == ""
+    assert quiet.text == quiet.stderr == ""
     assert str(quiet.value).startswith("restarted: this process sees 1 GPU")
     assert "GPU 2: claimed by this process." in k.run("%gpu").text
     after = k.run("import os; print(os.getcwd()); In")
-    assert (first, quiet.execution_count) == (after.execution_count - 6, after.execution_count - 2)
+    assert (first, quiet.execution_count) == (after.execution_count - 7, after.execution_count - 2)
     assert after.stdout.strip() == str(tmp_path)
     assert "get_ipython().run_line_magic('gpu', '2 --restart -q -o')" in str(after.value)
     assert k.run(f"_{quiet.execution_count}.status").value == "'restarted'"
@@ -40,6 +41,9 @@ def test_what_goes_on_and_what_ends(kernel: Callable[..., Kernel], tmp_path: Pat
     k.run(FREEZE)
     assert k.run("%gpu 0 --restart --threads 3 -v chosen;").text == ""
     assert k.value("(chosen.devices[0].index, __import__('torch').get_num_threads())") == (0, 3)
+    k.run(FREEZE)
+    assert "torch computes with 3 threads" in restarted(k, "%gpu 1 --restart")
+    assert k.value("__import__('torch').get_num_threads()") == 3
 
 
 def test_only_what_is_too_late_restarts(kernel: Callable[..., Kernel]) -> None:
