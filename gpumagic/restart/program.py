@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 from gpumagic.errors import RestartError
 from gpumagic.restart import ports
-from gpumagic.system import import_path
+from gpumagic.system import import_path, text
 from gpumagic.system.shell import Shell
 
 #: The option that names the connection file, before it or with it.
 _CONNECTION = ("-f", "--f", "--IPKernelApp.connection_file")
+#: The bytes of all that Linux gives a program at most, whatever its stack may take (fs/exec.c); and
+#: those of what a restart adds.
+_MOST, _ADDED = 6 * 1024**2, 4096
 
 
 def application(shell: Shell) -> Any:
@@ -49,6 +52,31 @@ def check(shell: Shell) -> None:
     _check_is_found(sys.orig_argv[: len(sys.orig_argv) - len(given)], shell.starting_dir)
     if not sys.executable or not os.access(sys.executable, os.X_OK):
         raise RestartError(f"the Python interpreter cannot be started again: {sys.executable!r}")
+
+
+def check_environment(environment: Mapping[str, str]) -> None:
+    """Return if a program can be executed with these variables.
+
+    By Linux's ``execve(2)``: a string has 32 pages at most, and each costs a pointer more.
+
+    Raises:
+        RestartError: it cannot; which variable is too long, or the longest.
+    """
+    sizes = {name: len(os.fsencode(f"{name}={each}")) + 1 for name, each in environment.items()}
+    longest = max(sizes, key=sizes.__getitem__, default="")
+    size, most = sizes.get(longest, 0), 32 * os.sysconf("SC_PAGE_SIZE")
+    words = "has"
+    if size <= most:
+        size = sum(sizes.values()) + 8 * len(sizes)
+        most = min(os.sysconf("SC_ARG_MAX"), _MOST) - _ADDED
+        most -= sum(len(os.fsencode(each)) + 9 for each in sys.orig_argv)
+        words = "is the longest of all, which have"
+    if size > most:
+        name = text.harmless(longest, text.REASON)
+        raise RestartError(
+            f"the environment variable {name} {words} {size:,} bytes, and a new process takes "
+            f"{most:,}: delete it first (del os.environ[{name!r}])"
+        )
 
 
 def _check_is_found(words: Sequence[str], folder: str) -> None:

@@ -19,7 +19,7 @@ from gpumagic.magics.gpu.gpu_options import ChoiceOptions, KeepOptions, RestartO
 from gpumagic.magics.gpu.session_modes import Session
 from gpumagic.magics.live_display import LiveDisplay
 from gpumagic.magics.magic_state import MagicState, state_of
-from gpumagic.restart import before, running
+from gpumagic.restart import before, program, running
 from gpumagic.selection import claims, environment, soft_off
 from gpumagic.selection.spec import Spec
 from gpumagic.system import introspection, text
@@ -98,6 +98,7 @@ def begin(magics: MagicState, spec: Spec, options: ChoiceOptions) -> NoReturn:
     try:
         check(shell, force=options.force)
         target, variables = restart_target.read(shell), _environment(as_started=spec.kind == "same")
+        program.check_environment(variables)
         ended, wanted = running.named(shell.user_ns), _wanted(shell, options.keep)
         file, kept = _write(shell, wanted, variables, options)
         comms = getattr(getattr(getattr(shell, "kernel", None), "comm_manager", None), "comms", ())

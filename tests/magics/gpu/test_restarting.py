@@ -167,6 +167,9 @@ def frozen_kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
         yield one
 
 
+SMALL = "for name in [each for each in os.environ if each.startswith('BIG')]: del os.environ[name]"
+
+
 @pytest.mark.parametrize(
     ("cell", "said"),
     [
@@ -178,6 +181,15 @@ def frozen_kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
             "%%time runs this cell, and would not see its end",
         ),
         ("import sys; sys.executable = '/nowhere'\n%gpu off --restart", "/nowhere"),
+        (
+            "import os; os.environ['BIG'] = 'x' * 140_000\n%gpu off --restart --keep none",
+            " BIG has 1",
+        ),
+        (
+            "import os; os.environ.update({f'BIG{n}': 'x' * 130_000 for n in range(60)})\n"
+            "%gpu off --restart",
+            " is the longest of all, which have 7,8",
+        ),
         ("d = {}\nd['k'] = %gpu off --restart -o", "d['k'] is not there after a restart"),
         ("%gpu off --restart --keep kpt", "no variable kpt to keep; did you mean kept?"),
     ],
@@ -186,7 +198,7 @@ def test_refusals_change_nothing(frozen_kernel: Kernel, cell: str, said: str) ->
     """One line with the reason; the kernel is unchanged."""
     k = frozen_kernel
     refused = k.run(cell, raising=False)
-    unchanged = k.run(SEES + "; kept; sys.executable = python").stdout
+    unchanged = k.run(f"{SEES}; kept; sys.executable = python\n{SMALL}").stdout
     assert said in refused.shown
     if "%%time" in cell:  # the one of IPython 7 shows the error, and goes on
         assert "UsageError: " in refused.shown
