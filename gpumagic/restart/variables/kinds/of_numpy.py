@@ -7,7 +7,13 @@ import sys
 from typing import TYPE_CHECKING, Any, cast
 
 from gpumagic.restart.variables.kinds.refused import Refused
-from gpumagic.restart.variables.kinds.rules import Pickling, Rule, reduces_as, set_variables
+from gpumagic.restart.variables.kinds.rules import (
+    Pickling,
+    Rule,
+    reduces_as,
+    set_variables,
+    with_variables,
+)
 from gpumagic.system import host_memory, introspection
 
 if TYPE_CHECKING:
@@ -92,7 +98,23 @@ def _data_of_frame(manager: Any, _: Pickling) -> Any:
     return manager.copy(deep=True).__reduce_ex__(5)
 
 
+def _frame(value: Any, _: Pickling) -> Any:
+    """Reduce a DataFrame, Series or Index with the attributes that were set on it.
+
+    pandas leaves them out. Its own begin with an underscore, or are its class's, as ``plot`` is.
+    """
+    find, kind = introspection.find, type(value)
+    own = {
+        name: each
+        for name, each in introspection.names(introspection.slot(value, "__dict__"))
+        if not name.startswith("_") and find(kind, name) is None
+    }
+    return with_variables(value.__reduce_ex__(5), own) if own else None
+
+
 RULES: dict[str, Rule] = {
+    "pandas.core.generic:NDFrame": _frame,
+    "pandas:Index": _frame,
     "numpy:ndarray": _array,
     "pandas.core.internals.managers:BaseBlockManager": _data_of_frame,
 }

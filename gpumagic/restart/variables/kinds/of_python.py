@@ -16,7 +16,13 @@ from typing import Any
 
 from gpumagic.restart.variables.kinds import refused
 from gpumagic.restart.variables.kinds.refused import Refused
-from gpumagic.restart.variables.kinds.rules import Pickling, Reduced, Rule, set_variables
+from gpumagic.restart.variables.kinds.rules import (
+    Pickling,
+    Reduced,
+    Rule,
+    set_variables,
+    with_variables,
+)
 from gpumagic.system import introspection
 
 #: Files of Python's own: a closed one is kept, as closed.
@@ -162,14 +168,18 @@ def _proxy(proxy: Any, _: Pickling) -> Reduced:
 
 
 def _object(value: Any, pickler: Pickling) -> Reduced | None:
-    """Reduce an object that shares its variables with others, or that computes attributes.
+    """Reduce an object that its class would not give all its variables, or not in time.
 
     Objects share variables by ``self.__dict__ = Class.state``. An object computes attributes by
     ``__getattr__``, as a wrapper does: it gets its own variables first when it is loaded.
     """
     find, kind = introspection.find, type(value)
     own = [find(kind, each) is not vars(object)[each] for each in ("__reduce_ex__", "__reduce__")]
-    if any(own) or find(kind, "__setstate__") is not None or kind in pickler.dispatch_table:
+    if kind in pickler.dispatch_table:
+        return None
+    if any(own):
+        return _of_subclass(value, "__reduce_ex__" if own[0] else "__reduce__")
+    if find(kind, "__setstate__") is not None:
         return None
     is_shared = _references(value) > _references(_ALONE)
     if not is_shared and type(find(kind, "__getattr__")) is not types.FunctionType:
@@ -180,6 +190,25 @@ def _object(value: Any, pickler: Pickling) -> Reduced | None:
     if type(state) is not dict or any(parts):
         return None
     return make, arguments, state, None, None, set_variables
+
+
+def _of_subclass(value: Any, method: str) -> Reduced | None:
+    """Reduce an object of a subclass of `collections.Counter`, `datetime.datetime` or the like.
+
+    By this method, these classes of Python's have an object made by a call, without its variables.
+    """
+    kind, variables = type(value), introspection.slot(value, "__dict__")
+    if not variables or introspection.is_a(kind, enum.EnumMeta):  # the class has its members
+        return None
+    owner = next(e for e in introspection.mro(kind) if method in introspection.class_attributes(e))
+    if introspection.module_of(owner).partition(".")[0] not in sys.stdlib_module_names:
+        return None
+    reduced = value.__reduce_ex__(5)
+    if type(reduced) is not tuple or reduced[0] is not kind:
+        return None
+    state = (*reduced, None)[2]
+    has_them = dict in map(type, state if type(state) is tuple else (state,))
+    return None if has_them else with_variables(reduced, variables)
 
 
 class _Alone:

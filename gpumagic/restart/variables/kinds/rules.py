@@ -54,6 +54,19 @@ def reduces_as(kind: type, base: type) -> bool:
     return all(find(kind, each) is find(base, each) for each in _REDUCING)
 
 
+def with_variables(reduced: Reduced, variables: dict[str, Any]) -> Reduced:
+    """Return how an object is reduced with these of its variables, which its class leaves out."""
+    make, arguments, state, items, entries = (*reduced, None, None, None)[:5]
+    return make, arguments, (state, variables), items, entries, _set_with_variables
+
+
+def _set_with_variables(made: Any, state: tuple[Any, dict[str, Any]]) -> None:
+    of_class, variables = state
+    if of_class is not None:
+        made.__setstate__(of_class)
+    set_variables(made, variables)
+
+
 def set_variables(made: object, variables: dict[str, Any]) -> None:
     """Set the variables of an object without asking its class, when all they refer to is made."""
     vars(made).update(variables)
