@@ -624,12 +624,7 @@ def test_a_full_disk_is_said_before_anything_is_lost(kernel: Callable[..., Kerne
     refused = k.run("%gpu off --restart --force --keep array", raising=False).shown
     assert "they need 0.0 GiB, and it has 0.0 GiB; TMPDIR names another folder" in refused
     assert k.value("(int(array.sum()), child.poll())") == (2**20, None)
-    k.run(
-        "child.kill(); shutil.disk_usage = old; __import__('os').environ['TOO_LONG'] = 'x' * 2**18"
-    )
-    refused = k.run("%gpu off --restart", raising=False).shown
-    assert "Argument list too long" in refused
-    assert "TMPDIR" not in refused
+    k.run("child.kill()")
 
 
 def test_what_memory_cannot_hold_is_refused_with_both_figures(
