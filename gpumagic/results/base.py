@@ -80,7 +80,7 @@ class Result:
 
     def to_json(self, **options: Any) -> str:
         """Return the result as JSON; ``options`` go to `json.dumps`."""
-        return json.dumps(self.to_dict(), **options)
+        return json.dumps(self.to_dict(), **{"allow_nan": False, **options})
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return a DataFrame with a row for each item of what the result lists.

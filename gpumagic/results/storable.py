@@ -25,7 +25,7 @@ class StorableResult(Result):
         """
         target = output_path(path)
         content = {"gpumagic": VERSION, "kind": type(self).__name__, "result": self.to_dict()}
-        text = json.dumps(content, indent=1) + "\n"
+        text = json.dumps(content, indent=1, allow_nan=False) + "\n"
         with replacing(target) as made:
             made.write_text(text, encoding="utf-8")
         return target

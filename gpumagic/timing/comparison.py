@@ -105,18 +105,18 @@ def check(compared: Comparison, entry: Compared, fail_above: float) -> str | Non
         return f"not checked, as it was measured under other conditions: {'; '.join(different)}"
     allowed = 1 + fail_above
     for name, ratio in ((NAMES["wall"], entry.wall), (NAMES["gpu"], entry.gpu)):
-        if ratio.interval is not None and ratio.interval[0] > allowed:
+        if ratio.bounds is not None and ratio.bounds[0] > allowed:
             raise RegressionError(
                 f"{entry.name} is slower than {base.name} by {name}: {ratio.text} "
                 f"(allowed: {allowed:.4g} times as long)"
             )
     counts = entry.headline
-    if counts.interval is None:
+    if counts.bounds is None:
         raise SpecError(
             f"a slowdown cannot be told from noise with {base.timing.repeat} and "
             f"{entry.timing.repeat} repeats: it takes {LEAST_REPEATS} or more, and times above 0 s"
         )
-    low, high = counts.interval
+    low, high = counts.bounds
     if high <= allowed:
         return None
     more = "more repeats (-r) make it more certain"
@@ -197,4 +197,4 @@ def _ratio(now: _Times, before: _Times, resolution: float = 0.0) -> Ratio:
         verdict = None  # bounds leave it open
     if value is not None and abs(now.most.median - theirs) <= resolution:
         verdict = "noise"
-    return Ratio(value, (low, high), verdict)
+    return Ratio(value, (low, None if high == inf else high), verdict)

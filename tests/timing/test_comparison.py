@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import math
 import random
 import re
 from contextlib import nullcontext
 from dataclasses import replace
-from math import inf
 from typing import Any
 
 import pytest
@@ -139,7 +140,7 @@ def test_another_baseline_comes_first() -> None:
         (0.01, (0.02, 0.005), (0.5, 2.0), "0.50–2.00 times"),
         (0.01, (0.02, None), (0.0, 2.0), "at most 2.00 times"),
         ((0.01, 0.008), 0.02, (2.0, 2.5), "2.00–2.50× slower"),
-        ((0.01, None), 0.02, (2.0, inf), "at least 2.00× slower"),
+        ((0.01, None), 0.02, (2.0, None), "at least 2.00× slower"),
         (0.02, (0.01, None), (0.0, 0.5), "at least 2.00× faster"),
         ((0.01, None), (0.02, None), None, ""),
     ],
@@ -155,6 +156,17 @@ def test_what_bounds_leave_of_a_ratio(a: Any, b: Any, interval: Any, says: str) 
     entry = gpumagic.compare({"a": bounded(a), "b": bounded(b)})["b"]
     assert (entry.quantity, entry.gpu.value, entry.gpu.interval) == ("wall", None, interval)
     assert entry.gpu.text == says
+
+
+def test_an_open_end_is_null_in_json() -> None:
+    """JSON has no infinity; the DataFrame has no figure there."""
+    bound = timing(*[0.01] * 6, gpu_at_most=True, gpu_at_least=Sample((0.0,) * 6))
+    compared = gpumagic.compare(bound, timing(*[0.02] * 6))
+    plain = json.loads(compared.to_json(), parse_constant=pytest.fail)
+    assert plain["entries"][1]["gpu"]["interval"] == [2.0, None]
+    assert plain == json.loads(json.dumps(compared.to_dict()))
+    with pytest.raises(ValueError, match="JSON"):
+        replace(compared, notes=(math.nan,)).to_json()
 
 
 def test_a_bound_can_prove_a_slowdown() -> None:

@@ -26,11 +26,19 @@ class Ratio:
     #: The ratio of the medians; None where one of them is a bound, or the baseline's is 0.
     value: float | None = None
     #: The least and the most that the ratio may be, by the 95 % confidence intervals of both
-    #: medians. A median that is a bound has an interval from what is sure. None where there are too
-    #: few repeats, or nothing is sure.
-    interval: tuple[float, float] | None = None
+    #: medians. A median that is a bound has an interval from what is sure: where that sets no upper
+    #: end, this is None. None for both where there are too few repeats, or nothing is sure.
+    interval: tuple[float, float | None] | None = None
     #: None where the interval does not show it.
     verdict: Verdict | None = None
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """The interval, with infinity for an open end."""
+        if self.interval is None:
+            return None
+        low, high = self.interval
+        return low, math.inf if high is None else high
 
     @property
     def differs(self) -> bool:
@@ -41,9 +49,9 @@ class Ratio:
     @property
     def text(self) -> str:
         """The ratio as it is shown; empty where nothing is known."""
-        if self.interval is None:
+        if self.bounds is None:
             return "" if self.value is None else f"{_times(self.value)} times, fewer than 6 repeats"
-        low, high = self.interval
+        low, high = self.bounds
         spread = f"{_times(low)}\N{EN DASH}{_times(high)}"
         if self.verdict is None:
             if not low or high == math.inf:
