@@ -245,6 +245,12 @@ BAD = {
         "dies = Dies()",
         "a process that loads it ends with status -6",
     ),
+    "exits": (
+        "class Exits:\n    loaded = False\n    def __setstate__(self, state): self.loaded = True\n"
+        "    def __reduce_ex__(self, protocol):\n        if self.loaded: raise SystemExit\n"
+        "        return super().__reduce_ex__(protocol)\nexits = Exits(); exits.x = 1",
+        "a process that compares it ends with status 1",
+    ),
     "coded": (
         "class Coded(Exception):\n"
         "    def __init__(self, code, why): super().__init__(f'{code}: {why}')\n"

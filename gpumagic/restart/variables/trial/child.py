@@ -53,12 +53,13 @@ def run(requests: IO[bytes], descriptor: int) -> NoReturn:
             manifest, leaves = pickle.load(requests)
             if (pid := os.fork()) == 0:
                 # It ends with the copies of the user's objects alive: no `__del__` is called.
-                alive = list[object]()
+                alive, status = list[object](), 1
                 try:
                     for step in _tried(manifest, leaves, descriptor, alive):
                         print(json.dumps(step), file=out, flush=True)
+                    status = 0
                 finally:
-                    os._exit(0)
+                    os._exit(status)
             status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             print(json.dumps(Step("end", fault=str(status))), file=out, flush=True)
 
