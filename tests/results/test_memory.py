@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from gpumagic.results.base import as_text
 from gpumagic.results.memory.memory_delta import DeviceMemoryDelta, MemoryDelta
 from gpumagic.results.memory.memory_report import DeviceMemory, MemoryReport
@@ -53,3 +55,14 @@ def test_in_a_list_it_shows_its_figures() -> None:
     )
     assert repr(MemoryDelta(error="no GPU")).endswith("not measured, no GPU>")
     assert repr(MemoryDelta()) == "<MemoryDelta: GPU memory: no change>"
+
+
+def test_a_dataframe_has_a_row_for_each_device() -> None:
+    pytest.importorskip("pandas")
+    deltas = MemoryDelta({each: DeviceMemoryDelta(each, 0, each) for each in (0, 3)}).to_pandas()
+    assert (deltas.index.name, [*deltas.peak]) == ("device", [0, 3])
+    report = MemoryReport({each: DeviceMemory(free=each, peak=None) for each in (0, 3)}).to_pandas()
+    assert [*report.free] == [0, 3]
+    for empty in (MemoryDelta(error="no GPU").to_pandas(), MemoryReport().to_pandas()):
+        assert not len(empty)
+        assert "allocated" in empty

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from operator import attrgetter
+from typing import Any
 
 from gpumagic.render.blocks import Block, Column, Figures, Grid, Line, Styled
 from gpumagic.render.units import DASH, bytes_, share, spans
@@ -38,6 +39,9 @@ class DeviceMemoryDelta:
 class MemoryDelta(StorableResult):
     """The change of GPU memory by a cell: one `DeviceMemoryDelta` for each CUDA ordinal in use."""
 
+    _index = ("device",)
+    _columns = tuple(each.name for each in fields(DeviceMemoryDelta))
+
     devices: Mapping[int, DeviceMemoryDelta] = field(default_factory=dict)
     #: True if the cell raised or was interrupted.
     partial: bool = False
@@ -51,6 +55,9 @@ class MemoryDelta(StorableResult):
     def says_something(self) -> bool:
         """Whether there is a change, or a reason for no figures, or a note."""
         return bool(self.error or self.notes or only_changed(self.devices))
+
+    def _records(self) -> Iterator[Mapping[str, Any]]:
+        return ({"device": ordinal, **asdict(of)} for ordinal, of in self.devices.items())
 
     def _headline(self) -> Line | None:
         return super()._headline() if self.error else change_line(only_changed(self.devices))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 from gpumagic.render.blocks import USES, Block, Column, Figures, Grid, Line, Styled, Use
 from gpumagic.render.units import DASH, bytes_, spans
@@ -46,6 +47,9 @@ class DeviceMemory:
 class MemoryReport(Result):
     """The current GPU memory: one `DeviceMemory` for each CUDA ordinal."""
 
+    _index = ("device",)
+    _columns = tuple(each.name for each in fields(DeviceMemory))
+
     devices: Mapping[int, DeviceMemory] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     #: Why there is no report, if there is none; one line.
@@ -56,6 +60,9 @@ class MemoryReport(Result):
     pinned_active: int | None = None
     #: Whether torch uses CUDA in this process.
     in_use: bool = False
+
+    def _records(self) -> Iterator[Mapping[str, Any]]:
+        return ({"device": ordinal, **asdict(of)} for ordinal, of in self.devices.items())
 
     def _blocks(self) -> Iterator[Block]:
         if self.error is not None:
