@@ -41,6 +41,8 @@ class Outcome:
         self.stored = None if options.against is None else self._read(options.against, kind)
         #: None until the code has run, and where gpumagic has failed.
         self.result: Any = None
+        #: Whether the code ran to its end: without a result it is gpumagic that has failed.
+        self.code_ended = False
 
     def _read(self, name: str, kind: type[Any]) -> Any:
         """Return the result in a file; where there is no such file, the result of that name."""
@@ -65,7 +67,9 @@ class Outcome:
             with saying_failures(self.shell):
                 hand_over(self.shell, self.result, self.options)
         if not self.is_complete:
-            self._say_not_written("the code did not run to its end")
+            failed = self.code_ended and self.result is None
+            why = "gpumagic has no result of it" if failed else "the code did not run to its end"
+            self._say_not_written(why)
 
     def finish(self, value: object) -> Any:
         """Compare and write a complete result; return what the magic returns, by the code's value.

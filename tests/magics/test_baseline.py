@@ -16,6 +16,7 @@ from gpumagic.errors import RegressionError
 from gpumagic.results.memory.memory_delta import MemoryDelta
 from gpumagic.results.timing.cuda_timing import CudaTiming
 from gpumagic.results.timing.sample import Sample
+from gpumagic.timing import summary
 from tests.support.shells import Ran
 
 Run = Callable[..., Ran]
@@ -147,6 +148,20 @@ def test_what_was_written_and_what_not_is_said(
     assert Path("step.json").exists()
     quiet = run_cell(f"%%{magic} -q --save step.json\nwork();")
     assert (quiet.text, quiet.stdout) == ("", "")
+
+
+@pytest.mark.parametrize("options", ["", "-n 1 -r 2"])
+def test_a_failure_of_gpumagic_is_no_failure_of_the_code(
+    timed: Run, monkeypatch: pytest.MonkeyPatch, options: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("oops")
+
+    monkeypatch.setattr(summary, "summarize", fail)
+    shown = timed(f"{options} --save step.json", 0.001).stdout
+    assert "gpumagic: cannot show the result (ValueError: oops)" in shown
+    assert "--save: step.json is not written: gpumagic has no result of it" in shown
+    assert "stopped" not in shown
 
 
 def test_a_named_result_is_compared_with_until_there_is_a_file_of_that_name(timed: Run) -> None:

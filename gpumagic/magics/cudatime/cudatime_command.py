@@ -113,6 +113,7 @@ class _SingleRun(AbstractContextManager[None]):
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         assert self._started is not None
         interrupt: KeyboardInterrupt | None = None
+        self._outcome.code_ended = kind is None
         with saying_failures(self._outcome.shell):
             lines = self._lines
             if lines is not None:

@@ -40,10 +40,11 @@ def run(magics: MagicState, options: RunOptions, loop: Loop, plan: Plan) -> Any:
     try:
         with nvtx_range(options.nvtx):
             benchmark_shown(magics, options, loop, plan, keep)
+        outcome.code_ended = True
         outcome.run_again(lambda scope: loop.run(1, scope))
         outcome.measure_energy(loop)
     finally:
-        if outcome.result is None:
+        if outcome.result is None and not outcome.code_ended:
             why = _OWN_VARIABLES if sys.exc_info()[0] is UnboundLocalError else ""
             outcome.say(f"%cudatime: stopped before the first repeat was complete{why}")
         outcome.deliver()
