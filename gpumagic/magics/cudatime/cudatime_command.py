@@ -81,7 +81,8 @@ def _run_once(outcome: TimingOutcome, cell: CompiledCell) -> Any:
             value = outcome.run_again(cell.run, value)
         finally:
             outcome.deliver()
-        return outcome.finish(value)
+            value = outcome.finish(value)  # after an interrupt, too: the timed run is complete
+        return value
 
     return cell.run_within(timed(), finish)
 

@@ -48,7 +48,8 @@ def run(magics: MagicState, options: RunOptions, loop: Loop, plan: Plan) -> Any:
             why = _OWN_VARIABLES if sys.exc_info()[0] is UnboundLocalError else ""
             outcome.say(f"%cudatime: stopped before the first repeat was complete{why}")
         outcome.deliver()
-    return outcome.finish(None)
+        value = outcome.finish(None)  # after an interrupt, too: the timed runs may be complete
+    return value
 
 
 def benchmark_shown(

@@ -60,7 +60,7 @@ class Runs:
     compiled: int = 0
     #: With ``--cold``: the caches that were emptied before each loop, or why none was.
     cold: str = ""
-    #: Whether all has run.
+    #: Whether all repeats have run.
     is_complete: bool = False
 
     @property
@@ -94,12 +94,12 @@ class Runs:
         )
 
 
-#: Is given what has run after each repeat.
+#: Is given what has run after each repeat, and before the queued runs.
 Note = Callable[[Runs], object]
 
 
 def benchmark(loop: Loop, plan: Plan, note: Note = lambda _: None) -> Runs:
-    """Run a loop as often as a plan asks for; ``note`` gets what has run after each repeat.
+    """Run a loop as often as a plan asks for; ``note`` gets what has run until then.
 
     No generator: that would make a RuntimeError of a StopIteration of the user's.
 
@@ -116,10 +116,12 @@ def benchmark(loop: Loop, plan: Plan, note: Note = lambda _: None) -> Runs:
             done = replace(done, processor_wait=(now - waited) / (perf_counter() - began))
         if plan.cold:
             done = replace(done, cold=runner.caches.note())
+        done = replace(done, is_complete=True)
         if not plan.is_exact:
+            note(done)  # an interrupt of the queued runs leaves a whole result, without their time
             own, queued = run_queued(runner.run, done.repeats, done.loops)
             done = replace(done, own=own, queued=queued)
-        return replace(done, is_complete=True)
+        return done
     finally:
         runner.caches.release()
         if runner.collects:  # an interrupt may have come in the end of a run

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import gpumagic
+from gpumagic.results.timing.cuda_timing import CudaTiming
 from tests.support.shells import Ran
 
 Run = Callable[..., Ran]
@@ -143,3 +144,21 @@ def test_an_interrupt_of_a_further_run_says_which(
     says = f"{option}: the further run was interrupted; the timed run is complete"
     assert says in " ".join(ran.text.split())
     assert "wall" in ran.text
+
+
+@pytest.mark.parametrize(("options", "repeats"), [("-n 1 -r 7 -w 1", 7), ("--kernels", 1)])
+def test_an_interrupt_after_the_timed_runs_leaves_a_whole_result(
+    ip: Any, run_cell: Run, gpu_work: Any, tmp_path: Path, options: str, repeats: int
+) -> None:
+    """Of the runs that are queued after the repeats, or of a further run."""
+    whole = repeats + (repeats == 7)  # with the warm-up
+    ip.user_ns |= {"runs": [], "x": gpu_work.torch.ones(9, device="cuda"), "whole": whole}
+    cell = "runs.append(x.add_(1))\nif len(runs) > whole:\n    raise KeyboardInterrupt"
+    path = tmp_path / "step.json"
+    ran = run_cell(f"%%cudatime {options} --save {path}\n{cell}", raising=False)
+    assert isinstance(ran.error, KeyboardInterrupt)
+    assert len(ip.user_ns["runs"]) == whole + 1
+    assert "stopped" not in ran.text
+    timing = gpumagic.load(path)
+    assert isinstance(timing, CudaTiming)
+    assert (timing.repeat, timing.partial) == (repeats, False)
