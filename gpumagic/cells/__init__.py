@@ -4,7 +4,7 @@ Code of a notebook
     `compile` (a cell or a statement, apart from running it), `timeit_loop` (a statement in a loop),
     `semicolon` (the ``;`` at its end), `magic_calls` (what a magic's code needs of IPython).
 Code of a script
-    `measured_block` (``with``), `measured_function` (a decorator).
+    `measured_block` (``with``), `decorators` (``@``).
 Every cell
     `hooks` (what is called around every cell), `every_cell` (what is measured of every cell).
 Line by line

@@ -16,7 +16,7 @@ from gpumagic.system.shell import Shell
 
 if TYPE_CHECKING:
     from gpumagic.magics.gpu.watch_thread import Watch
-    from gpumagic.memory.cell_meter import CellMeter
+    from gpumagic.memory.every_cell_memory import CellMeter
     from gpumagic.memory.history import History
     from gpumagic.results.base import Result
     from gpumagic.results.memory.memory_report import MemoryReport

@@ -16,8 +16,8 @@ from gpumagic.cells.every_cell import first_line
 from gpumagic.cuda import no_gpu
 from gpumagic.cuda.pytorch import allocator, torch_cuda
 from gpumagic.errors import DeviceError
+from gpumagic.results.memory.cell_holdings import CellHolding, CellHoldings
 from gpumagic.results.memory.history import HistoryState, SnapshotFile
-from gpumagic.results.memory.holders import CellHolding, CellHoldings
 from gpumagic.system.shell import Shell
 from gpumagic.system.writing import replacing
 

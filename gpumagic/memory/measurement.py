@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any, TypeVar, cast, overload
 
+from gpumagic.cells.decorators import decorated
 from gpumagic.cells.measured_block import Measured
-from gpumagic.cells.measured_function import decorated
 from gpumagic.cuda import no_gpu
 from gpumagic.cuda.pytorch import allocator, conditions
 from gpumagic.errors import SpecError

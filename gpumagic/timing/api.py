@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar, cast, overload
 
+from gpumagic.cells.decorators import decorated, kind_of
 from gpumagic.cells.measured_block import Measured
-from gpumagic.cells.measured_function import decorated, kind_of
 from gpumagic.cells.timeit_loop import Loop, compile_statement
 from gpumagic.errors import SpecError
 from gpumagic.results.timing.cuda_timing import CudaTiming

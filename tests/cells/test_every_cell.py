@@ -9,7 +9,7 @@ import pytest
 
 from gpumagic.cells import every_cell
 from gpumagic.magics.explaining import Explainer
-from gpumagic.memory.cell_meter import CellMeter
+from gpumagic.memory.every_cell_memory import CellMeter
 from gpumagic.timing.cell_timer import CellTimer
 from tests.support.shells import registered, run_cell, shell
 

@@ -14,7 +14,7 @@ from gpumagic.magics.gpu.watch_history import CellSpan, WatchHistory, WatchPanel
 from gpumagic.magics.gpumem.fit_result import Fit, FitRun
 from gpumagic.results.base import Result
 from gpumagic.results.devices import Device, DeviceTable
-from gpumagic.results.memory import freed, history, holders, limit
+from gpumagic.results.memory import cell_holdings, freed, history, holders, limit
 from gpumagic.results.memory.line_memory import LineMemory, LineReport, SourceLines
 from gpumagic.results.memory.memory_delta import DeviceMemoryDelta, MemoryComparison, MemoryDelta
 from gpumagic.results.memory.memory_log import CellLog, CellMemory
@@ -279,8 +279,8 @@ PANEL = WatchPanel(sample(time.mktime((2026, 1, 2, 3, 4, 5, 0, 0, -1)), 10, 90))
 HELD_BEFORE = {0: freed.Held(GIB, GIB), 1: freed.Held(2 * GIB, 2 * GIB)}
 HELD_AFTER = {**HELD_BEFORE, 0: freed.Held(0, GIB)}
 FREED = freed.Freed((freed.FreeStep("drop " + "x" * 60, HELD_AFTER),), HELD_BEFORE)
-CELL_HOLDINGS = holders.CellHoldings(
-    {0: (holders.CellHolding(3, "x", GIB, 2), holders.CellHolding(None, "y", GIB, 1))}
+CELL_HOLDINGS = cell_holdings.CellHoldings(
+    {0: (cell_holdings.CellHolding(3, "x", GIB, 2), cell_holdings.CellHolding(None, "y", GIB, 1))}
 )
 SOURCE = ("if True:", "    a = f(2)", *["pass"] * 12, "\tb = f(1)")
 BY_LINE = {0: {3: LineMemory(2 * MIB, 2 * MIB), 16: LineMemory(0, MIB)}}

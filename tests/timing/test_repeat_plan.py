@@ -16,11 +16,11 @@ from gpumagic.timing.repeated.repeat_plan import Plan, round_up
     ("fields", "says"),
     [
         ({"loops": 0}, "n is 0, but must be a whole number, 1 or more"),
-        ({"repeat": 2.5}, "r is 2.5, but must be a whole number, 1 or more"),
+        ({"asked_repeats": 2.5}, "r is 2.5, but must be a whole number, 1 or more"),
         ({"warmup": -1}, "w is -1, but must be a whole number, 0 or more"),
         ({"max_time": 0}, "max_time is 0, but must be seconds above 0"),
         ({"max_time": "2s"}, "max_time is '2s', but must be seconds above 0"),
-        ({"repeat": 5, "max_time": 1}, "-r 5 .* and --max-time .* leave one"),
+        ({"asked_repeats": 5, "max_time": 1}, "-r 5 .* and --max-time .* leave one"),
         ({"loops": 5, "cold": True}, "leave -n 5"),
     ],
 )

@@ -12,7 +12,7 @@ from gpumagic.magics.gpumem.gpumem_options import LimitOptions, RecordOptions
 from gpumagic.magics.magic_state import MagicState
 from gpumagic.magics.option_forms import NamesOptions, Options, PlotOptions
 from gpumagic.memory import history
-from gpumagic.memory.cell_meter import CellMeter
+from gpumagic.memory.every_cell_memory import CellMeter
 from gpumagic.memory.freeing import free
 from gpumagic.memory.holders import holders
 from gpumagic.memory.limit import LIMIT

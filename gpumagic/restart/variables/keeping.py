@@ -14,7 +14,7 @@ from gpumagic.restart.variables import settings
 from gpumagic.restart.variables.kinds import refused
 from gpumagic.restart.variables.manifest import Manifest
 from gpumagic.restart.variables.module_objects import ModuleObjects
-from gpumagic.restart.variables.pickles import Pickles
+from gpumagic.restart.variables.pickle_file import Pickles
 from gpumagic.restart.variables.trial.parent import Outcome, Trial
 from gpumagic.system import host_memory, text
 from gpumagic.system.introspection import is_imported

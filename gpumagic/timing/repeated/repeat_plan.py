@@ -27,24 +27,25 @@ class Plan:
     """
 
     loops: int | None = None
-    repeat: int | None = None
+    asked_repeats: int | None = None
     warmup: int | None = None
     #: Seconds.
     max_time: float | None = None
     cold: bool = False
 
     def __post_init__(self) -> None:
-        counts = {"n": (self.loops, 1), "r": (self.repeat, 1), "w": (self.warmup, 0)}
+        counts = {"n": (self.loops, 1), "r": (self.asked_repeats, 1), "w": (self.warmup, 0)}
         for name, (value, least) in counts.items():
             if value is not None and not (isinstance(value, Integral) and value >= least):
                 raise SpecError(f"{name} is {value!r}, but must be a whole number, {least} or more")
         if self.max_time is not None:
             if not isinstance(self.max_time, Real) or not self.max_time > 0:
                 raise SpecError(f"max_time is {self.max_time!r}, but must be seconds above 0")
-            if self.repeat is not None:
+            if self.asked_repeats is not None:
+                r = self.asked_repeats
                 raise SpecError(
-                    f"-r {self.repeat} (r={self.repeat}) and --max-time (max_time=…) both end the "
-                    "repeats: leave one of the two out"
+                    f"-r {r} (r={r}) and --max-time (max_time=…) both end the repeats: leave one "
+                    "of the two out"
                 )
         if self.cold and self.loops not in (None, 1):
             raise SpecError(
@@ -55,17 +56,17 @@ class Plan:
     @property
     def open_end(self) -> bool:
         """Whether precision or time ends the repeats, not their number."""
-        return self.repeat is None and (self.loops is None or self.max_time is not None)
+        return self.asked_repeats is None and (self.loops is None or self.max_time is not None)
 
     @property
     def repeats(self) -> int:
         """The number of repeats, where their number ends the repeats."""
-        return DEFAULT_REPEAT if self.repeat is None else self.repeat
+        return DEFAULT_REPEAT if self.asked_repeats is None else self.asked_repeats
 
     @property
     def is_exact(self) -> bool:
         """Whether the code runs in the repeats alone: without a warm-up, or a single time."""
-        return self.warmup == 0 or (self.loops == self.repeat == 1 and self.warmup is None)
+        return self.warmup == 0 or (self.loops == self.asked_repeats == 1 and self.warmup is None)
 
 
 def round_up(value: float) -> int:

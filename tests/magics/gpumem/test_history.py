@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from gpumagic.results.memory.cell_holdings import CellHoldings
 from gpumagic.results.memory.history import HistoryState
-from gpumagic.results.memory.holders import CellHoldings
 from tests.support.allocator import MIB, bytes_on
 
 
