@@ -32,11 +32,11 @@ class CellMeter(EveryCell[CellMemory]):
     def __init__(self, hooks: CellHooks, show: Callable[[CellMemory], None]) -> None:
         super().__init__(hooks, show)
         self._lock = RLock()
-        #: That of a cell, and then of what runs until the next one.
+        #: Counts for the cell that runs, and after it for what runs until the next cell.
         self._scope = Scope()
-        #: Those of the cells that run.
+        #: Those of all cells that run now: a cell may run another one.
         self._running: list[Scope] = []
-        #: When the last one ended.
+        #: When the last cell ended.
         self._ended = 0.0
 
     def on(self) -> None:

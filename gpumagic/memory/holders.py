@@ -50,15 +50,14 @@ def holders(
 
     Walks over what the variables in ``namespace`` reference (default: the notebook's, or the main
     module's) and runs no user code. What only the notebook references is counted separately. Locals
-    of running functions are in no namespace: ``holders({**globals(), **locals()})``.
+    of running functions are in no namespace: ``holders({**globals(), **locals()})``. The walk
+    imports no torch, makes no CUDA context and does not wait for a GPU.
 
     Args:
         namespace: Names and their values.
         shell: The IPython shell; by default the one that runs, if one does.
         seconds: The CPU time after which it looks no further for each of what variables, garbage
             and other objects hold; the result says so. None for any.
-
-    Imports no torch, makes no context, waits for nothing.
 
     Examples:
         >>> x = torch.empty(2**20, dtype=torch.uint8, device="cuda")

@@ -36,7 +36,7 @@ CASES = [
     ),
     ([line(2, 0.5, 0.6), line(4, 0.4)], SLOW.format(60)),  # no loop
     ([line(3, 0.1, 0.9), line(6, 0.85)], None),  # the GPU is at work meanwhile
-    ([line(3, 0.2), line(4, 0.75)], f"{BUSY}, most of it with line 4"),
+    ([line(3, 0.2), line(4, 0.75)], f"{BUSY}, mostly with work of line 4"),
     ([line(3, 0.32), line(4, 0.31), line(5, 0.32)], BUSY),
     ([line(2, 0.9, 0.9)], SLOW.format(90)),
     ([], None),

@@ -31,7 +31,7 @@ _PER_PASS = 32
 
 
 class Unreferenced(NamedTuple):
-    """The blocks that no variable leads to; in neither are those that C++ alone holds."""
+    """The blocks that no variable leads to. Those that C++ alone holds are in neither set."""
 
     garbage: Set[BlockIndex]
     live: Set[BlockIndex]
@@ -40,7 +40,7 @@ class Unreferenced(NamedTuple):
 def unreferenced(
     blocks: Blocks, owned: Set[BlockIndex], walk: Walk, *, collected: bool = False
 ) -> Unreferenced | None:
-    """Return whose the blocks are that are not ``owned``; None where that takes too long.
+    """Tell garbage from memory in use, in blocks that are not ``owned``; None if it takes too long.
 
     Args:
         blocks: The allocated blocks.

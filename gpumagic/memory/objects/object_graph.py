@@ -115,7 +115,7 @@ class ObjectGraph:
     def held_elsewhere(
         self, holders: Iterable[Iterable[Any]], *, running: bool = False
     ) -> set[ObjectId]:
-        """Return the objects with more references than each other's and those in ``holders``.
+        """Return the objects to which something refers that is not here, nor one of ``holders``.
 
         ``running``: also frames, tracebacks and classes, to which running code refers.
         """

@@ -28,7 +28,8 @@ ObjectId: TypeAlias = int
 
 #: The most objects that a walk notes: some 300 MiB.
 LIMIT = 2_000_000
-#: The objects that are visited at once; the references from them above which fewer are.
+#: Objects that refer to more than `_MANY` others are visited in halves. What one such object refers
+#: to waits, and is visited later, at most `AT_ONCE` objects at a time.
 AT_ONCE, _MANY = 1000, 20_000
 #: Py_TPFLAGS_HAVE_GC: objects of other types refer to nothing that Python knows.
 _HAVE_GC = 1 << 14

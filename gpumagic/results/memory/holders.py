@@ -27,7 +27,7 @@ _MEANS = {
     NO_VARIABLE: "there was no time to see whether it is garbage or in use",
     GARBAGE: "no variable leads to it; %gpumem free gives it back",
     _LIVE: "objects in use that no variable leads to, such as a running thread's",
-    IN_CPP: "no object of Python's has it: libraries' work space, tensors of C++ code",
+    IN_CPP: "no Python object holds it: libraries' work space, tensors of C++ code",
     "!": "kept by the notebook, not by a variable; %gpumem free gives it back",
 }
 

@@ -40,7 +40,7 @@ def verdict(
         evidence = f"GPU-bound: the GPU is busy for {share(busy / wall)} of the wall time"
         longest = max(certain, key=certain.__getitem__)
         is_most = certain[longest] >= _MOST * busy
-        return f"{evidence}, most of it with line {longest}" if is_most else evidence
+        return f"{evidence}, mostly with work of line {longest}" if is_most else evidence
     waiting = max(lines, key=lambda line: line.sync_time)
     slowest = max(lines, key=_with_idle_gpu)
     idle = _with_idle_gpu(slowest)
