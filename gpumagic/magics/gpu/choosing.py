@@ -1,15 +1,12 @@
-"""``%gpu SPEC``: choose devices for this process, restart it where it is too late; for one cell."""
+"""``%gpu SPEC``: choose devices for this process, restart it where it is too late."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import replace
 from threading import get_ident
 from typing import Any
 
-from gpumagic.cells.compile import compile_cell
-from gpumagic.cuda import dead_context, device_table, driver, init_failure
+from gpumagic.cuda import dead_context, device_table, driver
 from gpumagic.cuda.this_process import STATE
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics import delivery
@@ -22,7 +19,6 @@ from gpumagic.results.selection import Selection, Status
 from gpumagic.selection import apply, cpu_threads, environment, snapshot, soft_off
 from gpumagic.selection.auto import NO_WANTS, Wants
 from gpumagic.selection.spec import Spec, parse
-from gpumagic.system.shell import Shell
 
 
 def wants(magics: MagicState, options: ChoiceOptions) -> Wants:
@@ -36,12 +32,10 @@ def wants(magics: MagicState, options: ChoiceOptions) -> Wants:
     return replace(how, min_free=min_free, idle=options.idle, wait=options.wait)
 
 
-def run(magics: MagicState, options: ChoiceOptions, cell: str | None, header: str) -> Any:
-    """Choose devices until the next choice, or for one cell."""
+def run(magics: MagicState, options: ChoiceOptions) -> Any:
+    """Choose devices until the next choice."""
     spec = parse(" ".join(options.spec))
-    if cell is not None:
-        return _run_cell(magics, spec, options, cell, header)
-    chosen = _without_gpu(magics, spec, options) or _choose_for_kernel(magics, spec, options)
+    chosen = without_gpu(magics, spec, options) or _choose_for_kernel(magics, spec, options)
     returned = delivery.hand_over(magics.shell, chosen, options)
     if chosen.status == "too-late":  # last: the user may have made warnings errors
         what = "in effect in this process" if chosen.cuda_initialized else "verified"
@@ -50,7 +44,7 @@ def run(magics: MagicState, options: ChoiceOptions, cell: str | None, header: st
     return returned
 
 
-def _without_gpu(magics: MagicState, spec: Spec, options: ChoiceOptions) -> Selection | None:
+def without_gpu(magics: MagicState, spec: Spec, options: ChoiceOptions) -> Selection | None:
     """Return what ``auto`` without conditions chooses where there is no GPU: nothing.
 
     So a notebook or a cell runs as it is on such a machine; one that needs a GPU says which, or
@@ -80,7 +74,7 @@ def _choose_for_kernel(magics: MagicState, spec: Spec, options: ChoiceOptions) -
     # Without --restart only the errors of cells are known.
     dead = dead_context.check() if options.restart else STATE.dead_context
     if options.restart and (dead is not None or chosen.status == "too-late"):
-        from gpumagic.magics.gpu import restarting
+        from gpumagic.magics.gpu.restart import restarting
 
         try:
             restarting.begin(magics, spec, options)
@@ -137,65 +131,3 @@ def _choose_by_variables(magics: MagicState, spec: Spec, options: ChoiceOptions)
             live.text(f"waiting for GPUs: {reason} ({waited:.0f} s of {wanted.wait:.0f} s)")
 
         return apply.choose_devices(spec, wanted, progress)
-
-
-# --- ``%%gpu SPEC``: for one cell -----------------------------------------------------------------
-
-
-def _run_cell(
-    magics: MagicState, spec: Spec, options: ChoiceOptions, cell: str, header: str
-) -> Any:
-    """Run ``cell`` under a choice; return its value, or the selection for ``-o``."""
-    shell = magics.shell
-    compiled = compile_cell(shell, cell, header=header)
-    selected: Selection | None = None
-
-    @contextmanager
-    def under_choice() -> Iterator[None]:
-        """Choose devices for the block; restore the previous choice, also after an exception."""
-        nonlocal selected
-        before = snapshot.take()
-        chosen = _without_gpu(magics, spec, options) or choose_here(magics, spec, options)
-        if chosen.status == "too-late":
-            snapshot.restore(before)
-            raise DeviceError(f"the cell did not run: {chosen.problem}")
-        failed = STATE.init_failure.failed
-        outer, STATE.cell_thread = STATE.cell_thread, get_ident()
-        try:
-            selected = chosen = cpu_threads.with_threads(chosen, spec, options.threads)
-            if not options.quiet:
-                delivery.show(shell, chosen)
-            yield
-        finally:
-            STATE.cell_thread = outer
-            started = driver.is_initialized() and not chosen.cuda_initialized
-            snapshot.restore(before, started=started)
-            if not options.quiet and not chosen.cuda_initialized:
-                with suppress(Exception, KeyboardInterrupt):  # the cell's own comes first
-                    _say_what_stays(shell, failed)
-
-    def finish(value: object) -> Any:
-        delivery.store(shell, selected, options)  # it was shown above the cell's own output
-        return delivery.value_of(value, selected, options)
-
-    return compiled.run_within(under_choice(), finish)
-
-
-def _say_what_stays(shell: Shell, failed: bool) -> None:
-    """Say whether the cell initialised CUDA, or failed to, which cannot be undone.
-
-    ``failed`` is whether CUDA had failed before.
-    """
-    if driver.is_initialized():
-        delivery.say(
-            shell,
-            "The cell has initialised CUDA, so its choice of GPUs has become permanent for "
-            "this process; the variables are put back for processes started from here.",
-        )
-        return
-    if not failed and init_failure.has_failed(device_table.read()):
-        delivery.say(
-            shell,
-            f"{init_failure.cause()}: it sees no GPU any more. To change that: "
-            f"{init_failure.remedy()}.",
-        )

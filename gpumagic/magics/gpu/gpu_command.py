@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.errors import SpecError
 from gpumagic.magics.gpu.gpu_options import (
     ChoiceOptions,
+    DoctorOptions,
     EnginesOptions,
     PinOptions,
     RestartOptions,
@@ -44,11 +45,15 @@ def run(magics: MagicState, line: MagicLine, cell: str | None, _: object = None)
 
             return engines.run(magics, options)
         case ChoiceOptions():
+            if cell is not None:
+                from gpumagic.magics.gpu import one_cell
+
+                return one_cell.run(magics, options, cell, f"%%gpu {line.written}")
             from gpumagic.magics.gpu import choosing
 
-            return choosing.run(magics, options, cell, f"%%gpu {line.written}")
+            return choosing.run(magics, options)
         case RestartOptions():
-            from gpumagic.magics.gpu import restarting
+            from gpumagic.magics.gpu.restart import restarting
 
             restarting.restart(magics, options)
         case WatchOptions():
@@ -61,10 +66,12 @@ def run(magics: MagicState, line: MagicLine, cell: str | None, _: object = None)
             return watch.plot(magics.shell, options)
         case TableOptions():
             return _show_table(magics, options)
-    from gpumagic.doctor import diagnose
-    from gpumagic.magics.delivery import hand_over
+        case DoctorOptions():
+            from gpumagic.doctor import diagnose
+            from gpumagic.magics.delivery import hand_over
 
-    return hand_over(magics.shell, diagnose(), options)
+            return hand_over(magics.shell, diagnose(), options)
+    raise AssertionError(options)
 
 
 def _show_table(magics: MagicState, options: TableOptions) -> Any:

@@ -102,6 +102,11 @@ class WatchOptions(Options):
 
 
 @dataclass(frozen=True)
+class DoctorOptions(Options):
+    """The options of ``%gpu doctor``: those of every result."""
+
+
+@dataclass(frozen=True)
 class EnginesOptions(TargetOptions):
     profile: str | None = argument()
 
@@ -121,7 +126,7 @@ def grammar() -> Grammar:
         Form("%gpu auto", AutoOptions),
         Form("%gpu watch [on|off]", WatchOptions, "a panel beside the cells; off ends it"),
         Form("%gpu plot [FILE]", PlotOptions, "draw what it saw since it began, with the cells"),
-        Form("%gpu doctor", about="why torch can, or cannot, use the GPU; what helps"),
+        Form("%gpu doctor", DoctorOptions, "why torch can, or cannot, use the GPU; what helps"),
         Form(
             "%gpu cluster [PROFILE]",
             EnginesOptions,

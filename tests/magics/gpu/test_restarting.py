@@ -12,7 +12,7 @@ import ipykernel
 import pytest
 
 from gpumagic.errors import RestartError
-from gpumagic.magics.gpu import restarting
+from gpumagic.magics.gpu.restart import restarting
 from gpumagic.magics.magic_state import state_of
 from tests.restart import FREEZE, SEES, restarted
 from tests.support.kernels import Kernel, running_kernel

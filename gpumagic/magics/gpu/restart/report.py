@@ -16,8 +16,8 @@ from gpumagic.cuda import driver
 from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.cuda.this_process import STATE
 from gpumagic.magics.delivery import hand_over
-from gpumagic.magics.gpu import session_modes
-from gpumagic.magics.gpu.restarting import Begun
+from gpumagic.magics.gpu.restart import modes_over_restart
+from gpumagic.magics.gpu.restart.restarting import Begun
 from gpumagic.render.units import bytes_
 from gpumagic.restart import after
 from gpumagic.selection import apply, cpu_threads, environment
@@ -66,7 +66,7 @@ def _report(shell: Shell, begun: Begun, file: IO[bytes] | None, notes: list[str]
     lost = tuple(name for name in begun.variables if name not in shell.user_ns)
     # What is lost or changed comes first: of many notes the last ones are folded.
     said = [*(f"Ended: {each}." for each in begun.ended), *notes]
-    said += session_modes.restore(shell, begun.session)
+    said += modes_over_restart.restore(shell, begun.session)
     if begun.widgets:
         said.append("Widgets of the old process do not answer any more.")
     kept, changed = tuple[str, ...](), dict[str, tuple[str, ...]]()

@@ -1,4 +1,4 @@
-"""``%gpu restart``, ``%gpu SPEC --restart``: begin it; `restart_report` ends it."""
+"""``%gpu restart``, ``%gpu SPEC --restart``: begin it; `report` ends it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gpumagic.cuda import dead_context, driver, nvml_check
 from gpumagic.cuda.pytorch import graph_captures, torch_cuda, waiting
 from gpumagic.cuda.this_process import STATE
 from gpumagic.errors import RestartError
-from gpumagic.magics.gpu import restart_target, session_modes
 from gpumagic.magics.gpu.gpu_options import ChoiceOptions, KeepOptions, RestartOptions
-from gpumagic.magics.gpu.session_modes import Session
+from gpumagic.magics.gpu.restart import assigned_name, modes_over_restart
+from gpumagic.magics.gpu.restart.modes_over_restart import Session
 from gpumagic.magics.live_display import LiveDisplay
 from gpumagic.magics.magic_state import MagicState, state_of
 from gpumagic.restart import before, program, running
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gpumagic.restart.variables.manifest import Manifest
 
 #: The IPython extension that goes on in the new process.
-_REPORT = "gpumagic.magics.gpu.restart_report"
+_REPORT = "gpumagic.magics.gpu.restart.report"
 
 Restarting = before.Restarting
 
@@ -97,7 +97,7 @@ def begin(magics: MagicState, spec: Spec, options: ChoiceOptions) -> NoReturn:
         options = replace(options, threads=torch_cuda.cpu_threads())
     try:
         check(shell, force=options.force)
-        target, variables = restart_target.read(shell), _environment(as_started=spec.kind == "same")
+        target, variables = assigned_name.read(shell), _environment(as_started=spec.kind == "same")
         program.check_environment(variables)
         ended, wanted = running.named(shell.user_ns), _wanted(shell, options.keep)
         file, kept = _write(shell, wanted, variables, options)
@@ -114,7 +114,7 @@ def begin(magics: MagicState, spec: Spec, options: ChoiceOptions) -> NoReturn:
             kept=kept,
             ended=ended,
             widgets=len(comms),
-            session=session_modes.read(shell),
+            session=modes_over_restart.read(shell),
         )
         before.restart(
             *(shell, _REPORT, variables, begun),
