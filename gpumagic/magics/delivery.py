@@ -49,7 +49,7 @@ def show_below(shell: Shell, line: Result) -> None:
 
 
 def say(shell: Shell, line: str, *, quiet: bool = False) -> None:
-    """Show a line of text: what is printed in a notebook is broken within words."""
+    """Show a line of text; a notebook would break a printed one within words."""
     if not quiet:
         from gpumagic.render.blocks import Line
 

@@ -119,7 +119,7 @@ def _add(state: MagicState, to: list[Any], function: object) -> None:
 
 
 def _transformer(state: MagicState) -> Callable[[list[str]], list[str]]:
-    """Return what has the shell await a cell of ours that awaits."""
+    """Return the transformer by which IPython awaits a cell magic whose code has an await."""
 
     def runs_here(name: str, line: str) -> bool:
         words, _, _ = grammar_of(name).take_options(line)

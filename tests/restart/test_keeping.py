@@ -415,7 +415,7 @@ def test_what_stands_in_for_stdout_is_data(kernel: Callable[..., Kernel]) -> Non
     k.run("sys.stdout = own; err = sys.stderr; del own; sys.stdout = buf")
     k.run("import logging; logger = logging.getLogger('mine'); logger.setLevel(10)")
     shown = k.run("%gpu restart").text
-    assert "As in a new process, set again among others: sys.stdout, logging." in shown
+    assert "Not carried over; set again: sys.stdout, logging." in shown
     assert k.value("(buf.getvalue(), sys.stdout is buf, err is sys.stderr)") == (
         "hid\n",
         False,
@@ -444,10 +444,12 @@ def test_only_what_is_on_a_gpu_starts_cuda(kernel: Callable[..., Kernel], tmp_pa
     shown = restarted(k, "%gpu 1 --restart --keep x,net,adam,t")
     assert "Kept: x, net, adam, t." in shown
     assert "Imported anew: os, sys, torch, mine_state, get, Dataset." in shown
-    assert "The state of mine_state began anew, but for what variables refer to." in shown
-    assert "set again among others: torch.set_default_device." in shown
+    assert (
+        "Module state was reset in mine_state, except for objects that your variables use." in shown
+    )
+    assert "Not carried over; set again: torch.set_default_device." in shown
     assert "CUDA is started" not in shown
-    assert "Numbering and inputs go on, Out does not." in shown
+    assert "Cell numbers and In go on; Out is empty." in shown
     assert k.value("(get(), str(x.device), torch.get_num_threads())") == (1, "cpu", 3)
     assert k.value("__import__('ctypes').CDLL('libcuda.so.1').cuCtxGetDevice(None)") == 3
     calls = [
@@ -538,7 +540,7 @@ def test_settings_and_files(kernel: Callable[..., Kernel], tmp_path: Path) -> No
         k.run(cell)
     k.run("logging.basicConfig(level=logging.INFO)")
     shown = restarted(k, "%gpu 1 --restart --keep mapped")
-    assert "As in a new process, set again among others: logging." in shown
+    assert "Not carried over; set again: logging." in shown
     assert "Lost: 2 variables (shared, part)." in shown
     k.run("mapped[:] = 7; mapped.flush()")
     assert set(mapped.read_bytes()[-4:]) == {0, 0xE0, 0x40}

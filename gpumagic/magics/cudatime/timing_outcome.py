@@ -59,7 +59,8 @@ class TimingOutcome(Outcome):
         is_named = self.result is None or self.magics.note_timing(name, self.result)
         super().deliver(silent=silent)
         if not is_named:
-            self.say(f"--name: {name!r} stays the earlier result, which is complete")
+            kept = f"{name!r} keeps its earlier, complete result"
+            self.say(f"--name: this run stopped early; {kept}")
 
     # --- further runs -----------------------------------------------------------------------------
 

@@ -107,7 +107,7 @@ def restore(
     for each in reversed(filters):
         if each not in known_filters:  # the first that fits decides
             warnings.filterwarnings(*each)
-    return {"As in a new process, set again among others:": again}
+    return {"Not carried over; set again:": again}
 
 
 def _settings(shell: Shell, now: Callable[[str], str] = str) -> Iterator[Setting]:

@@ -62,7 +62,7 @@ def test_a_failed_run_does_not_replace_a_complete_one(run_cell: Any, ip: Any) ->
     run_cell("%cudatime -q --name a -r 2 -n 1 -w 0 1 + 1")
     ran = run_cell("%cudatime --name a -r 6 -n 1 -w 0 next(left)", raising=False)
     assert isinstance(ran.error, StopIteration)
-    assert "--name: 'a' stays the earlier result, which is complete" in ran.stdout
+    assert "--name: this run stopped early; 'a' keeps its earlier, complete result" in ran.stdout
     assert run_cell("%cudatime forget -q -o a").value["a"].repeat == 2
     run_cell("%cudatime -q --name a 1 / 0", raising=False)
     assert run_cell("%cudatime forget -q -o").value["a"].partial, "better than none"

@@ -122,7 +122,7 @@ def test_a_fresh_process_with_the_same_gpus_from_which_one_can_fork(
     shown = restarted(k, "%gpu restart")
     assert shown.startswith("restarted: this process sees 1 GPU")
     assert "cuda:0 is GPU 2" in shown
-    assert "Numbering and inputs go on, Out does not. CUDA is not started." in shown
+    assert "Cell numbers and In go on; Out is empty. CUDA is not started." in shown
     assert "torch computes with 3 threads" in shown
     assert k.value("(os.getpid(), host, rates.tolist(), str(device))") == (
         *(pid, [1], [1.0, 1.0], "cuda:0"),

@@ -56,7 +56,7 @@ def _report(shell: Shell, begun: Begun, file: IO[bytes] | None, notes: list[str]
 
         restored = restoring.restore(file, shell, begun.kept)
         took += f", and {begun.keeping + time.time() - started:.1f} s for the variables"
-    took += ". Numbering and inputs go on, Out does not."
+    took += ". Cell numbers and In go on; Out is empty."
     environment.start_from(begun.started_with)
     STATE.choice.auto = begun.auto
     chosen = apply.after_restart(spec, claim=begun.claim)
@@ -118,7 +118,10 @@ def _came_back(
         yield f"Imported anew: {listed(imported, _MOST)}."
     modules = {imported_as(namespace[each]) or namespace[each].__module__ for each in bound}
     if own := sorted(modules & tracebacks.users_modules().keys()):
-        yield f"The state of {listed(own, _MOST)} began anew, but for what variables refer to."
+        yield (
+            f"Module state was reset in {listed(own, _MOST)}, except for objects that your "
+            "variables use."
+        )
 
 
 def _optimizers(namespace: Mapping[str, Any]) -> Iterator[str]:
