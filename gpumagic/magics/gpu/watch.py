@@ -37,6 +37,9 @@ def run(shell: Shell, options: WatchOptions) -> Any:
     """
     current = of(shell)
     if options.switch == "off":
+        if not current.running and current.failure:
+            current.end(current.failure)
+            raise SpecError(f"the panel has ended: {current.failure}; see '%gpu plot'")
         if not current.running:
             raise SpecError("no panel is running; '%gpu watch' begins one")
         current.end("'%gpu watch off'; '%gpu plot' draws the samples")

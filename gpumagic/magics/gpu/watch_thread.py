@@ -55,6 +55,8 @@ class Watch(CellHook[CellSpan]):
         self._cells: deque[CellSpan] = deque(maxlen=_CELLS)
         #: The cell that runs.
         self.current: CellSpan | None = None
+        #: The error that has ended the thread; empty without one.
+        self.failure = ""
 
     @property
     def running(self) -> bool:
@@ -81,9 +83,9 @@ class Watch(CellHook[CellSpan]):
             session.close()
             raise
         self._thread = thread
+        thread.start()
         self._hooks.add(self, running=True)
         atexit.register(self.end, "the process has shut down")
-        thread.start()
 
     def end(self, reason: str) -> None:
         """End the thread, with the reason in its panel; nothing if there is none."""
@@ -102,8 +104,11 @@ class Watch(CellHook[CellSpan]):
         return WatchHistory(tuple(self.samples), (*self._cells, *current), self.running)
 
     def before(self, info: ExecutionInfo, outer: object) -> CellSpan | None:
-        if outer is not None or self._thread is None:
+        if outer is not None:
             return None  # a cell that another one runs
+        if not self.running:  # by an error, which the panel shows
+            self.end(self.failure)
+            return None
         self.current = CellSpan(None, time.time())
         return self.current
 
@@ -152,7 +157,8 @@ class _SamplingThread(threading.Thread):
             while not self._stop_now.wait(self._every):
                 self.sample()
         except Exception as error:  # NVML's, or of a front end that has gone
-            self._show_end(text.reason(error))
+            self._watch.failure = text.reason(error)
+            self._show_end(self._watch.failure)
         finally:
             self._session.close()
 

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from IPython.core.error import UsageError
 
+from gpumagic.cuda import nvml
+from gpumagic.errors import DeviceError
 from gpumagic.magics.gpu import watch
 from gpumagic.magics.gpu.watch_history import WatchHistory
 from gpumagic.magics.gpu.watch_thread import Watch
@@ -118,6 +120,30 @@ def test_a_failing_nvml_ends_neither_the_panel_nor_the_cell(
     assert ran.stdout + ran.stderr == ""
     assert current.running
     assert "ended" not in panel.text
+
+
+def test_an_error_of_the_thread_ends_it_and_no_more_cells_are_counted(
+    begin: Callable[..., Any], run_cell: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    current, panel = begin()
+    run_cell("x = 1")
+
+    def fail(*_: object, **__: object) -> None:
+        raise DeviceError("the driver was updated")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(nvml.Session, "read", fail)
+        until(lambda: not current.running)
+    assert "■ ended: the driver was updated" in panel.text
+    run_cell("x = 2")
+    run_cell("x = 3")
+    history = current.history()
+    assert (len(history.cells), history.running) == (1, False)
+    with pytest.raises(UsageError, match="the panel has ended: the driver was updated"):
+        run_cell("%gpu watch off")
+    begin()
+    run_cell("x = 4")
+    assert len(current.history().cells) == 1
 
 
 def test_without_a_gpu_it_is_one_line(
