@@ -109,4 +109,4 @@ def described(error: object) -> str:
         return "gpumagic is not installed there: pip install gpumagic"
     if name in ("SpecError", "DeviceError", "UsageError"):
         return text.reason(message)
-    return f"{text.reason(name)}: {text.reason(message) if str(message) else ''}"
+    return ": ".join(text.reason(each) for each in (name, message) if str(each))

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import DependencyError, DeviceError, SpecError
 from gpumagic.render.units import spans
-from gpumagic.system.paths import opened
 from gpumagic.system.shell import Shell
 from gpumagic.system.text import named
+from gpumagic.system.user_paths import opened
 
 if TYPE_CHECKING:
     from ipyparallel import Client

@@ -22,6 +22,8 @@ from gpumagic.cuda.pytorch.build import Build, architectures, versions
 from gpumagic.errors import DeviceError
 from gpumagic.system import child_process, forked_copy, text
 
+#: What a child's own lines begin with: others may print, too (``sitecustomize``, a library).
+_MARK = "gpumagic: "
 #: How the program of a child begins, which finds this gpumagic.
 _WITH_GPUMAGIC = f"import sys; sys.path.append({str(Path(__file__).parents[2])!r})"
 
@@ -70,15 +72,19 @@ def main() -> None:
         cause: Any = error.__cause__
         missing = isinstance(cause, ModuleNotFoundError) and cause.name == "torch"
         reason = "torch is not installed" if missing else text.named(cause)
-        print("\n" + json.dumps({"error": reason, "missing": missing}), flush=True)
+        _print({"error": reason, "missing": missing})
         return
     about = versions(torch)
     if about["compiled"]:
         about["architectures"] = architectures(torch)
-    print("\n" + json.dumps(about), flush=True)
+    _print(about)
     if about["compiled"]:
-        print("\n" + json.dumps(start(torch)), flush=True)
+        _print(start(torch))
     os._exit(0)
+
+
+def _print(found: Mapping[str, Any]) -> None:
+    print(f"\n{_MARK}{json.dumps(found)}", flush=True)
 
 
 def in_child(changes: Mapping[str, str], timeout: float = 120.0) -> tuple[Build, Start]:
@@ -97,7 +103,9 @@ def in_child(changes: Mapping[str, str], timeout: float = 120.0) -> tuple[Build,
         output, ended = os.fsdecode(error.stdout or ""), f"gave no answer in {timeout:.0f} s"
     except OSError as error:
         return Build(error=f"a child process could not be started: {error}"), Start()
-    found = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    found = [
+        json.loads(each[len(_MARK) :]) for each in output.splitlines() if each.startswith(_MARK)
+    ]
     about = Build(**found[0]) if found else Build(error=f"the process that imported it {ended}")
     if len(found) > 1:
         return about, Start(**found[1])

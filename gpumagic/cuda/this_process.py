@@ -3,8 +3,8 @@
 It is in `STATE`, but for the files that are locked as claims (`selection.claims`), what the gate
 has replaced in torch (`selection.soft_off`), and random states that wait for CUDA to start
 (`pytorch.gpu_random`). A `Choice`, claims and gate can be undone:
-`selection.snapshot` does that, for `%%gpu` and for a choice that fails. The other fields are facts:
-what has happened to CUDA in a process does not change until the process ends.
+`selection.choice_undo` does that, for `%%gpu` and for a choice that fails. The other fields are
+facts: what has happened to CUDA in a process does not change until the process ends.
 
 Caches are in other modules: the driver's library (`driver`), what NVML has read of lost devices
 (`nvml`), whether this is the first pid namespace (`processes`), torch's streams

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast, overload
 from gpumagic.cells.decorators import decorated
 from gpumagic.cells.measured_block import Measured
 from gpumagic.cuda import no_gpu
-from gpumagic.cuda.pytorch import allocator, conditions
+from gpumagic.cuda.pytorch import allocator, measured_on
 from gpumagic.errors import SpecError
 from gpumagic.memory.exact_peaks import LEDGER, Scope
 from gpumagic.memory.report import allocator_notes, memory_report
@@ -48,13 +48,11 @@ class Measurement(Measured[Scope, MemoryDelta]):
             why = f"the allocator's counters cannot be read: {text.reason(error)}"
             return MemoryDelta(partial=partial, error=allocator.uncounted() or why)
         # Another device may have a context: its kind says nothing on this code.
-        measured_on = conditions.of(only_changed(changed))
+        conditions = measured_on.conditions(only_changed(changed))
         if why or not changed:
             why = why or no_gpu.reason()
-            return MemoryDelta(partial=partial, error=why, conditions=measured_on)
-        return MemoryDelta(
-            changed, partial=partial, notes=allocator_notes(), conditions=measured_on
-        )
+            return MemoryDelta(partial=partial, error=why, conditions=conditions)
+        return MemoryDelta(changed, partial=partial, notes=allocator_notes(), conditions=conditions)
 
 
 class EnterableReport(MemoryReport):

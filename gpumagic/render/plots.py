@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from gpumagic.errors import DependencyError, SpecError
 from gpumagic.render.colors import INK
-from gpumagic.system.paths import of_another_user
+from gpumagic.system.user_paths import of_another_user
 from gpumagic.system.writing import output_path, replacing
 
 #: Dots per inch of a picture in a notebook.

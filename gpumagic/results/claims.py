@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from gpumagic.render.blocks import Line
 from gpumagic.render.units import spans
-from gpumagic.wording import grouped
+from gpumagic.wording import grouped, plural
 
 #: The most processes that are shown.
 _MOST = 50
@@ -51,4 +51,4 @@ def claim_lines(claims: Iterable[tuple[Claim, int]]) -> Iterator[Line]:
     for claim, indexes in found[:_MOST]:
         yield Line.of(f"GPU {spans(indexes)}: claimed by {claim}.", "dim")
     if more := found[_MOST:]:
-        yield Line.of(f"and {len(more)} more claims", "dim")
+        yield Line.of(f"and {plural(len(more), 'more claim')}", "dim")

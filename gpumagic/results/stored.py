@@ -17,7 +17,7 @@ from gpumagic.results.devices import MOST_DEVICES
 from gpumagic.results.memory.memory_delta import MemoryDelta
 from gpumagic.results.storable import VERSION
 from gpumagic.results.timing.cuda_timing import CudaTiming
-from gpumagic.system.paths import opened, shown
+from gpumagic.system.user_paths import opened, shown
 
 #: The most characters of a file.
 _MOST_CHARACTERS = 64 * 2**20

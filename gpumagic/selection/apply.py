@@ -15,13 +15,15 @@ from gpumagic.cuda import device_table, driver, visible_devices
 from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.cuda.this_process import STATE, AutoChoice
 from gpumagic.cuda.visible_devices import MASK
-from gpumagic.errors import DeviceError, GpuMagicWarning
+from gpumagic.errors import DeviceError, GpuMagicWarning, SpecError
+from gpumagic.render.units import spans
 from gpumagic.results.devices import Device, DeviceTable
 from gpumagic.results.selection import Selection
-from gpumagic.selection import auto, claims, environment, snapshot
+from gpumagic.selection import auto, choice_undo, claims, environment
 from gpumagic.selection.auto import NotYetError, Wants
 from gpumagic.selection.in_effect import verify
 from gpumagic.selection.spec import Spec, as_text, parse, resolve, uuids_of
+from gpumagic.wording import noun
 
 #: Called while waiting, with the seconds waited and the reason.
 Progress = Callable[[float, str], None]
@@ -96,7 +98,7 @@ def choose_devices(spec: Spec, wants: Wants, progress: Progress | None = None) -
 
 
 def _choose(spec: Spec, wants: Wants, table: DeviceTable) -> Selection:
-    with snapshot.undone_on_error() as before:
+    with choice_undo.undone_on_error() as before:
         change, notes = _change(spec, wants, table)
         if spec.kind == "reset" or not _changes_nothing(change, table):
             environment.write(change)
@@ -104,7 +106,7 @@ def _choose(spec: Spec, wants: Wants, table: DeviceTable) -> Selection:
         if chosen.status == "too-late" and not wants.restart:
             # torch counts devices by the variables until it has initialised CUDA itself: only
             # then can they be another choice, for child processes.
-            snapshot.restore(before, variables=not torch_cuda.initialized())
+            choice_undo.restore(before, variables=not torch_cuda.initialized())
             chosen = replace(chosen, environment=environment.now())
     return replace(chosen, notes=(*chosen.notes, *notes))
 
@@ -158,6 +160,12 @@ def _change(
 def _auto(spec: Spec, wants: Wants, table: DeviceTable) -> tuple[str, ...]:
     """Return what ``auto`` chooses anew."""
     usable = allowed(table)
+    if spec.count > len(usable) and len(usable) < len(table.devices):
+        given = spans([device.index for device in usable])
+        raise SpecError(
+            f"{spec.count} GPUs are requested, but this process was started with "
+            f"{noun(len(usable), 'GPU')} {given} alone (CUDA_VISIBLE_DEVICES)"
+        )
     if wants.restart:
         usable = [auto.without_own(device) for device in usable]
     if not wants.claim:

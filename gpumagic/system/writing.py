@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from gpumagic.errors import SpecError
-from gpumagic.system.paths import is_another_user, shown, user_path
+from gpumagic.system.user_paths import is_another_user, shown, user_path
 
 #: Whether a folder can be opened, and files named by it. Elsewhere all is done by names.
 _BY_FOLDER = sys.platform.startswith("linux")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpumagic.cuda import no_gpu
-from gpumagic.cuda.pytorch import conditions, torch_cuda
+from gpumagic.cuda.pytorch import measured_on, torch_cuda
 from gpumagic.render.units import share
 from gpumagic.results.timing.cuda_timing import CudaTiming, Limit
 from gpumagic.results.timing.sample import Sample, is_bound
@@ -49,7 +49,7 @@ def summarize(runs: Sequence[Times], *, loops: int = 1, own: Queued | None = Non
         timing = replace(timing, gpu=own.sample, gpu_at_least=own.at_least, per_device=per_device)
     elif timing.gpu_note is None:
         timing = _with_gpu(timing, runs)
-    return replace(timing, conditions=conditions.of(timing.per_device))
+    return replace(timing, conditions=measured_on.conditions(timing.per_device))
 
 
 def _with_gpu(timing: CudaTiming, runs: Sequence[Times]) -> CudaTiming:

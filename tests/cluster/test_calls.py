@@ -116,3 +116,7 @@ def test_why_there_is_no_answer_is_one_short_line(error: Exception) -> None:
     assert described.isprintable()
     assert len(described) <= 700
     assert "second" not in described
+
+
+def test_an_error_without_a_text_is_its_name() -> None:
+    assert calls.described(EngineRaisedError("KeyboardInterrupt", "")) == "KeyboardInterrupt"

@@ -42,7 +42,7 @@ def test_torchs_general_advice_is_left_out(message: str | None, reason: str | No
     ("output", "error", "message"),
     [
         ("", "the process that imported it ended with status 3", None),
-        ('noise\n{"error": "torch is not installed"}\n', "torch is not installed", None),
+        ('{"no": json\n{"error": "torch is not installed"}\n', "torch is not installed", None),
         ('{"version": "2", "compiled": false}\n', None, None),
         (
             '{"version": "2", "compiled": true}\n',
@@ -56,7 +56,8 @@ def test_what_a_child_printed(
     monkeypatch: pytest.MonkeyPatch, output: str, error: str | None, message: str | None
 ) -> None:
     """A child may end at any point, after a part of its output."""
-    done: Any = subprocess.CompletedProcess([], 3, output, "")
+    marked = output.replace('{"', 'gpumagic: {"').replace('gpumagic: {"no"', '{"no"')
+    done: Any = subprocess.CompletedProcess([], 3, marked, "")
     monkeypatch.setattr(child_process, "python", lambda *arguments, **options: done)
     build, start = probe.in_child({})
     assert (build.error, start.message) == (error, message)

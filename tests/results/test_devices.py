@@ -118,7 +118,7 @@ def test_of_many_processes_those_with_the_most_memory_are_shown() -> None:
     claims = tuple(Claim(pid, "ann") for pid in range(10_000))
     text = str(DeviceTable((Device(0, claims=claims),)))
     assert text.count("claimed by process") == 50
-    assert "and 9950 more claims" in text
+    assert "and 9,950 more claims" in text
 
 
 def test_the_users_own_processes_come_first_and_only_their_commands_are_on_hover() -> None:

@@ -16,7 +16,7 @@ from gpumagic.magics.live_display import LiveDisplay
 from gpumagic.magics.magic_state import MagicState
 from gpumagic.results.devices import VIRTUAL
 from gpumagic.results.selection import Selection, Status
-from gpumagic.selection import apply, cpu_threads, environment, snapshot, soft_off
+from gpumagic.selection import apply, choice_undo, cpu_threads, environment, soft_off
 from gpumagic.selection.auto import NO_WANTS, Wants
 from gpumagic.selection.spec import Spec, parse
 
@@ -66,7 +66,7 @@ def _choose_for_kernel(magics: MagicState, spec: Spec, options: ChoiceOptions) -
         DeviceError: the devices cannot be chosen; nothing was changed.
         RestartError: the restart was refused; nothing was changed.
     """
-    before = snapshot.take()
+    before = choice_undo.take()
     try:
         chosen = choose_here(magics, spec, options)
     except KeyboardInterrupt:
@@ -81,7 +81,7 @@ def _choose_for_kernel(magics: MagicState, spec: Spec, options: ChoiceOptions) -
         except restarting.Restarting:
             raise
         except BaseException:
-            snapshot.restore(before)
+            choice_undo.restore(before)
             raise
     if dead is not None:
         note = f"{dead}: %gpu {chosen.requested} --restart starts it again"
@@ -101,7 +101,7 @@ def choose_here(magics: MagicState, spec: Spec, options: ChoiceOptions) -> Selec
     """
     if STATE.cell_thread not in (None, get_ident()):
         raise SpecError("a %%gpu cell is running, and would undo this choice; choose when it ends")
-    with snapshot.undone_on_error() as before:
+    with choice_undo.undone_on_error() as before:
         if options.soft and spec.kind != "off":
             raise SpecError(f"--soft goes with off; for other GPUs: %gpu {spec.text} --restart")
         # A process started anew has none, and what it keeps is read from the GPU here.
@@ -113,7 +113,7 @@ def choose_here(magics: MagicState, spec: Spec, options: ChoiceOptions) -> Selec
         else:
             chosen = _choose_by_variables(magics, spec, options)
         if options.soft and chosen.status == "too-late":
-            snapshot.restore(before)
+            choice_undo.restore(before)
             return soft_off.close(spec.text)
     if not lifted:
         return soft_off.under_gate(chosen)

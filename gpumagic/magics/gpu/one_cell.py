@@ -16,7 +16,7 @@ from gpumagic.magics.gpu import choosing
 from gpumagic.magics.gpu.gpu_options import ChoiceOptions
 from gpumagic.magics.magic_state import MagicState
 from gpumagic.results.selection import Selection
-from gpumagic.selection import cpu_threads, snapshot
+from gpumagic.selection import choice_undo, cpu_threads
 from gpumagic.selection.spec import parse
 from gpumagic.system.shell import Shell
 
@@ -32,12 +32,12 @@ def run(magics: MagicState, options: ChoiceOptions, cell: str, header: str) -> A
     def under_choice() -> Iterator[None]:
         """Choose devices for the block; restore the previous choice, also after an exception."""
         nonlocal selected
-        before = snapshot.take()
+        before = choice_undo.take()
         chosen = choosing.without_gpu(magics, spec, options) or choosing.choose_here(
             magics, spec, options
         )
         if chosen.status == "too-late":
-            snapshot.restore(before)
+            choice_undo.restore(before)
             raise DeviceError(f"the cell did not run: {chosen.problem}")
         failed = STATE.init_failure.failed
         outer, STATE.cell_thread = STATE.cell_thread, get_ident()
@@ -49,7 +49,7 @@ def run(magics: MagicState, options: ChoiceOptions, cell: str, header: str) -> A
         finally:
             STATE.cell_thread = outer
             started = driver.is_initialized() and not chosen.cuda_initialized
-            snapshot.restore(before, started=started)
+            choice_undo.restore(before, started=started)
             if not options.quiet and not chosen.cuda_initialized:
                 with suppress(Exception, KeyboardInterrupt):  # the cell's own comes first
                     _say_what_stays(shell, failed)

@@ -271,7 +271,8 @@ def test_what_the_kernel_was_started_with(kernel: Callable[..., Kernel]) -> None
     assert result["environment"]["CUDA_VISIBLE_DEVICES"] == "1,3"
     assert [d["index"] for d in result["devices"]] == [1, 3]
     assert [d["index"] for d in choose(job, "auto", status="applied")["devices"]] == [1]
-    assert "3 GPUs are requested" in job.run("%gpu auto 3", raising=False).shown
+    refused = job.run("%gpu auto 3", raising=False).shown
+    assert "3 GPUs are requested, but this process was started with GPUs 1, 3 alone" in refused
 
 
 def test_where_a_scheduler_counts_as_cuda_does_is_not_guessed(

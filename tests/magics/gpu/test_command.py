@@ -12,14 +12,14 @@ from IPython.core.error import UsageError
 
 from gpumagic.doctor.diagnosis import Diagnosis
 from gpumagic.errors import GpuMagicWarning
-from gpumagic.selection import snapshot
+from gpumagic.selection import choice_undo
 
 
 @pytest.fixture(autouse=True)
 def _restored(virtual_gpu: Any) -> Iterator[None]:
-    before = snapshot.take()
+    before = choice_undo.take()
     yield
-    snapshot.restore(before)
+    choice_undo.restore(before)
 
 
 def test_processes_are_shown_where_they_are_asked_for(run_cell: Callable[..., Any]) -> None:

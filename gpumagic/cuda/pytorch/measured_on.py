@@ -12,7 +12,7 @@ from gpumagic.cuda.pytorch import torch_cuda
 from gpumagic.results.conditions import Conditions
 
 
-def of(ordinals: Iterable[int]) -> Conditions:
+def conditions(ordinals: Iterable[int]) -> Conditions:
     """Return the conditions of a measurement that has just ended on these CUDA ordinals.
 
     Nothing is started for them: they come from torch and the driver's file.

@@ -12,7 +12,7 @@ from IPython.core.error import UsageError
 
 from gpumagic.errors import SpecError
 from gpumagic.memory import history
-from gpumagic.system import paths
+from gpumagic.system import user_paths
 from gpumagic.system.writing import output_path
 from tests.support.other_user import needs_root, run_as_other_user
 
@@ -27,7 +27,7 @@ NONE = {
 
 
 @pytest.mark.parametrize("text", NONE)
-@pytest.mark.parametrize("use", [paths.user_path, output_path])
+@pytest.mark.parametrize("use", [user_paths.user_path, output_path])
 def test_what_is_no_path_is_one_line(use: Callable[[str], Any], text: str) -> None:
     with pytest.raises(SpecError) as raised:
         use(text)
@@ -39,7 +39,7 @@ def test_what_is_no_path_is_one_line(use: Callable[[str], Any], text: str) -> No
 def test_what_is_not_there_is_a_path(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "no" / "such", tmp_path / "file" / "below", tmp_path):
-        assert paths.user_path(path) == path
+        assert user_paths.user_path(path) == path
     for name in ("file", "new"):
         assert output_path(str(tmp_path / name)) == tmp_path / name
     with pytest.raises(SpecError, match=f"there is no folder {tmp_path / 'no'}$"):

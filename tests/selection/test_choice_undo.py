@@ -11,7 +11,7 @@ import torch
 
 from gpumagic.cuda.this_process import STATE, AutoChoice, Choice
 from gpumagic.cuda.visible_devices import MASK, ORDER
-from gpumagic.selection import claims, cpu_threads, environment, snapshot, soft_off
+from gpumagic.selection import choice_undo, claims, cpu_threads, environment, soft_off
 from tests.virtual_gpu import default_uuid
 
 THREADS = torch.get_num_threads()
@@ -61,7 +61,7 @@ def test_every_part_is_tried_here() -> None:
 def test_restore_undoes_a_choice(name: str, earlier: tuple[str, ...]) -> None:
     for each in earlier:
         CHANGES[each]()
-    before, choice = parts(), snapshot.take()
+    before, choice = parts(), choice_undo.take()
     others = {
         "variables": lambda: environment.write({MASK: "1", ORDER: None}),
         "claim": lambda: claims.hold(UUIDS[1:]),
@@ -70,15 +70,15 @@ def test_restore_undoes_a_choice(name: str, earlier: tuple[str, ...]) -> None:
     }
     {**CHANGES, **others}[name]()
     assert parts()[name] != before[name]
-    snapshot.restore(choice)
+    choice_undo.restore(choice)
     assert parts() == before
 
 
 def test_restore_overwrites_what_the_user_wrote_since() -> None:
-    before = snapshot.take()
+    before = choice_undo.take()
     os.environ[MASK] = "3"
     del os.environ[ORDER]
-    snapshot.restore(before)
+    choice_undo.restore(before)
     assert environment.now() == {MASK: "0,1", ORDER: "PCI_BUS_ID"}
 
 
@@ -100,14 +100,14 @@ def test_what_the_user_wrote_since_stays_where_choices_are_undone(
 
 
 def test_threads_that_only_the_user_set_stay() -> None:
-    before = snapshot.take()
+    before = choice_undo.take()
     torch.set_num_threads(THREADS + 2)
-    snapshot.restore(before)
+    choice_undo.restore(before)
     assert torch.get_num_threads() == THREADS + 2
     # Also the number that an earlier choice set is one that the user may have changed since.
     cpu_threads.use(THREADS + 1)
     torch.set_num_threads(THREADS + 2)
-    before = snapshot.take()
+    before = choice_undo.take()
     cpu_threads.use(THREADS + 1)
-    snapshot.restore(before)
+    choice_undo.restore(before)
     assert torch.get_num_threads() == THREADS + 2
