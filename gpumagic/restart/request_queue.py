@@ -50,7 +50,8 @@ def take(kernel: Any, requests: list[list[bytes]], end: Callable[[], None]) -> N
         stream = kernel.shell_stream  # ipykernel 7 reads it in a thread, which alone may touch it
         leaving = _disconnect(stream.socket, kernel.parent.shell_port)
         loop = stream.io_loop.asyncio_loop
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(leaving, loop))
+        with suppress(OSError):  # no descriptor is left: there is no way back all the same
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(leaving, loop))
         looks = 0
         while looks < _QUIET_LOOKS:
             seen = len(requests)
