@@ -49,7 +49,7 @@ def test_what_is_shown(ip: Any, run_cell: Any, gpu_work: Any) -> None:
     ip.user_ns.update(w=gpu_work)
     shown = run_cell("%%cudatime --lines\nw.sleep(.03)\nx = 1").text.splitlines()
     assert shown[0].startswith("GPU-bound: ")
-    assert shown[0].endswith("with line 2")
+    assert shown[0].endswith("of line 2")
     assert shown[1].split() == ["Line", "Hits", "GPU", "Host", "Source"]  # as wide as it is here
     assert any(line.startswith("30.0 ms on cuda:0") for line in shown)
     shown = run_cell("%cudatime --lines w.sleep(.03)").text
