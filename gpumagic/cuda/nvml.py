@@ -41,7 +41,9 @@ _identities: dict[int, Device] = {}
 
 
 class Session(AbstractContextManager["Session"]):
-    """An initialised NVML, which reads the fields of `results.Device`; a scope that ends it, soon.
+    """An initialised NVML, which reads the fields of `results.Device`, and is closed at the end.
+
+    Keep it short: meanwhile no GPU can be reset.
 
     Raises:
         DeviceError: pynvml cannot be imported, or NVML does not start; the reason in one line.

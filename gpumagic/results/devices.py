@@ -14,7 +14,7 @@ from gpumagic.system.text import shortened
 from gpumagic.wording import grouped, plural
 
 NO_GPU = "This machine has no GPU that CUDA can use"
-VIRTUAL = "To try gpumagic without one: make demo, in its repository, has a virtual GPU"
+VIRTUAL = "gpumagic's repository has a virtual GPU to try it with: make demo"
 #: Whether what a process sees can still be changed, by whether CUDA is initialised in it.
 _STATES = {
     None: "the CUDA driver does not report whether it is initialised",

@@ -96,8 +96,9 @@ class Imports:
             yield
         finally:
             sys.meta_path.remove(finder)
-            # What was imported may have added entries.
-            sys.path[:] = [*(each for each in sys.path if each not in self.path), *before]
+            # What was imported may have added entries: at the end these hide no user's module.
+            old = {*self.path, *before}
+            sys.path[:] = [*before, *(each for each in sys.path if each not in old)]
 
 
 def _folders(module: object) -> list[str]:

@@ -106,5 +106,8 @@ def test_imports_are_restricted_to_them(notebook: Path, tmp_path: Path) -> None:
         with pytest.raises(KeyError), imports.alone():
             raise KeyError
         assert ([*sys.path], [*sys.meta_path]) == before
+        with imports.alone():
+            sys.path.insert(0, "/added")  # as some libraries do on their import
+        assert sys.path == [*before[0], "/added"], "it hides no module of the user's"
         importlib.invalidate_caches()
         assert importlib.import_module("other").value == "planted"
